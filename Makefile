@@ -1,0 +1,61 @@
+# Everything a person or a machine runs here. `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# uv lives in an environment of its own, so that it never meets the packages of the project.
+UV := .uv/bin/uv
+PACKAGES := secagg protocol models parties simulate cli
+SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed)
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo test exhaustive check format docs bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.installed ## create .venv with everything that the project needs
+
+demo: setup ## five clients train a ViT under secure aggregation
+	$(BIN)/tacit simulate
+
+test: setup ## run the test suite
+	$(BIN)/python -m pytest -m "not exhaustive"
+
+exhaustive: setup ## run the enumerations that take minutes
+	$(BIN)/python -m pytest -m exhaustive
+
+check: setup ## lint, types, layers, generated documents
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(PACKAGES:%=-p tacit.%)
+	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_generated_documents.py
+
+format: setup ## format the sources
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: setup ## write the generated documents again
+	$(BIN)/python -m tacit.simulate.documents docs
+
+clean: ## remove everything that can be made again
+	rm -rf build dist *.egg-info .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
+
+# The project is installed as a wheel, not in place: what is tested is what a user gets.
+$(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
+	rm -rf build
+	if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall . ; \
+	else $(BIN)/python -m pip install --quiet --no-deps --force-reinstall . ; fi
+	rm -rf build *.egg-info
+	touch $@
+
+# uv takes seconds; it does not read pip's settings, so where it cannot reach the registry pip does the same in minutes.
+$(VENV)/.dependencies: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
+	  { echo "Python cannot make environments here: install the system package python3-venv"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(UV) || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; } || true
+	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt -r pyproject.toml --extra dev || \
+	  { rm -f $(UV); SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
+	    $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev]'; }
+	touch $@

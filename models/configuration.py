@@ -1,0 +1,108 @@
+"""The sections [model], [data] and [training] of an experiment file.
+
+Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field, so that
+the reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
+decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join several fields stand in `__post_init__` and
+hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+
+class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[model]: the network. Channels and classes follow from the data. Raises ValueError if fields contradict."""
+
+    name: Annotated[
+        str,
+        Meta(
+            description='Architecture: "vit" (a vision transformer of the sizes below) or a timm model name such as '
+            '"vit_small_patch16_224", which brings its own sizes.',
+            min_length=1,
+            max_length=128,
+        ),
+    ] = "vit"
+    image_size: Annotated[
+        int, Meta(description="Height and width, in pixels, to which all images are resized.", ge=8, le=1024)
+    ] = 32
+    patch_size: Annotated[
+        int, Meta(description='Height and width of one patch in pixels; divides image_size ("vit" only).', ge=1, le=256)
+    ] = 8
+    width: Annotated[int, Meta(description='Length of a token; a multiple of heads ("vit" only).', ge=1, le=8192)] = 128
+    depth: Annotated[int, Meta(description='Number of transformer blocks ("vit" only).', ge=1, le=128)] = 2
+    heads: Annotated[int, Meta(description='Attention heads in a block ("vit" only).', ge=1, le=128)] = 4
+    mlp_ratio: Annotated[
+        float, Meta(description='Hidden width of a block\'s MLP, as a multiple of width ("vit" only).', gt=0.0, le=16.0)
+    ] = 2.0
+    pretrained: Annotated[
+        bool, Meta(description="Start from the weights that timm downloads for this name; needs a network.")
+    ] = False
+    checkpoint: Annotated[
+        str, Meta(description='Start from this local .safetensors file; "" starts from random weights.')
+    ] = ""
+
+    def __post_init__(self) -> None:
+        if self.pretrained and self.checkpoint:
+            raise ValueError("model.pretrained and model.checkpoint exclude each other; remove one of the two")
+        if self.name != "vit":
+            return
+        if self.pretrained:
+            raise ValueError(
+                'model.pretrained needs a timm model name: "vit" has no published weights; '
+                'set model.name, for example to "vit_small_patch16_224", or use model.checkpoint'
+            )
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"model.image_size {self.image_size} must be a multiple of model.patch_size {self.patch_size}"
+            )
+        if self.width % self.heads:
+            raise ValueError(f"model.width {self.width} must be a multiple of model.heads {self.heads}")
+
+
+class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[data]: the labelled images and how a simulation divides them among its clients."""
+
+    source: Annotated[
+        str,
+        Meta(
+            description='"digits" (1,797 images that come with scikit-learn) or the path of an .npz file with x_train, '
+            "y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
+            min_length=1,
+        ),
+    ] = "digits"
+    partition: Annotated[
+        Literal["dirichlet", "iid"],
+        Meta(description='"dirichlet": every client has its own mixture of classes; "iid": all have the same.'),
+    ] = "dirichlet"
+    alpha: Annotated[
+        float,
+        Meta(
+            description="Dirichlet concentration: small makes clients differ, large makes them alike.", gt=0.0, le=1e6
+        ),
+    ] = 1.0
+
+
+class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[training]: what a client computes in one round."""
+
+    algorithm: Annotated[
+        Literal["fedavg", "fedsgd"],
+        Meta(description='"fedavg": clients train and send weights; "fedsgd": clients send one gradient.'),
+    ] = "fedavg"
+    epochs: Annotated[
+        int, Meta(description="Passes over the client's own data in one round (fedavg only).", ge=1, le=1000)
+    ] = 4
+    batch_size: Annotated[int, Meta(description="Images in one forward and backward pass.", ge=1, le=65536)] = 16
+    learning_rate: Annotated[
+        float,
+        Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0),
+    ] = 1e-3
+    optimizer: Annotated[
+        Literal["adamw", "sgd"],
+        Meta(description="The client's optimizer, started anew in every round (fedavg only)."),
+    ] = "adamw"
+    weight_decay: Annotated[
+        float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)
+    ] = 0.05

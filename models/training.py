@@ -1,0 +1,153 @@
+"""What a client does with its own data in one round, and how a model is judged.
+
+`train` is the local work of FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
+Decentralized Data", Algorithm 1, ClientUpdate); `gradient` is that of FedSGD. The loss is the cross-entropy of the
+logits. On the CPU with one thread the same arguments give the same bits; sums in another order, by more threads or on a
+CUDA device, differ in the last ones.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.layout import Flat, Layout
+
+_Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalStatistics:
+    """Sums over a client's images, ready to be added up over clients."""
+
+    samples: int
+    loss_sum: float
+    """Cross-entropy in nats, summed over the images."""
+    correct: int
+    """Images whose largest logit is that of their label."""
+
+    def __add__(self, other: "LocalStatistics") -> "LocalStatistics":
+        return LocalStatistics(
+            samples=self.samples + other.samples,
+            loss_sum=self.loss_sum + other.loss_sum,
+            correct=self.correct + other.correct,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How well a model does on held-out images."""
+
+    accuracy: float
+    """Share of the images that are classified correctly, 0 to 1."""
+    loss: float
+    """Mean cross-entropy in nats."""
+
+
+def train(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    configuration: TrainingConfiguration,
+    *,
+    seed: int,
+    device: torch.device,
+) -> LocalStatistics:
+    """Train `model` in place on x, float32 [N, C, S, S], and y, int64 [N]; it is left on `device`.
+
+    The optimizer starts without memory of earlier rounds. `seed` decides the order of the batches and whatever the
+    model draws itself (dropout); PyTorch's global generators are left as they were. The statistics are those of the
+    last epoch, each batch measured just before its step. Raises ValueError for no images, FloatingPointError as soon
+    as a loss is not finite.
+    """
+    _check(x, y)
+    model.to(device).train()
+    optimizer = _optimizer(model, configuration)
+    order = torch.Generator().manual_seed(seed)
+    statistics = _NOTHING
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for _ in range(configuration.epochs):
+            statistics = _NOTHING
+            permutation = torch.randperm(len(x), generator=order)
+            for indices in torch.split(permutation, configuration.batch_size):
+                inputs, labels = x[indices].to(device), y[indices].to(device)
+                logits = model(inputs)
+                loss = cross_entropy(logits, labels)
+                batch = _statistics(logits, labels, loss * len(labels))
+                optimizer.zero_grad(set_to_none=True)
+                torch.autograd.backward(loss)
+                optimizer.step()
+                statistics += batch
+    return statistics
+
+
+def gradient(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
+) -> tuple[Flat, LocalStatistics]:
+    """The gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size] in layout order.
+
+    Computed in evaluation mode, so that it is the gradient of one function and, but for rounding, independent of
+    `batch_size`. State that is not trained (buffers, frozen parameters) has gradient zero. Raises as `train` does.
+    """
+    _check(x, y)
+    model.to(device).eval()
+    model.zero_grad(set_to_none=True)
+    statistics = _NOTHING
+    for inputs, labels in _batches(x, y, batch_size, device):
+        logits = model(inputs)
+        loss_sum = cross_entropy(logits, labels, reduction="sum")
+        statistics += _statistics(logits, labels, loss_sum)
+        torch.autograd.backward(loss_sum / len(x))
+    parameters = model.named_parameters(remove_duplicate=False)
+    gradients = {name: parameter.grad for name, parameter in parameters if parameter.grad is not None}
+    flat = Layout.of(model).concatenate({name: value.cpu().numpy() for name, value in gradients.items()})
+    model.zero_grad(set_to_none=True)
+    return flat, statistics
+
+
+@torch.inference_mode()
+def evaluate(
+    model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
+) -> Evaluation:
+    """Accuracy and mean loss on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
+    _check(x, y)
+    model.to(device).eval()
+    statistics = _NOTHING
+    for inputs, labels in _batches(x, y, batch_size, device):
+        logits = model(inputs)
+        statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
+    return Evaluation(accuracy=statistics.correct / statistics.samples, loss=statistics.loss_sum / statistics.samples)
+
+
+_NOTHING = LocalStatistics(samples=0, loss_sum=0.0, correct=0)
+
+
+def _check(x: torch.Tensor, y: torch.Tensor) -> None:
+    if len(x) == 0 or len(x) != len(y):
+        raise ValueError(f"{len(x)} images and {len(y)} labels; at least one image, and one label for each, is needed")
+
+
+def _batches(x: torch.Tensor, y: torch.Tensor, batch_size: int, device: torch.device) -> Iterator[_Batch]:
+    for inputs, labels in zip(torch.split(x, batch_size), torch.split(y, batch_size), strict=True):
+        yield inputs.to(device), labels.to(device)
+
+
+def _statistics(logits: torch.Tensor, labels: torch.Tensor, loss_sum: torch.Tensor) -> LocalStatistics:
+    loss = loss_sum.item()
+    if not math.isfinite(loss):
+        raise FloatingPointError(f"the loss of a batch is {loss}; training diverged, take a smaller learning_rate")
+    correct = int((logits.argmax(dim=1) == labels).sum().item())
+    return LocalStatistics(samples=len(labels), loss_sum=loss, correct=correct)
+
+
+def _optimizer(model: nn.Module, configuration: TrainingConfiguration) -> torch.optim.Optimizer:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    rate, decay = configuration.learning_rate, configuration.weight_decay
+    if configuration.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)

@@ -1,0 +1,107 @@
+"""Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name.
+
+"vit" is built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm
+blocks with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
+"""
+
+import difflib
+from pathlib import Path
+from typing import Any, cast
+
+import timm
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
+from torch import nn
+
+from tacit.models import checkpoint
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.layout import Layout
+
+
+def build(configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:
+    """A model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
+
+    A local checkpoint of "vit" must fit exactly. One of a timm model is adapted as timm adapts its own weights
+    (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
+    Raises ValueError for an unknown name, sizes that the architecture refuses, weights that cannot be downloaded and
+    a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        if configuration.name == "vit":
+            return _vit(configuration, classes, channels)
+        return _timm(configuration, classes, channels)
+
+
+def _vit(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
+    model = VisionTransformer(
+        img_size=configuration.image_size,
+        patch_size=configuration.patch_size,
+        in_chans=channels,
+        num_classes=classes,
+        embed_dim=configuration.width,
+        depth=configuration.depth,
+        num_heads=configuration.heads,
+        mlp_ratio=configuration.mlp_ratio,
+    )
+    if configuration.checkpoint:
+        layout = Layout.of(model)
+        flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
+        layout.load_into(model, flat)
+    return model
+
+
+def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
+    name, size = configuration.name, configuration.image_size
+    if not timm.is_model(name):
+        close = difflib.get_close_matches(name, ["vit", *timm.list_models()])
+        hint = f"did you mean {', '.join(close)}?" if close else 'see timm.list_models(), or take "vit"'
+        raise ValueError(f"model.name {name!r} is unknown to timm; {hint}")
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": channels, "img_size": size}
+    try:
+        model = timm.create_model(name, **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        del options["img_size"]  # a convolutional network, which takes images of any size
+        model = timm.create_model(name, **options)
+    patches = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    if patches is not None and any(size % patch for patch in patches):
+        raise ValueError(f"model.image_size {size} must be a multiple of the patch size {patches[0]} of {name}")
+    if configuration.checkpoint:
+        return _from_file(Path(configuration.checkpoint), name, model, options)
+    if configuration.pretrained:
+        return _from_timm(name, options)
+    return model
+
+
+def _from_timm(name: str, options: dict[str, Any]) -> nn.Module:
+    try:
+        return timm.create_model(name, pretrained=True, **options)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"model.pretrained: no weights for {name!r} could be downloaded ({type(error).__name__}); "
+            "download them elsewhere, set model.checkpoint to the .safetensors file and model.pretrained to false"
+        ) from error
+
+
+def _from_file(path: Path, name: str, model: nn.Module, options: dict[str, Any]) -> nn.Module:
+    try:
+        state = load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
+    # A classifier for other classes keeps its random weights; everything else has to come from the file.
+    classifiers = cast(dict[str, Any], model.pretrained_cfg)["classifier"]
+    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
+        for key, tensor in model.get_submodule(classifier).state_dict(prefix=f"{classifier}.").items():
+            if key not in state or state[key].shape != tensor.shape:
+                state[key] = tensor
+    overlay = {"state_dict": state, "num_classes": options["num_classes"]}
+    try:
+        loaded = timm.create_model(name, pretrained=True, pretrained_cfg_overlay=overlay, **options)
+        Layout.of(loaded).check_finite(Layout.of(loaded).flatten(loaded))
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(f"checkpoint {str(path)!r} does not fit {name!r}: {error}") from error
+    return loaded

@@ -1,0 +1,1 @@
+"""Asyncio and ZeroMQ: the parties as processes, their keys, links and logs."""

@@ -1,0 +1,130 @@
+"""The client process: the training client machine on a ZeroMQ link, with training in a thread of its own.
+
+`Journal` outputs are on the disk before any later output leaves; a disk that takes none ends the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tacit.parties.client_endpoint import ClientEndpoint
+from tacit.parties.diary import Diary
+from tacit.parties.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
+from tacit.parties.journal import Journal
+from tacit.parties.keys import PartyKeys
+from tacit.parties.shell import Shell
+from tacit.parties.task import Learner, TaskError, Update
+from tacit.protocol.aggregation_results import Journal as JournalOutput
+from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.errors import ProtocolError
+from tacit.protocol.machine import Output
+from tacit.protocol.primitives import SigningKey
+from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Accepted, Ended, RoundOver, Train, Transmit
+from tacit.protocol.training_client import TrainingClient
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Everything a client process needs beside its data."""
+
+    address: str
+    keys: PartyKeys
+    roster: Roster
+    policy: Policy
+    journal: Journal
+    patience: float
+    grace: float
+
+
+class ClientParty(Shell[TrainingClient, ClientEndpoint]):
+    """Runs one client until its session ends.
+
+    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
+    called there with every update before it is masked.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        learner: Callable[[Configuration], Learner],
+        diary: Diary,
+        *,
+        on_update: Callable[[int, Update], None] = lambda round, update: None,
+    ) -> None:
+        machine = TrainingClient(
+            settings.keys.name,
+            settings.roster,
+            signing=SigningKey(settings.keys.signing_secret),
+            policy=settings.policy,
+            journal=settings.journal.read(),
+            entropy=os.urandom,
+            patience=settings.patience,
+            grace=settings.grace,
+        )
+        super().__init__(machine, diary)
+        self._settings = settings
+        self._make_learner = learner
+        self._on_update = on_update
+        self._learner: Learner | None = None
+
+    async def run(self) -> Ended:
+        """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
+        settings = self._settings
+        endpoint = await ClientEndpoint.connect(
+            settings.address,
+            keys=settings.keys,
+            server=settings.roster.server,
+            connect_deadline=settings.patience,
+        )
+        async with endpoint:
+            await self._perform(endpoint, self._machine.start(self._diary.now()))
+            ended = await self._serve(endpoint)
+        self._diary.close(self._machine.traffic)
+        return ended
+
+    def _take_event(self, event: Event) -> list[Output]:
+        now = self._diary.now()
+        if isinstance(event, Received):
+            return self._machine.feed(event.frames, now)
+        if isinstance(event, LinkLost):
+            self._diary.write("link-lost", peer=event.peer)
+            self._machine.server_lost(now)
+        elif isinstance(event, LinkUp):
+            self._diary.write("link-up", peer=event.peer)
+            self._machine.server_back()
+        elif isinstance(event, MessageRefused):
+            return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
+        return []
+
+    def _take_work(self, finished: asyncio.Future[tuple[int, Update]]) -> list[Output]:
+        now = self._diary.now()
+        try:
+            round, update = finished.result()
+        except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
+            return self._machine.give_up(" ".join(str(error).split()), now)
+        return self._machine.contribute(round, update.words, now)
+
+    async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
+        if isinstance(output, Transmit):
+            await endpoint.send(output.frames)
+        elif isinstance(output, JournalOutput):
+            await asyncio.to_thread(self._settings.journal.write, output.contribution)
+        elif isinstance(output, Train):
+            self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+            self._start_work(self._work, output)
+        elif isinstance(output, Accepted):
+            self._diary.write("accepted", scheme=output.configuration.scheme, mode=output.configuration.mode)
+        elif isinstance(output, RoundOver):
+            code = output.code.name if output.code else None
+            self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
+
+    def _work(self, job: Train) -> tuple[int, Update]:
+        if self._learner is None:
+            self._learner = self._make_learner(self._machine.configuration)
+        update = self._learner.update(job.round, job.model)
+        self._on_update(job.round, update)
+        return job.round, update

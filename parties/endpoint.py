@@ -1,0 +1,297 @@
+"""What both ends of a link share: events, limits, errors, and the loop that merges messages with link events.
+
+A link is one TCP connection under CURVE. Nothing here knows the protocol: a message is a tuple of frames. One empty
+frame on its own is the greeting of the transport: the client sends it on every new connection, so that the server
+learns at once which member is there, and the server answers with the same. It is neither accepted from nor shown to
+the user of an endpoint.
+
+Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
+inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
+message until it is complete and has no limit on its number of frames: against members that abuse this, only the
+operating system's memory limit helps.
+"""
+
+import asyncio
+import ipaddress
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
+
+GREETING = b""
+
+_HEARTBEAT_MS = 10_000
+# A heartbeat's answer queues behind the frame that is being sent and behind the kernel's buffers, so this also sets the
+# slowest link that survives: one frame plus a few megabytes in this time.
+_HEARTBEAT_TIMEOUT_MS = 60_000
+# What a frame grows by under CURVE (ZeroMQ RFC 26): command name 8, nonce 8, tag 16, flags 1.
+_CURVE_OVERHEAD = 33
+_MIN_FRAME_BYTES = 1_024
+# How long close() waits for the last messages to leave.
+_LINGER_MS = 3_000
+_PENDING_CONNECTIONS = 1_024
+
+
+class EndpointError(Exception):
+    """A link or an endpoint failed; the message names the address or the peer, and the remedy."""
+
+
+class AddressError(EndpointError):
+    """The address cannot be bound or is not one."""
+
+
+class NotConnectedError(EndpointError):
+    """The peer has no link at the moment; the message was not sent."""
+
+
+class PeerStalledError(EndpointError):
+    """The peer has not taken earlier messages for too long; the message was not sent."""
+
+
+class EndpointClosedError(EndpointError):
+    """The endpoint was closed."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an endpoint accepts from a peer, and for how long it waits for one."""
+
+    max_frame_bytes: int = 64 << 20
+    """A peer that sends a larger frame loses its link. At least 1024, which CURVE's handshake needs."""
+    max_frames: int = 64
+    """A message with more frames is refused."""
+    queue_messages: int = 64
+    """Messages that may wait for one peer in each direction, besides those in the kernel's buffers. At least 2: with 1,
+    libzmq 4.3 delivers nothing at all once a ZAP handler gives its links a user id."""
+    send_seconds: float = 60.0
+    """How long a send waits for room in the queue of a peer."""
+
+    def __post_init__(self) -> None:
+        if self.max_frame_bytes < _MIN_FRAME_BYTES:
+            raise ValueError(f"max_frame_bytes = {self.max_frame_bytes}: use {_MIN_FRAME_BYTES} or more")
+        if self.queue_messages < 2:
+            raise ValueError(f"queue_messages = {self.queue_messages}: use 2 or more")
+
+
+@dataclass(frozen=True)
+class Received:
+    """A message. The sender is the member whose key opened the link, whatever the message says."""
+
+    sender: str
+    frames: tuple[memoryview, ...]
+    """Read-only views of ZeroMQ's buffers, not copied."""
+
+
+@dataclass(frozen=True)
+class LinkUp:
+    """A link to the peer was opened; messages can be sent to it."""
+
+    peer: str
+
+
+@dataclass(frozen=True)
+class LinkLost:
+    """The link to the peer is gone. What was under way may be lost; what had arrived may still follow this event."""
+
+    peer: str
+
+
+@dataclass(frozen=True)
+class MessageRefused:
+    """A message broke the limits and was dropped."""
+
+    sender: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class HandshakeRefused:
+    """Somebody was not let in. Reported once for each combination of the fields."""
+
+    reason: str
+    public_key: str | None = None
+    """CURVE public key in Z85, where the handshake got as far as showing one."""
+    address: str | None = None
+    """Host address of the peer, where known."""
+
+
+Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
+
+
+@dataclass
+class Traffic:
+    """Messages exchanged with one peer, and the bytes of their frames (without CURVE's, ZeroMQ's and TCP's
+    overhead)."""
+
+    messages_sent: int = 0
+    bytes_sent: int = 0
+    messages_received: int = 0
+    bytes_received: int = 0
+
+
+class Endpoint:
+    """Common part of both ends. One task receives; any task of the same loop may send."""
+
+    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
+        host = _host(address)
+        self.address = address
+        self.traffic: dict[str, Traffic] = {}
+        """Traffic by member, since the endpoint was opened."""
+        self._limits = limits
+        self._pending: deque[Event] = deque()
+        self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
+        self._closed = False
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
+        self._socket.setsockopt(zmq.IPV6, 0 if _is_ipv4(host) else 1)
+        self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
+        self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        self._socket.monitor("inproc://monitor", monitored)
+        self._monitor = self._context.socket(zmq.PAIR)
+        # Without a limit: libzmq's I/O thread would wait for room and hold up all links.
+        self._monitor.setsockopt(zmq.RCVHWM, 0)
+        self._monitor.connect("inproc://monitor")
+        self._poller = zmq.asyncio.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    async def receive(self) -> Event:
+        """The next event. Cancelling it, for example by a timeout, loses nothing.
+
+        Raises EndpointClosedError after close(), and EndpointError when the link cannot be opened any more.
+        """
+        while True:
+            self._check_open()
+            if self._pending:
+                return self._pending.popleft()
+            # The message first: when it is examined, all events of links older than its own must be known.
+            frames = await self._take_message()
+            await self._follow_links()
+            if frames is not None:
+                await self._accept(frames)
+            elif not self._pending:
+                self._check_open()
+                await self._activity()
+
+    async def close(self) -> None:
+        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        self._socket.monitor(None, 0)
+        self._monitor.close(linger=0)
+        self._socket.close()
+        await asyncio.to_thread(self._context.term)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _accept(self, frames: list[zmq.Frame]) -> None:
+        """Turn a message into events."""
+        raise NotImplementedError
+
+    async def _follow_links(self) -> None:
+        """Turn what the socket monitor has seen into events."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EndpointClosedError(f"the endpoint at {self.address} was closed")
+
+    async def _take_message(self) -> list[zmq.Frame] | None:
+        try:
+            return await self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+
+    async def _link_changes(self) -> AsyncIterator[tuple[int, int]]:
+        """Events of the socket monitor that are there now, each with its value."""
+        while not self._closed:
+            try:
+                report = await self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            change = parse_monitor_message(report)
+            yield change["event"], change["value"]
+
+    async def _activity(self) -> None:
+        """Wait until a socket has something or _wake() is called."""
+        waiting = self._waiting = asyncio.ensure_future(self._poller.poll())
+        try:
+            await asyncio.wait([waiting])
+        finally:
+            waiting.cancel()
+            self._waiting = None
+
+    def _report(self, event: Event) -> None:
+        self._pending.append(event)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _deliver(self, sender: str, frames: Sequence[zmq.Frame]) -> None:
+        views = tuple(frame.buffer.toreadonly() for frame in frames)
+        if len(views) == 1 and not views[0]:
+            return
+        traffic = self.traffic.setdefault(sender, Traffic())
+        traffic.messages_received += 1
+        traffic.bytes_received += sum(view.nbytes for view in views)
+        if len(views) > self._limits.max_frames:
+            reason = f"{len(views)} frames where {self._limits.max_frames} are allowed"
+            self._report(MessageRefused(sender, reason))
+        else:
+            self._report(Received(sender, views))
+
+    def _count_sent(self, receiver: str, frames: Sequence[bytes | memoryview]) -> None:
+        traffic = self.traffic.setdefault(receiver, Traffic())
+        traffic.messages_sent += 1
+        traffic.bytes_sent += sum(memoryview(frame).nbytes for frame in frames)
+
+    def _check_outgoing(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Refuse what the other end would refuse: ValueError."""
+        if not 1 <= len(frames) <= self._limits.max_frames:
+            raise ValueError(f"a message has 1 to {self._limits.max_frames} frames, not {len(frames)}")
+        largest = max(memoryview(frame).nbytes for frame in frames)
+        if largest > self._limits.max_frame_bytes:
+            raise ValueError(f"a frame of {largest} bytes exceeds {self._limits.max_frame_bytes}; send it in chunks")
+        if len(frames) == 1 and largest == 0:
+            raise ValueError("a single empty frame is the greeting of the transport; send something")
+
+
+def _host(address: str) -> str:
+    """The host of tcp://HOST:PORT. Raises AddressError; ZeroMQ would take port 99999 for another one."""
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    if (
+        not address.startswith("tcp://")
+        or not host
+        or not (port == "*" or (port.isdecimal() and 0 < int(port) < 65_536))
+    ):
+        raise AddressError(f"{address!r} is not an address; use tcp://HOST:PORT with a port from 1 to 65535")
+    return host
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

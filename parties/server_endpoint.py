@@ -1,0 +1,190 @@
+"""The listening end: one ROUTER socket for the links of all members.
+
+Who is at the other end of a link is known from its key alone: the ZAP handler names the member, and every frame
+carries that name. The links themselves are told apart by the routing id that ZeroMQ gives each one. A link is gone
+when the socket monitor reports the end of its file descriptor, which every message of the link carries too.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+import zmq
+
+from tacit.parties.endpoint import (
+    GREETING,
+    AddressError,
+    Endpoint,
+    EndpointError,
+    HandshakeRefused,
+    Limits,
+    LinkLost,
+    LinkUp,
+    NotConnectedError,
+    PeerStalledError,
+)
+from tacit.parties.keys import PartyKeys, encode_key
+from tacit.parties.zap import ZAP_DOMAIN, ZapHandler
+from tacit.protocol.roster import Roster
+
+# ROUTER signals room for any peer, not for a certain one, so a full queue is looked at again after this time.
+_RETRY_SECONDS = 0.01
+# Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
+_MAX_REFUSALS = 1_000
+
+
+class ServerEndpoint(Endpoint):
+    """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
+
+    def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits) -> None:
+        monitored = (
+            zmq.EVENT_ACCEPTED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        super().__init__(zmq.ROUTER, address, limits, monitored)
+        self._roster = roster
+        self._open: dict[int, bytes | None] = {}
+        """File descriptors of open connections, with the routing id once a message has shown it."""
+        self._links: dict[bytes, str] = {}
+        """Routing ids of open links, with the member at the other end."""
+        self._current: dict[str, bytes] = {}
+        """The link that messages to a member take: the newest, when a member has several."""
+        self._order: dict[str, asyncio.Lock] = {}
+        self._refusals: set[HandshakeRefused] = set()
+        names = {member.curve_public: member.name for member in roster.members if member.name != keys.name}
+        self._zap = ZapHandler(self._context, names, self._refuse_key)
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        # No handshake succeeds without the handler's answer.
+        self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        # A message to a link that is gone, or that has no room, is an error instead of being dropped.
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+
+    @classmethod
+    async def bind(cls, address: str, *, keys: PartyKeys, roster: Roster, limits: Limits | None = None) -> Self:
+        """Listen at tcp://HOST:PORT, where PORT may be `*`: `.address` then says which one the system chose.
+
+        Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
+        this party.
+        """
+        if keys.member(roster.member(keys.name).role) != roster.member(keys.name):
+            raise EndpointError(
+                f"the roster has other public keys for {keys.name!r}; use the key file that belongs to it"
+            )
+        endpoint = cls(address, keys, roster, limits or Limits())
+        try:
+            endpoint._socket.bind(address)
+        except zmq.ZMQError as error:
+            await endpoint.close()
+            raise AddressError(
+                f"cannot listen at {address}: {zmq.strerror(error.errno or 0)}; use an address of this host and a "
+                "port that no other process uses"
+            ) from error
+        endpoint.address = endpoint._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return endpoint
+
+    async def send(self, name: str, frames: Sequence[bytes | memoryview]) -> None:
+        """Queue a message for a member. Messages to one member keep their order; a full queue delays only its own
+        member.
+
+        Frames are not copied: do not change their buffers afterwards. Raises NotConnectedError when the member has no
+        link, PeerStalledError when its queue stays full for `Limits.send_seconds`, LookupError for a name that is not
+        in the roster and ValueError for frames beyond the limits.
+        """
+        self._check_outgoing(frames)
+        self._roster.member(name)
+        async with self._order.setdefault(name, asyncio.Lock()):
+            loop = asyncio.get_running_loop()
+            give_up = loop.time() + self._limits.send_seconds
+            while not await self._try_send(name, frames):
+                if loop.time() >= give_up:
+                    raise PeerStalledError(
+                        f"{name!r} took no message for {self._limits.send_seconds:g} s; is it overloaded or stopped?"
+                    )
+                await asyncio.sleep(_RETRY_SECONDS)
+        self._count_sent(name, frames)
+
+    async def close(self) -> None:
+        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
+        if not self._closed:
+            await self._zap.close()
+        await super().close()
+
+    async def _try_send(self, name: str, frames: Sequence[bytes | memoryview]) -> bool:
+        """Hand a message to the member's link; False when its queue is full."""
+        await self._follow_links()
+        self._check_open()
+        routing_id = self._current.get(name)
+        if routing_id is None:
+            raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again")
+        try:
+            await self._socket.send_multipart([routing_id, *frames], zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._end_link(routing_id)
+            raise NotConnectedError(f"{name!r} has lost its link; it has to connect again") from error
+        return True
+
+    async def _accept(self, frames: list[zmq.Frame]) -> None:
+        routing_id, payload = frames[0].bytes, frames[1:]
+        name = str(payload[0].get("User-Id"))
+        if routing_id not in self._links and await self._is_open(routing_id, int(payload[0].get(zmq.SRCFD))):
+            self._links[routing_id] = name
+            if name in self._current:
+                self._report(LinkLost(name))
+            self._current[name] = routing_id
+            self._report(LinkUp(name))
+        self._deliver(name, payload)
+
+    async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
+        """Whether the link that a message came from still exists; if so, note its descriptor.
+
+        The message may be the remains of a link that ended before it was read, and whose descriptor another link has by
+        now. So the greeting is answered: ZeroMQ knows whether that link is there.
+        """
+        if descriptor not in self._open:
+            return False
+        try:
+            await self._socket.send_multipart([routing_id, GREETING], zmq.DONTWAIT)
+        except zmq.ZMQError:
+            return False
+        self._open[descriptor] = routing_id
+        return True
+
+    async def _follow_links(self) -> None:
+        async for event, value in self._link_changes():
+            if event == zmq.EVENT_ACCEPTED:
+                self._open[value] = None
+            elif event == zmq.EVENT_DISCONNECTED:
+                routing_id = self._open.pop(value, None)
+                if routing_id is not None:
+                    self._end_link(routing_id)
+            else:
+                self._refuse(
+                    HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
+                )
+
+    def _end_link(self, routing_id: bytes) -> None:
+        name = self._links.pop(routing_id, None)
+        if name is None or self._current[name] != routing_id:
+            return
+        del self._current[name]
+        self._report(LinkLost(name))
+        older = next((other for other, member in self._links.items() if member == name), None)
+        if older is not None:
+            self._current[name] = older
+            self._report(LinkUp(name))
+
+    def _refuse_key(self, key: bytes, address: str) -> None:
+        self._refuse(HandshakeRefused("this key is not in the roster", public_key=encode_key(key), address=address))
+
+    def _refuse(self, refusal: HandshakeRefused) -> None:
+        if refusal not in self._refusals and len(self._refusals) < _MAX_REFUSALS:
+            self._refusals.add(refusal)
+            self._report(refusal)

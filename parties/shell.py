@@ -1,0 +1,96 @@
+"""The loop that a process runs around its machine: receive, feed, do what it says, wake it at its deadline.
+
+No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the other
+side is still heard meanwhile; its result is one more input of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from tacit.parties.diary import Diary
+from tacit.parties.endpoint import Endpoint, Event
+from tacit.protocol.link import Traffic
+from tacit.protocol.machine import Output, Report
+from tacit.protocol.messages import Phase
+from tacit.protocol.rounds import Ended
+
+LEAST_WAIT = 0.001
+"""Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
+
+
+class SessionMachine(Protocol):
+    """What the loop needs of a machine."""
+
+    round: int
+    traffic: Traffic
+
+    @property
+    def phase(self) -> Phase: ...
+
+    @property
+    def next_deadline(self) -> float | None: ...
+
+    def expire(self, now: float) -> list[Output]: ...
+
+
+MachineT = TypeVar("MachineT", bound=SessionMachine)
+EndpointT = TypeVar("EndpointT", bound=Endpoint)
+
+
+class Shell(Generic[MachineT, EndpointT]):
+    """One party at work. Subclasses say what events, outputs and finished work mean."""
+
+    def __init__(self, machine: MachineT, diary: Diary) -> None:
+        self._machine = machine
+        self._diary = diary
+        self._working: asyncio.Future[Any] | None = None
+        self._ended: Ended | None = None
+
+    async def _serve(self, endpoint: EndpointT) -> Ended:
+        receiving = asyncio.ensure_future(endpoint.receive())
+        try:
+            while self._ended is None:
+                await self._wait(receiving)
+                if receiving.done():
+                    await self._perform(endpoint, self._take_event(receiving.result()))
+                    receiving = asyncio.ensure_future(endpoint.receive())
+                if self._working is not None and self._working.done():
+                    finished, self._working = self._working, None
+                    await self._perform(endpoint, self._take_work(finished))
+                await self._perform(endpoint, self._machine.expire(self._diary.now()))
+                self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+        return self._ended
+
+    async def _wait(self, receiving: asyncio.Future[Event]) -> None:
+        deadline = self._machine.next_deadline
+        timeout = None if deadline is None else max(LEAST_WAIT, deadline - self._diary.now())
+        awaited = [receiving] if self._working is None else [receiving, self._working]
+        await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Report):
+                self._diary.write(output.event, **output.fields)
+            elif isinstance(output, Ended):
+                self._ended = output
+                self._diary.write("ended", code=output.code.name if output.code else None, detail=output.detail)
+            else:
+                await self._perform_own(endpoint, output)
+
+    def _start_work(self, work: Callable[..., Any], *arguments: Any) -> None:
+        self._working = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+
+    def _take_event(self, event: Event) -> list[Output]:
+        raise NotImplementedError
+
+    def _take_work(self, finished: asyncio.Future[Any]) -> list[Output]:
+        raise NotImplementedError
+
+    async def _perform_own(self, endpoint: EndpointT, output: Output) -> None:
+        raise NotImplementedError

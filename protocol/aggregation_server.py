@@ -1,0 +1,431 @@
+"""The server of one secure sum: relay keys and shares, add masked vectors, take the masks off.
+
+In every phase the server waits for the members that are left in it. Whoever breaks a rule is excluded and named,
+whoever is gone or late is dropped, which for the sum is the same. A phase ends when nobody is waited for; with fewer
+members than the threshold the round ends in ABORTED, and nothing is revealed. Late and repeated messages are counted
+and ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from tacit.protocol.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
+from tacit.protocol.aggregation_results import Dropped, ServerAborted, Summed
+from tacit.protocol.aggregation_tables import SERVER_TABLES, ServerState
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.codec import Frame, Packet
+from tacit.protocol.errors import DETAIL_LIMIT, Code, RemoteProtocolError
+from tacit.protocol.machine import Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.members import decode_members, encode_members
+from tacit.protocol.messages import (
+    Abort,
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    FetchVector,
+    MaskedInput,
+    Message,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorChunk,
+)
+from tacit.protocol.neighbourhood import Graph, Neighbourhood
+from tacit.protocol.primitives import Label, verify
+from tacit.protocol.sharing import PACKET_BYTES, check_share
+from tacit.protocol.transcript import shares_signed, survivors_signed
+from tacit.protocol.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
+from tacit.protocol.vector_sum import VectorSum
+from tacit.secagg.shamir import SHARE_BYTES
+
+HARD_LIMIT: Final = 10
+"""A transfer that moves extends its phase, up to this many times phase_seconds."""
+
+
+class AggregationServer(Machine[ServerState]):
+    """The server of one secure sum. Members are waited for from the start; `now` starts the first deadline."""
+
+    def __init__(self, agreement: Agreement, now: float) -> None:
+        super().__init__(SERVER_TABLES["active" if agreement.active else "semi-honest"], ServerState.ADVERTISE_KEYS)
+        self.agreement = agreement
+        self.deadline = now + agreement.train_seconds + agreement.phase_seconds
+        self.waiting = set(range(agreement.size))
+        """Members that this phase still waits for."""
+        self.dropped: dict[int, tuple[str, Code, str]] = {}
+        """Phase, code and reason, by member."""
+        self._phase_began = now
+        self._adverts: dict[int, Advert] = {}
+        self._choices: dict[int, tuple[int, ...]] = {}
+        self._adverts_digest = b""
+        self._sharing = b""
+        self._neighbourhoods: dict[int, Neighbourhood] = {}
+        self._seed_commitments: dict[int, bytes] = {}
+        self._packets: dict[int, dict[int, bytes]] = {}
+        self._complaints: dict[int, tuple[int, ...]] = {}
+        self._vectors = VectorSum(agreement)
+        self._survivors: tuple[int, ...] = ()
+        self._signatures: dict[int, bytes] = {}
+        self._shares: dict[int, dict[int, bytes]] = {}
+
+    def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
+        """A member is gone."""
+        if member not in self.agreement.cohort:
+            return []
+        return self.trigger(Trigger.DROP, now, member, code, detail)
+
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Who was told to send a masked vector; empty before MASKED_INPUT."""
+        return tuple(self.agreement.cohort[member] for member in self._packets) if self._sharing else ()
+
+    @property
+    def answered(self) -> int:
+        """How many members have answered in this phase."""
+        return self.agreement.size - len(self.waiting) - len(self.dropped)
+
+    @property
+    def drops(self) -> list[Dropped]:
+        """Everybody who is out, in the order of the cohort."""
+        return [
+            Dropped(self.agreement.cohort[member], phase, code, detail, member in self._vectors.included)
+            for member, (phase, code, detail) in sorted(self.dropped.items())
+        ]
+
+    def complete(self) -> bool:
+        return not self.waiting
+
+    def late(self, sender: str, packet: Packet) -> bool:
+        member = self.agreement.cohort.index(sender)
+        answered = packet.kind is not Abort and member not in self.waiting
+        return answered or (packet.kind is MaskedInput and self._vectors.announced(member))
+
+    def on_advertise_keys(self, sender: str, message: AdvertiseKeys, payload: None, now: float) -> Step[ServerState]:
+        member = self.agreement.cohort.index(sender)
+        advert, choices = check_advert(self.agreement, member, message)
+        taken = {key for other in self._adverts.values() for key in (other.channel_key, other.mask_key)}
+        refuse_equal_keys({member: advert})
+        if taken & {advert.channel_key, advert.mask_key}:
+            raise RemoteProtocolError(Code.KEYS, "it advertised a key that another client advertised before")
+
+        def commit() -> None:
+            self._adverts[member], self._choices[member] = advert, choices
+
+        return self._answered(member, commit)
+
+    def close_keys(self, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        adverts = {member: advert for member, advert in sorted(self._adverts.items()) if member not in self.dropped}
+        if shortage := self._shortage(len(adverts), "clients advertised keys"):
+            return shortage
+        advertised = tuple(adverts)
+        digest = adverts_digest(agreement, adverts)
+        choices = {member: self._choices[member] for member in advertised}
+        graph = Graph(agreement, advertised, digest, choices)
+        neighbourhoods = {member: graph.of(member) for member in advertised}
+        everybody = encode_members(advertised, agreement.size)
+
+        def peer_keys(member: int) -> PeerKeys:
+            known = neighbourhoods[member].known(member)
+            return PeerKeys(
+                advertised=everybody,
+                digest=digest,
+                included=encode_members(known, agreement.size),
+                adverts=b"".join(adverts[other].record for other in known),
+            )
+
+        def commit() -> None:
+            self._adverts_digest, self._neighbourhoods = digest, neighbourhoods
+            self._begin_phase(advertised, now)
+
+        return self._next(ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit)
+
+    def on_share_keys(self, sender: str, message: ShareKeys, payload: None, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        member = agreement.cohort.index(sender)
+        holders = self._neighbourhoods[member].holders
+        if decode_members(message.holders, agreement.size) != holders:
+            raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
+        if len(message.packets) != PACKET_BYTES * len(holders):
+            raise RemoteProtocolError(Code.SHARES, f"{len(holders)} packets do not have {len(message.packets)} bytes")
+        if agreement.active:
+            parts = shares_signed(
+                agreement, self._adverts_digest, member, message.seed_commitment, message.holders, message.packets
+            )
+            verify(agreement.signing_keys[member], message.signature, Label.SIGN_SHARES, *parts)
+
+        def commit() -> None:
+            self._seed_commitments[member] = message.seed_commitment
+            self._packets[member] = {
+                holder: message.packets[position * PACKET_BYTES : (position + 1) * PACKET_BYTES]
+                for position, holder in enumerate(holders)
+            }
+
+        return self._answered(member, commit)
+
+    def close_shares(self, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        sharers = tuple(member for member in sorted(self._packets) if member not in self.dropped)
+        if shortage := self._shortage(len(sharers), "clients shared their secrets"):
+            return shortage
+        sharing = agreement.sharing_digest(self._adverts_digest, sharers)
+        everybody = encode_members(sharers, agreement.size)
+        present = set(sharers)
+        packets = {owner: self._packets[owner] for owner in sharers}
+
+        def peer_shares(member: int) -> PeerShares:
+            owners = tuple(owner for owner in self._neighbourhoods[member].owners if owner in present)
+            return PeerShares(
+                sharers=everybody,
+                owners=encode_members(owners, agreement.size),
+                packets=b"".join(packets[owner][member] for owner in owners),
+            )
+
+        def commit() -> None:
+            self._sharing, self._packets = sharing, packets
+            self._begin_phase(sharers, now)
+
+        return self._next(ServerState.MASKED_INPUT, {member: peer_shares(member) for member in sharers}, commit)
+
+    def on_masked_input(
+        self, sender: str, message: MaskedInput, payload: Frame | None, now: float
+    ) -> Step[ServerState]:
+        agreement = self.agreement
+        member = agreement.cohort.index(sender)
+        complaints = decode_members(message.complaints, agreement.size)
+        if not set(complaints) <= set(self._owners(member)):
+            raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
+        if (payload is not None) != (agreement.chunks == 1):
+            raise RemoteProtocolError(
+                Code.VECTOR, "a vector of one chunk comes at once, a longer one when it is fetched"
+            )
+        reports = tuple(Report("complaint", {"by": sender, "against": agreement.cohort[owner]}) for owner in complaints)
+        if payload is None:
+
+            def commit_ready() -> list[Output]:
+                self._complaints[member] = complaints
+                return self._requests(self._vectors.enqueue(member))
+
+            return Step(self.state, reports, commit_ready)
+        words = self._vectors.words(payload, 0)
+
+        def commit() -> None:
+            self._complaints[member] = complaints
+            self._vectors.add(member, words)
+
+        return self._answered(member, commit, *reports)
+
+    def on_vector_chunk(
+        self, sender: str, message: VectorChunk, payload: Frame | None, now: float
+    ) -> Step[ServerState]:
+        member = self.agreement.cohort.index(sender)
+        self._vectors.check(member, message.chunk)
+        words = self._vectors.words(payload or b"", message.chunk)
+
+        def commit() -> list[Output]:
+            requests = self._vectors.store(member, message.chunk, words)
+            self.waiting -= self._vectors.included
+            hard_limit = self._phase_began + HARD_LIMIT * self.agreement.phase_seconds
+            self.deadline = min(now + self.agreement.phase_seconds, hard_limit)
+            return self._requests(requests)
+
+        return Step(self.state, (), commit)
+
+    def close_inputs(self, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        survivors = tuple(sorted(self._vectors.included))
+        present = tuple(member for member in survivors if member not in self.dropped)
+        if shortage := self._shortage(len(present), "clients sent a vector and are still there"):
+            return shortage
+        for owner in self._packets:
+            holders = [
+                holder
+                for holder in self._neighbourhoods[owner].holders
+                if holder in present and owner not in self._complaints[holder]
+            ]
+            if len(holders) < agreement.parameters.threshold:
+                detail = f"only {len(holders)} holders have its shares; {agreement.parameters.threshold} are needed"
+                culprit = agreement.cohort[owner] if any(owner in c for c in self._complaints.values()) else ""
+                return self._aborted(Code.SHARES, f"{agreement.cohort[owner]}: {detail}", culprit)
+        bitmap = encode_members(survivors, agreement.size)
+
+        def commit() -> None:
+            self._survivors = survivors
+            self._begin_phase(present, now)
+
+        if agreement.active:
+            messages: dict[int, Message] = {member: Survivors(survivors=bitmap) for member in present}
+            return self._next(ServerState.CONSISTENCY_CHECK, messages, commit)
+        request = UnmaskRequest(survivors=bitmap, signers=encode_members((), agreement.size), signatures=b"")
+        return self._next(ServerState.UNMASK, dict.fromkeys(present, request), commit)
+
+    def on_confirm_survivors(
+        self, sender: str, message: ConfirmSurvivors, payload: None, now: float
+    ) -> Step[ServerState]:
+        member = self.agreement.cohort.index(sender)
+        parts = survivors_signed(self.agreement, self._sharing, member, self._survivors)
+        verify(self.agreement.signing_keys[member], message.signature, Label.SIGN_SURVIVORS, *parts)
+
+        def commit() -> None:
+            self._signatures[member] = message.signature
+
+        return self._answered(member, commit)
+
+    def close_signatures(self, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        present = tuple(member for member in sorted(self._signatures) if member not in self.dropped)
+        if shortage := self._shortage(len(present), "clients signed the survivors"):
+            return shortage
+        bitmap = encode_members(self._survivors, agreement.size)
+
+        def unmask_request(member: int) -> UnmaskRequest:
+            known = set(self._neighbourhoods[member].known(member))
+            signers = [signer for signer in sorted(self._signatures) if signer in known]
+            return UnmaskRequest(
+                survivors=bitmap,
+                signers=encode_members(signers, agreement.size),
+                signatures=b"".join(self._signatures[signer] for signer in signers),
+            )
+
+        def commit() -> None:
+            self._begin_phase(present, now)
+
+        return self._next(ServerState.UNMASK, {member: unmask_request(member) for member in present}, commit)
+
+    def on_unmask_shares(self, sender: str, message: UnmaskShares, payload: None, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        holder = agreement.cohort.index(sender)
+        complaints = self._complaints[holder]
+        owners = tuple(owner for owner in self._owners(holder) if owner not in complaints)
+        if decode_members(message.owners, agreement.size) != owners:
+            raise RemoteProtocolError(Code.SHARES, "it returned shares of other owners than those it holds")
+        if len(message.shares) != SHARE_BYTES * len(owners):
+            raise RemoteProtocolError(Code.SHARES, f"{len(owners)} shares do not have {len(message.shares)} bytes")
+        shares = {
+            owner: message.shares[position * SHARE_BYTES : (position + 1) * SHARE_BYTES]
+            for position, owner in enumerate(owners)
+        }
+        for owner, share in shares.items():
+            label = Label.SEED_SHARE if owner in self._vectors.included else Label.KEY_SHARE
+            check_share(label, agreement, self._packets[owner][holder], owner=owner, holder=holder, share=share)
+
+        def commit() -> None:
+            for owner, share in shares.items():
+                self._shares.setdefault(owner, {})[holder] = share
+
+        return self._answered(holder, commit)
+
+    def close_unmask(self, now: float) -> Step[ServerState]:
+        agreement = self.agreement
+        for owner in self._packets:
+            returned = len(self._shares.get(owner, ()))
+            if shortage := self._shortage(returned, f"shares of {agreement.cohort[owner]} came back"):
+                return shortage
+        alive = set(self._survivors)
+        seeds: dict[int, bytes] = {}
+        keys = {}
+        try:
+            for owner, secret in open_secrets(agreement, self._shares).items():
+                if owner in alive:
+                    check_seed(agreement, owner, secret, self._seed_commitments[owner])
+                    seeds[owner] = secret
+                else:
+                    keys[owner] = check_mask_key(agreement, owner, secret, self._adverts[owner].mask_key)
+        except RemoteProtocolError as error:
+            return self._aborted(error.code, error.detail, error.culprit or "")
+        names = tuple(agreement.cohort[member] for member in self._survivors)
+
+        def commit() -> None:
+            self.deadline = None
+            remove_masks(
+                agreement,
+                self._vectors.total,
+                sharing=self._sharing,
+                seeds=seeds,
+                keys=keys,
+                survivors=self._survivors,
+                peers=lambda member: self._neighbourhoods[member].peers,
+                public_keys=lambda member: self._adverts[member].mask_key,
+            )
+
+        return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names),), commit)
+
+    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[ServerState]:
+        # The code is what the client holds against others; it is no fault of its own.
+        return self._drop(sender, Code.LEFT, f"it gave up: {message.detail}", tell=False)
+
+    def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[ServerState]:
+        return self._drop(member, code, detail, tell=False)
+
+    def on_expire(self, now: float) -> Step[ServerState]:
+        steps = [
+            self._drop(self.agreement.cohort[member], Code.TIMEOUT, "it did not answer in time", tell=True)
+            for member in sorted(self.waiting)
+        ]
+
+        def commit() -> list[Output]:
+            return [output for step in steps for output in step.commit() or ()]
+
+        return Step(self.state, tuple(output for step in steps for output in step.outputs), commit)
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[ServerState]:
+        return self._drop(sender, error.code, error.detail, tell=True)
+
+    def _drop(self, name: str, code: Code, detail: str, *, tell: bool) -> Step[ServerState]:
+        member = self.agreement.cohort.index(name)
+        if member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
+            return Step(self.state)
+        phase = self.state.value
+        report = Report("dropped", {"member": name, "phase": phase, "code": code.name, "detail": detail})
+        told = (Send(name, Abort(code=code, detail=detail, culprit=name)),) if tell else ()
+
+        def commit() -> list[Output]:
+            self.dropped[member] = (phase, code, detail)
+            self.waiting.discard(member)
+            return self._requests(self._vectors.discard(member))
+
+        return Step(self.state, (report, *told), commit)
+
+    def _owners(self, holder: int) -> tuple[int, ...]:
+        return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)
+
+    def _requests(self, requests: list[tuple[int, int]]) -> list[Output]:
+        return [Send(self.agreement.cohort[member], FetchVector(chunk=chunk)) for member, chunk in requests]
+
+    def _answered(self, member: int, store: Callable[[], None], *outputs: Output) -> Step[ServerState]:
+        def commit() -> None:
+            store()
+            self.waiting.discard(member)
+
+        return Step(self.state, outputs, commit)
+
+    def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
+        self.waiting = set(members)
+        self._phase_began = now
+        self.deadline = now + self.agreement.phase_seconds
+
+    def _next(
+        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None]
+    ) -> Step[ServerState]:
+        report = Report("opened", {"phase": state.value, "members": len(messages)})
+        sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
+        return Step(state, (report, *sends), commit)
+
+    def _shortage(self, count: int, what: str) -> Step[ServerState] | None:
+        threshold = self.agreement.parameters.threshold
+        if count >= threshold:
+            return None
+        return self._aborted(Code.THRESHOLD, f"only {count} {what}; {threshold} are needed", "")
+
+    def _aborted(self, code: Code, detail: str, culprit: str) -> Step[ServerState]:
+        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=culprit)
+        sends = [Send(name, abort) for member, name in enumerate(self.agreement.cohort) if member not in self.dropped]
+
+        def commit() -> None:
+            self.deadline = None
+            self.waiting = set()
+
+        return Step(ServerState.ABORTED, (*sends, ServerAborted(code, detail, culprit)), commit)

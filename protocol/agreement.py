@@ -1,0 +1,87 @@
+"""What all members of one secure sum hold alike before its first message.
+
+An Agreement is made by every party for itself, from its own roster, the configuration it accepted, and the model it
+received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key. A
+server that tells two clients different things thereby gets masks that do not cancel: noise, and no sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tacit.protocol.codec import VERSION
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import CHUNK_BYTES
+from tacit.protocol.primitives import Label, digest
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.ring import Ring
+
+WORDS_ALIGNED: Final = 16
+"""Chunks start at multiples of 16 words, so that each starts at a block of the AES keystream whatever the word size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """One secure sum: who, what ring, which rules, and the hashes that tie everything to it."""
+
+    session: bytes
+    round: int
+    server: str
+    cohort: tuple[str, ...]
+    """Names of the selected clients, in roster order; inside the sum a member is its position here."""
+    signing_keys: tuple[bytes, ...]
+    """Ed25519 public keys of the cohort, from the roster."""
+    active: bool
+    regular: bool
+    parameters: GraphParameters
+    ring: Ring
+    length: int
+    """Ring words of the vector."""
+    roster: bytes
+    configuration: bytes
+    model: bytes
+    """Hashes of the roster, the configuration and the model."""
+    train_seconds: float
+    phase_seconds: float
+
+    @property
+    def size(self) -> int:
+        """Members of the cohort."""
+        return len(self.cohort)
+
+    @cached_property
+    def context(self) -> bytes:
+        """32 bytes that depend on everything above."""
+        return digest(
+            Label.ROUND,
+            VERSION.to_bytes(1, "little"),
+            self.session,
+            self.round.to_bytes(4, "little"),
+            self.roster,
+            self.configuration,
+            self.model,
+            "\n".join(self.cohort).encode(),
+            self.parameters.neighbours.to_bytes(4, "little"),
+            self.parameters.threshold.to_bytes(4, "little"),
+        )
+
+    def sharing_digest(self, adverts: bytes, sharers: tuple[int, ...]) -> bytes:
+        """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
+        return digest(Label.SHARING, self.context, adverts, encode_members(sharers, self.size))
+
+    @property
+    def chunk_words(self) -> int:
+        """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES."""
+        return CHUNK_BYTES // self.ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the vector; at least one."""
+        return max(1, -(-self.length // self.chunk_words))
+
+    def chunk_span(self, chunk: int) -> slice:
+        """The words of a chunk."""
+        start = chunk * self.chunk_words
+        return slice(start, min(start + self.chunk_words, self.length))

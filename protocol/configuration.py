@@ -1,0 +1,157 @@
+"""What all members of a federation compute together, and what a client is willing to be part of.
+
+The server proposes a Configuration in its Welcome; its hash enters every signature and every mask, so that members
+with different configurations cannot sum up. A client compares it with its own Policy and refuses by name what lies
+below: the server can neither downgrade the mode, nor shrink the cohort, nor lower the threshold.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.codec import encode_structure
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.messages import BODY_LIMIT, Hash
+from tacit.protocol.primitives import Label, digest
+from tacit.secagg.graph import GraphParameters, choose_parameters
+from tacit.secagg.packing import Packing, WeightForm
+
+Mode = Literal["active", "semi-honest"]
+GraphChoice = Literal["auto", "complete", "regular"]
+Scheme = Literal["fedavg", "fedsgd"]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that must be equal for all members, in canonical form."""
+
+    scheme: Scheme
+    mode: Mode
+    graph: GraphChoice
+    corrupt: Annotated[float, Meta(ge=0, lt=1)]
+    """Fraction of members that may collude with the server."""
+    dropout: Annotated[float, Meta(ge=0, lt=1)]
+    """Fraction of members that may drop out."""
+    threshold: Annotated[int, Meta(ge=0, le=10_000)]
+    """Shares that reconstruct a secret; 0 means computed from the cohort of the round."""
+    clients: Annotated[int, Meta(ge=1, le=10_000)]
+    """Most members of a cohort; the ring is sized for them."""
+    clip: Annotated[float, Meta(gt=0)]
+    value_bits: Annotated[int, Meta(ge=2, le=32)]
+    max_weight: Annotated[int, Meta(ge=1, le=2**31)]
+    ring_bits: Annotated[int, Meta(ge=8, le=64)]
+    form: WeightForm
+    tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
+    metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
+    layout: Hash
+    """Hash of the names and shapes of the model's tensors."""
+    task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """What the members compute, opaque to the protocol: model and training settings."""
+    train_seconds: Seconds
+    phase_seconds: Seconds
+
+    def packing(self) -> Packing:
+        """How a client's update becomes ring words. ValueError if the sum could overflow."""
+        return Packing(
+            clients=self.clients,
+            clip=self.clip,
+            value_bits=self.value_bits,
+            max_weight=self.max_weight,
+            form=self.form,
+            tensor_sizes=self.tensor_sizes,
+            metrics=self.metrics,
+            ring_bits=self.ring_bits,
+        )
+
+    @property
+    def active(self) -> bool:
+        """Whether a lying server is defended against: signatures and the consistency check."""
+        return self.mode == "active"
+
+    def parameters(self, cohort: int) -> GraphParameters:
+        """Neighbours and threshold for a cohort of this size. ValueError where none exist."""
+        found = choose_parameters(
+            cohort, corrupt=self.corrupt, dropout=self.dropout, active=self.active, graph=self.graph
+        )
+        return GraphParameters(found.neighbours, self.threshold or found.threshold)
+
+    def regular(self, cohort: int) -> bool:
+        """Whether shares go to fewer than all others."""
+        return self.parameters(cohort).neighbours < cohort - 1
+
+    def hash(self) -> bytes:
+        """32 bytes that every signature and mask of the federation depends on."""
+        return digest(Label.CONFIGURATION, encode_structure(self))
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policy]: what a client accepts. A server's proposal below it is refused by name."""
+
+    modes: Annotated[
+        tuple[Mode, ...],
+        Meta(description="Accepted aggregation.mode; no server talks a client out of it.", min_length=1),
+    ] = ("active",)
+    schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
+        "fedavg",
+        "fedsgd",
+    )
+    smallest_cohort: Annotated[
+        int, Meta(description="Fewest clients among whose sum a client hides its update.", ge=2, le=10_000)
+    ] = 3
+    threshold_floor: Annotated[
+        int,
+        Meta(
+            description="Lowest accepted threshold; 0 computes it for the cohort of the round: floor(2n/3)+1 in active "
+            "mode, else floor(n/2)+1, for n clients in a complete graph; the threshold of the rule in a regular one.",
+            ge=0,
+            le=10_000,
+        ),
+    ] = 0
+    least_corrupt: Annotated[
+        float, Meta(description="Smallest accepted aggregation.corrupt, the tolerated fraction.", ge=0.0, lt=1.0)
+    ] = 0.05
+    largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
+
+    def check(self, configuration: Configuration) -> None:
+        """Refuse, before any round, a configuration below this policy."""
+        if configuration.mode not in self.modes:
+            raise _refusal("mode", configuration.mode, f"one of {', '.join(self.modes)}")
+        if configuration.scheme not in self.schemes:
+            raise _refusal("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
+        if configuration.clip > self.largest_clip:
+            raise _refusal("clip", configuration.clip, f"at most {self.largest_clip}")
+        if configuration.corrupt < self.least_corrupt:
+            raise _refusal("corrupt", configuration.corrupt, f"at least {self.least_corrupt}")
+        try:
+            configuration.packing()
+        except ValueError as error:
+            raise RemoteProtocolError(Code.POLICY, f"the configuration cannot hold its sum: {error}") from None
+
+    def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
+        """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
+        if not self.smallest_cohort <= cohort <= configuration.clients:
+            raise _refusal("cohort", cohort, f"{self.smallest_cohort} to {configuration.clients} clients")
+        try:
+            parameters = configuration.parameters(cohort)
+            rule = choose_parameters(
+                cohort,
+                corrupt=configuration.corrupt,
+                dropout=configuration.dropout,
+                active=configuration.active,
+                graph=configuration.graph,
+            )
+        except ValueError as error:
+            raise RemoteProtocolError(Code.POLICY, str(error)) from None
+        floor = self.threshold_floor or rule.threshold
+        if not floor <= parameters.threshold <= cohort:
+            raise _refusal("threshold", parameters.threshold, f"{floor} to {cohort} of {cohort} clients")
+        return parameters
+
+
+def _refusal(key: str, value: object, accepted: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        Code.POLICY, f"the server proposes {key} = {value}; this client's policy accepts {accepted}"
+    )

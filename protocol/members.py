@@ -1,0 +1,37 @@
+"""Sets of members as bitmaps over the cohort.
+
+The cohort of a round is a tuple of roster names; inside the round a member is its position there. A set of members is
+sent as ceil(n/8) bytes, bit i (least significant first) for member i, unused bits zero. So a set has one encoding, no
+duplicates and no foreigners, and of two sets one of which is defined as the rest of the other only one is ever sent:
+nobody can be listed as alive and dropped in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tacit.protocol.errors import Code, RemoteProtocolError
+
+
+def encode_members(members: Iterable[int], size: int) -> bytes:
+    """The bitmap, ceil(size/8) bytes, of member positions within 0..size-1 (IndexError outside)."""
+    bits = np.zeros(size, np.uint8)
+    chosen = np.fromiter(members, np.int64)
+    if chosen.size and chosen.min() < 0:
+        raise IndexError(f"member {chosen.min()} is negative")
+    bits[chosen] = 1
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
+    """Positions in rising order. Refuses a bitmap of another length or with bits beyond `size`."""
+    if len(bitmap) != (size + 7) // 8:
+        raise RemoteProtocolError(
+            Code.MEMBERS, f"a set of {size} members has {(size + 7) // 8} bytes, not {len(bitmap)}"
+        )
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    if bits[size:].any():
+        raise RemoteProtocolError(Code.MEMBERS, f"a set of members has bits beyond the {size} members of the cohort")
+    return tuple(np.flatnonzero(bits[:size]).tolist())

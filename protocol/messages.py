@@ -1,0 +1,289 @@
+"""Every message of the protocol, as an immutable typed structure.
+
+A message is the body of one multipart message; arrays travel in a raw frame behind it (see codec.py), never inside.
+Sets of members are bitmaps (members.py). Records of fixed size that belong to the members of a set are one byte string
+in the rising order of the members, so that their number and their owners cannot be stated twice.
+
+A client's messages belong to a phase; a server's message opens the next one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.errors import DETAIL_LIMIT, Code
+
+LARGEST_COHORT: Final = 10_000
+BODY_LIMIT: Final = 8 << 20
+"""Longest body in bytes."""
+CHUNK_BYTES: Final = 1 << 20
+"""Longest raw frame in bytes. Models and vectors that are longer travel in several chunks."""
+
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Bitmap = Annotated[bytes, Meta(max_length=(LARGEST_COHORT + 7) // 8)]
+Signature = Annotated[bytes, Meta(max_length=64)]
+"""Empty in semi-honest mode; its length is checked where it is verified."""
+Records = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+Index = Annotated[int, Meta(ge=0, le=2**31)]
+Round = Annotated[int, Meta(ge=0, le=2**31)]
+
+
+class Phase(StrEnum):
+    """The parts of a round, as deadlines, reports and fault injection name them."""
+
+    SESSION = "SESSION"
+    """What belongs to no phase of a round."""
+    TRAIN = "TRAIN"
+    ADVERTISE_KEYS = "ADVERTISE_KEYS"
+    SHARE_KEYS = "SHARE_KEYS"
+    MASKED_INPUT = "MASKED_INPUT"
+    CONSISTENCY_CHECK = "CONSISTENCY_CHECK"
+    UNMASK = "UNMASK"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages.
+
+    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for; PAYLOAD says whether a raw frame may
+    follow the body.
+    """
+
+    TYPE: ClassVar[str]
+    PHASE: ClassVar[Phase]
+    PAYLOAD: ClassVar[bool] = False
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Client to server: I am here and hold this roster."""
+
+    TYPE: ClassVar[str] = "hello"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    """Hash of the roster that the client was given out of band."""
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Server to client: the session (in the envelope) and what everybody will compute."""
+
+    TYPE: ClassVar[str] = "welcome"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
+
+
+class VoidRound(Message, frozen=True, kw_only=True):
+    """Client to server, at the end of a round that it masked a vector for without unmasking: it never will.
+
+    With such promises from more than sharers - threshold members nobody can have opened that round's sum, so the same
+    model may be contributed to again.
+    """
+
+    TYPE: ClassVar[str] = "void-round"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    session: Hash
+    """Session of the void round."""
+    round: Round
+    signature: Signature
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A VoidRound of a member, as the server passes it on to the others."""
+
+    member: Annotated[str, Meta(max_length=64)]
+    signature: Signature
+
+
+class VoidedRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A former round of the same model with the promises that show that its sum was never opened."""
+
+    session: Hash
+    round: Round
+    promises: Annotated[tuple[Promise, ...], Meta(max_length=LARGEST_COHORT)]
+
+
+class StartRound(Message, frozen=True, kw_only=True):
+    """Server to client: take part in this round (its number is in the envelope), from this model."""
+
+    TYPE: ClassVar[str] = "start-round"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    cohort: Bitmap
+    """The clients selected, over the clients of the roster in its order."""
+    model: Hash
+    """SHA-256 of the model's bytes (primitives.Label.MODEL)."""
+    model_bytes: Annotated[int, Meta(ge=0, le=2**40)]
+    voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=64)]
+
+
+class FetchModel(Message, frozen=True, kw_only=True):
+    """Client to server: send me this chunk of the model."""
+
+    TYPE: ClassVar[str] = "fetch-model"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
+class ModelChunk(Message, frozen=True, kw_only=True):
+    """Server to client: little-endian float32 bytes of the model from chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "model-chunk"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
+class AdvertiseKeys(Message, frozen=True, kw_only=True):
+    """Phase ADVERTISE_KEYS, client to server: fresh public keys for this round."""
+
+    TYPE: ClassVar[str] = "advertise-keys"
+    PHASE: ClassVar[Phase] = Phase.ADVERTISE_KEYS
+    channel_key: Hash
+    """X25519 key that encrypts shares between clients."""
+    mask_key: Hash
+    """X25519 key that pairwise masks derive from; revealed by the others if its owner drops out."""
+    choices: Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]
+    """In an active regular graph the members chosen to hold its shares, uint16 little-endian, rising; else empty."""
+    signature: Signature
+
+
+class PeerKeys(Message, frozen=True, kw_only=True):
+    """Opens SHARE_KEYS, server to client: who advertised, and the keys of the receiver and of its neighbours."""
+
+    TYPE: ClassVar[str] = "peer-keys"
+    PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
+    advertised: Bitmap
+    digest: Hash
+    """Hash over all adverts; it enters every derived key, and in the complete graph the client recomputes it."""
+    included: Bitmap
+    """Whose adverts follow."""
+    adverts: Records
+
+
+class ShareKeys(Message, frozen=True, kw_only=True):
+    """Phase SHARE_KEYS, client to server: an encrypted pair of shares and the commitments to them, for each holder."""
+
+    TYPE: ClassVar[str] = "share-keys"
+    PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
+    seed_commitment: Hash
+    """Hash of the self-mask seed."""
+    holders: Bitmap
+    packets: Records
+    """Per holder: commitment to the key share (32), to the seed share (32), sealed shares (88)."""
+    signature: Signature
+
+
+class PeerShares(Message, frozen=True, kw_only=True):
+    """Opens MASKED_INPUT, server to client: who shared, and the packets that the receiver holds."""
+
+    TYPE: ClassVar[str] = "peer-shares"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    sharers: Bitmap
+    owners: Bitmap
+    """Whose packets follow."""
+    packets: Records
+
+
+class MaskedInput(Message, frozen=True, kw_only=True):
+    """Phase MASKED_INPUT, client to server: the masked vector is ready; it follows at once if it fits one chunk."""
+
+    TYPE: ClassVar[str] = "masked-input"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    PAYLOAD: ClassVar[bool] = True
+    complaints: Bitmap
+    """Members whose shares for this client were undecryptable or not those committed to."""
+
+
+class FetchVector(Message, frozen=True, kw_only=True):
+    """Server to client: send me this chunk of the masked vector."""
+
+    TYPE: ClassVar[str] = "fetch-vector"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    chunk: Index
+
+
+class VectorChunk(Message, frozen=True, kw_only=True):
+    """Client to server: packed ring words of the masked vector from chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "vector-chunk"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
+class Survivors(Message, frozen=True, kw_only=True):
+    """Opens CONSISTENCY_CHECK (active mode), server to client: whose vectors are in the sum."""
+
+    TYPE: ClassVar[str] = "survivors"
+    PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
+    survivors: Bitmap
+
+
+class ConfirmSurvivors(Message, frozen=True, kw_only=True):
+    """Phase CONSISTENCY_CHECK, client to server: my signature over the survivors that I was told."""
+
+    TYPE: ClassVar[str] = "confirm-survivors"
+    PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
+    signature: Signature
+
+
+class UnmaskRequest(Message, frozen=True, kw_only=True):
+    """Opens UNMASK, server to client: the survivors, and in active mode the signatures that all were told the same."""
+
+    TYPE: ClassVar[str] = "unmask-request"
+    PHASE: ClassVar[Phase] = Phase.UNMASK
+    survivors: Bitmap
+    signers: Bitmap
+    signatures: Records
+    """64 bytes per signer; empty in semi-honest mode."""
+
+
+class UnmaskShares(Message, frozen=True, kw_only=True):
+    """Phase UNMASK, client to server: for each owner one share: of the seed if it survived, of the mask key if not."""
+
+    TYPE: ClassVar[str] = "unmask-shares"
+    PHASE: ClassVar[Phase] = Phase.UNMASK
+    owners: Bitmap
+    shares: Records
+    """36 bytes per owner."""
+
+
+class EndRound(Message, frozen=True, kw_only=True):
+    """Server to client: the round is over; without a code if its sum was applied, else why not."""
+
+    TYPE: ClassVar[str] = "end-round"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    code: Code | None
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+
+
+class Finish(Message, frozen=True, kw_only=True):
+    """Server to client: no more rounds."""
+
+    TYPE: ClassVar[str] = "finish"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    """Either way: I end this round (or, outside a round, the session) for this reason."""
+
+    TYPE: ClassVar[str] = "abort"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    code: Code
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+    culprit: Annotated[str, Meta(max_length=64)]
+    """The member at fault, or empty."""
+
+
+MESSAGES: Final[dict[str, type[Message]]] = {
+    kind.TYPE: kind
+    for kind in (
+        Hello, Welcome, VoidRound, StartRound, FetchModel, ModelChunk, AdvertiseKeys, PeerKeys, ShareKeys, PeerShares,
+        MaskedInput, FetchVector, VectorChunk, Survivors, ConfirmSurvivors, UnmaskRequest, UnmaskShares, EndRound,
+        Finish, Abort,
+    )
+}  # fmt: skip
+"""Every type by its name on the wire."""

@@ -1,0 +1,121 @@
+"""Who holds whose shares, and who masks with whom, once it is known who advertised keys.
+
+Three graphs, one interface. Complete: everybody, a client holding a share of its own secrets too. Ring (semi-honest,
+regular): a Harary graph on an order of the members that follows from the transcript, so that nobody picks it. Chosen
+(active, regular; Bell et al. 2020, malicious variant): each client names its holders in its signed advert, before it
+has seen anybody's keys, because a server that could pick them would surround a victim with its own clients; masks then
+run along every choice, in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.machine import Entropy
+from tacit.protocol.primitives import Label, digest
+from tacit.secagg.graph import ring_order
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The relations of one member, each in rising order."""
+
+    holders: tuple[int, ...]
+    """Who holds shares of its secrets."""
+    owners: tuple[int, ...]
+    """Whose shares it holds."""
+    peers: tuple[int, ...]
+    """With whom it shares a pairwise mask."""
+
+    def known(self, member: int) -> tuple[int, ...]:
+        """Everybody whose keys the member needs, itself included."""
+        return tuple(sorted({member, *self.holders, *self.owners, *self.peers}))
+
+
+class Graph:
+    """The neighbourhoods among those who advertised.
+
+    choices: in an active regular graph the holders that members named, of all members on the server, of the included
+    ones on a client; otherwise empty.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        advertised: tuple[int, ...],
+        adverts_digest: bytes,
+        choices: Mapping[int, tuple[int, ...]],
+    ) -> None:
+        self._agreement = agreement
+        self._advertised = advertised
+        self._digest = adverts_digest
+        self._choices = choices
+
+    def of(self, member: int) -> Neighbourhood:
+        """The neighbourhood of a member who advertised."""
+        if not self._agreement.regular:
+            return Neighbourhood(self._advertised, self._advertised, _without(self._advertised, member))
+        if not self._agreement.active:
+            around = self._around(member)
+            return Neighbourhood(around, around, around)
+        present = set(self._advertised)
+        holders = tuple(holder for holder in self._choices[member] if holder in present)
+        owners = self._chosen_by.get(member, ())
+        return Neighbourhood(holders, owners, tuple(sorted({*holders, *owners})))
+
+    def _around(self, member: int) -> tuple[int, ...]:
+        order, place = self._ring
+        neighbours = self._agreement.parameters.neighbours
+        if neighbours >= order.size - 1:
+            return _without(self._advertised, member)
+        half = np.arange(1, neighbours // 2 + 1)
+        steps = np.concatenate((half, -half))
+        return tuple(sorted(order[(place[member] + steps) % order.size].tolist()))
+
+    @cached_property
+    def _ring(self) -> tuple[np.ndarray, np.ndarray]:
+        seed = digest(Label.RING_SEED, self._agreement.context, self._digest)
+        order = ring_order(np.array(self._advertised, np.int64), seed)
+        place = np.zeros(self._agreement.size, np.int64)
+        place[order] = np.arange(order.size)
+        return order, place
+
+    @cached_property
+    def _chosen_by(self) -> dict[int, tuple[int, ...]]:
+        owners: dict[int, list[int]] = {}
+        for owner in sorted(self._choices):
+            for holder in self._choices[owner]:
+                owners.setdefault(holder, []).append(owner)
+        return {holder: tuple(chosen) for holder, chosen in owners.items()}
+
+
+def choose_holders(agreement: Agreement, member: int, entropy: Entropy) -> bytes:
+    """A uniform choice of holders among the others, as the bytes of an advert; empty if the graph needs none."""
+    if not (agreement.regular and agreement.active):
+        return b""
+    others = np.array(_without(tuple(range(agreement.size)), member), np.int64)
+    chosen = ring_order(others, entropy(32))[: agreement.parameters.neighbours]
+    return np.sort(chosen).astype("<u2").tobytes()
+
+
+def read_choices(agreement: Agreement, member: int, choices: bytes) -> tuple[int, ...]:
+    """The holders that a member named; refuses any other number, order, or a member that cannot hold."""
+    expected = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
+    if len(choices) != expected:
+        raise RemoteProtocolError(Code.MEMBERS, f"an advert names holders in {expected} bytes, not {len(choices)}")
+    holders = np.frombuffer(choices, "<u2").astype(np.int64)
+    if holders.size and ((np.diff(holders) <= 0).any() or holders[-1] >= agreement.size or (holders == member).any()):
+        raise RemoteProtocolError(
+            Code.MEMBERS, "an advert names holders out of order, twice, outside the cohort, or itself"
+        )
+    return tuple(holders.tolist())
+
+
+def _without(members: tuple[int, ...], member: int) -> tuple[int, ...]:
+    return tuple(other for other in members if other != member)

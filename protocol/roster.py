@@ -1,0 +1,122 @@
+"""Who takes part: the names, roles and public keys that all parties agreed on out of band.
+
+Every party holds the same roster, received by a channel that it trusts and never from the server. Its hash enters every
+signature and every mask seed, so that parties with different rosters cannot understand each other by accident or fraud.
+The order of the members matters: it gives every client its index.
+"""
+
+import re
+from functools import cached_property
+from hashlib import sha256
+from typing import Literal, get_args
+
+import msgspec
+
+Role = Literal["server", "client", "dealer"]
+
+NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
+PUBLIC_KEY_BYTES = 32
+_HASH_LABEL = "tacit/1 roster"
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One party of the federation, as all others know it.
+
+    Raises ValueError when the name, the role or the length of a key is not valid.
+    """
+
+    name: str
+    """1 to 64 characters out of a-z, 0-9 and the hyphen; unique in the roster."""
+    role: Role
+    curve_public: bytes
+    """CURVE (Curve25519) public key of the party's links, 32 bytes."""
+    signing_public: bytes
+    """Ed25519 public key (RFC 8032) of the party's signatures, 32 bytes."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if self.role not in get_args(Role):
+            raise ValueError(f"member {self.name!r}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
+        for purpose, key in (("curve", self.curve_public), ("signing", self.signing_public)):
+            if not isinstance(key, bytes) or len(key) != PUBLIC_KEY_BYTES:
+                length = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
+                raise ValueError(
+                    f"member {self.name!r}: the {purpose} public key must be {PUBLIC_KEY_BYTES} bytes, got {length}; "
+                    "copy it again from the member's .pub file"
+                )
+
+
+class Roster(msgspec.Struct, frozen=True, dict=True):
+    """All members of a federation, in the order that numbers its clients.
+
+    Raises ValueError, naming the member, when two members share a name or a key, or when the servers are not exactly
+    one.
+    """
+
+    members: tuple[Member, ...]
+
+    def __post_init__(self) -> None:
+        holder_of_key: dict[bytes, str] = {}
+        names: set[str] = set()
+        for member in self.members:
+            if member.name in names:
+                raise ValueError(f"member {member.name!r} is in the roster twice; remove one entry or rename it")
+            names.add(member.name)
+            for key in (member.curve_public, member.signing_public):
+                if key in holder_of_key:
+                    raise ValueError(
+                        f"member {member.name!r} has a public key that {holder_of_key[key]!r} also has; "
+                        "every key serves one member and one purpose: generate new keys"
+                    )
+                holder_of_key[key] = member.name
+        servers = [member.name for member in self.members if member.role == "server"]
+        if len(servers) != 1:
+            raise ValueError(
+                f"a roster has exactly one member with the role 'server', not {servers}: correct the roles"
+            )
+
+    @cached_property
+    def hash(self) -> bytes:
+        """SHA-256 (32 bytes) that identifies this roster.
+
+        Its input is the msgpack encoding, every item in its shortest form, of the array
+        ["tacit/1 roster", [[name, role, curve_public, signing_public], ...]] in roster order: str, str, bin 32, bin 32.
+        """
+        rows = [(member.name, member.role, member.curve_public, member.signing_public) for member in self.members]
+        return sha256(msgspec.msgpack.encode((_HASH_LABEL, rows))).digest()
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients in roster order."""
+        return tuple(member.name for member in self.members if member.role == "client")
+
+    @cached_property
+    def server(self) -> Member:
+        """The one server."""
+        return next(member for member in self.members if member.role == "server")
+
+    @cached_property
+    def _by_name(self) -> dict[str, Member]:
+        return {member.name: member for member in self.members}
+
+    @cached_property
+    def _index_of_client(self) -> dict[str, int]:
+        return {name: index for index, name in enumerate(self.clients)}
+
+    def member(self, name: str) -> Member:
+        """The member of this name; LookupError when the roster has none."""
+        if name not in self._by_name:
+            raise LookupError(f"{name!r} is not in the roster; its members are {', '.join(self._by_name)}")
+        return self._by_name[name]
+
+    def index(self, name: str) -> int:
+        """Position of a client among the clients, from 0; LookupError when it is not one of them."""
+        if name not in self._index_of_client:
+            raise LookupError(f"{name!r} is not a client of the roster; its clients are {', '.join(self.clients)}")
+        return self._index_of_client[name]
+
+
+def check_name(name: str) -> None:
+    """Raise ValueError unless `name` can name a member."""
+    if not isinstance(name, str) or not NAME_PATTERN.fullmatch(name):
+        raise ValueError(f"member name {name!r}: use 1 to 64 characters out of a-z, 0-9 and the hyphen")

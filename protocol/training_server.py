@@ -1,0 +1,411 @@
+"""The server of a federation: gathers the clients, and holds one round after the other.
+
+It is fed with frames from authenticated members and answers with frames to them. The model itself is the shell's: the
+machine hands out its bytes, reports every round's sum or the reason why there is none (`RoundDone`), and goes on when
+the shell calls `next_round` with the new model, or `finish`.
+
+Who breaks a rule is out for the session; who was late or lost is out of the round, and back as soon as it says hello.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, Final
+
+from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.aggregation_server import AggregationServer
+from tacit.protocol.codec import Frame, Packet, decode, encode_structure
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.link import NO_SESSION, Link, Traffic
+from tacit.protocol.machine import IGNORE, Entropy, Machine, Output, Report, Row, Send, Step, Table, Trigger
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import (
+    CHUNK_BYTES,
+    Abort,
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    EndRound,
+    FetchModel,
+    Finish,
+    Hello,
+    MaskedInput,
+    Message,
+    ModelChunk,
+    Phase,
+    Promise,
+    ShareKeys,
+    StartRound,
+    UnmaskShares,
+    VectorChunk,
+    VoidedRound,
+    VoidRound,
+    Welcome,
+)
+from tacit.protocol.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Ended, RoundDone, Transmit, agree
+from tacit.protocol.voiding import check_promise
+
+AGGREGATION: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+"""What clients say within a secure sum."""
+
+MOST_VOID_ROUNDS: Final = 64
+"""Rounds that a client may promise not to open, and that are passed on."""
+
+NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
+"""Reasons to drop a member that do not bar it from coming back."""
+
+
+class SessionState(Enum):
+    """What the server does."""
+
+    GATHERING = "gather the clients"
+    IN_ROUND = "hold a round"
+    BETWEEN_ROUNDS = "wait for the next model"
+    AWAIT_PROMISES = "wait for promises that the last round stays closed"
+    ENDED = "ended"
+
+
+def _table() -> Table[SessionState]:
+    s = SessionState
+    going = (s.GATHERING, s.IN_ROUND, s.BETWEEN_ROUNDS, s.AWAIT_PROMISES)
+    table: dict[Any, Any] = {
+        (s.GATHERING, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
+        (s.GATHERING, Trigger.EXPIRE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
+        (s.IN_ROUND, FetchModel): Row("on_fetch_model", (s.IN_ROUND,)),
+        (s.AWAIT_PROMISES, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
+        (s.AWAIT_PROMISES, Trigger.EXPIRE): Row("on_no_promises", (s.ENDED,)),
+    }
+    for state in going:
+        table[state, Hello] = Row("on_hello", (state,))
+        table[state, VoidRound] = Row("on_void_round", (state,))
+        table[state, Abort] = Row("on_abort", (state,))
+    for state in (s.BETWEEN_ROUNDS, s.AWAIT_PROMISES):
+        table.update({(state, kind): IGNORE for kind in (*AGGREGATION, FetchModel)})
+    return table
+
+
+TRAINING_SERVER_TABLE: Final = _table()
+"""While IN_ROUND, the messages of the secure sum go to its own machine (aggregation_server.py)."""
+
+
+class TrainingServer(Machine[SessionState]):
+    """The server of one session.
+
+    model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
+    before starting with those who are there; grace: seconds for a lost link to come back; completed: rounds of earlier
+    sessions, after which this one goes on counting.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        configuration: Configuration,
+        model: bytes,
+        *,
+        entropy: Entropy,
+        smallest_cohort: int,
+        join_seconds: float,
+        grace: float,
+        now: float,
+        completed: int = 0,
+    ) -> None:
+        super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
+        self.session = entropy(KEY_BYTES)
+        self.round = completed
+        self.deadline = now + join_seconds
+        self._name = roster.server.name
+        self._roster = roster
+        self._configuration = configuration
+        self._smallest_cohort = smallest_cohort
+        self._grace = grace
+        self._set_model(model)
+        self._links: dict[str, Link] = {}
+        self._barred: dict[str, str] = {}
+        self._lost: dict[str, float] = {}
+        self._promises: dict[tuple[bytes, int], dict[str, bytes]] = {}
+        self._promises_needed = 0
+        self._sum: AggregationServer | None = None
+        self._round_began = now
+        self._last: RoundDone
+        self._incoming_round = 0
+        self.traffic = Traffic()
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the round; TRAIN until the first client has advertised its keys."""
+        if self._sum is None:
+            return Phase.SESSION
+        phase = Phase(self._sum.state.value)
+        return Phase.TRAIN if phase is Phase.ADVERTISE_KEYS and not self._sum.answered else phase
+
+    @property
+    def waiting_for(self) -> tuple[str, ...]:
+        """The members that the server waits for now."""
+        if self._sum is not None:
+            return tuple(self._sum.agreement.cohort[member] for member in sorted(self._sum.waiting))
+        if self.state is SessionState.GATHERING:
+            return tuple(name for name in self._roster.clients if name not in self._links)
+        return ()
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When to call `expire`."""
+        deadlines = (self.deadline, self._sum.deadline if self._sum else None, *self._lost.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
+        """One multipart message of a member whom the transport authenticated."""
+        if self.state is SessionState.ENDED or sender in self._barred or sender not in self._roster.clients:
+            self.ignored += 1
+            return []
+        try:
+            packet = self._read(sender, frames)
+        except RemoteProtocolError as error:
+            return self.reject(sender, error, now)
+        if packet is None:
+            self.ignored += 1
+            return []
+        self._incoming_round = packet.envelope.round
+        if self._sum is not None and self._in_sum(sender, packet):
+            return self._relay(self._sum.receive(sender, packet, now), now)
+        return self.receive(sender, packet, now)
+
+    def link_lost(self, member: str, now: float) -> None:
+        """The link to a member is down; the grace begins."""
+        if member in self._links:
+            self._lost[member] = now + self._grace
+
+    def link_back(self, member: str) -> None:
+        """The link is up again."""
+        self._lost.pop(member, None)
+
+    def next_round(self, model: bytes, now: float) -> list[Output]:
+        """End the last round for its members and start the next one from this model."""
+        self._require_between_rounds()
+        outputs = self._end_round()
+        if digest(Label.MODEL, model) != self._model_hash:
+            self._promises_needed = 0
+        self._set_model(model)
+        self.state = SessionState.AWAIT_PROMISES
+        self.deadline = now + self._configuration.phase_seconds
+        return outputs + (self.trigger(Trigger.COMPLETE, now) if self.complete() else [])
+
+    def finish(self, now: float) -> list[Output]:
+        """No more rounds: tell everybody."""
+        self._require_between_rounds()
+        step = self._ended(None, "all rounds are held")
+        return [*self._end_round(), *self._take(step, None, now)]
+
+    def expire(self, now: float) -> list[Output]:
+        outputs: list[Output] = []
+        for member in [member for member, until in self._lost.items() if now >= until]:
+            outputs += self._leave(member, f"its link was lost for {self._grace:g} s", now)
+        if self._sum is not None:
+            outputs += self._relay(self._sum.expire(now), now)
+        return outputs + super().expire(now)
+
+    def complete(self) -> bool:
+        if self.state is SessionState.GATHERING:
+            return len(self._links) == min(len(self._roster.clients), self._configuration.clients)
+        return len(self._promises.get((self.session, self.round), ())) >= self._promises_needed
+
+    def on_hello(self, sender: str, message: Hello, payload: None, now: float) -> Step[SessionState]:
+        if message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        again = sender in self._links
+        configuration = encode_structure(self._configuration)
+
+        def commit() -> list[Output]:
+            gone = self._leave(sender, "it started again", now) if again else []
+            self._links[sender] = Link(self._name, sender, self.session, self.traffic)
+            welcome = Welcome(roster=self._roster.hash, configuration=configuration)
+            return [*gone, self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
+
+        return Step(self.state, (), commit)
+
+    def on_ready(self, now: float) -> Step[SessionState]:
+        clients = self._roster.clients
+        cohort = tuple(name for name in clients if name in self._links and name not in self._lost)
+        cohort = cohort[: self._configuration.clients]
+        if len(cohort) < self._smallest_cohort:
+            detail = f"only {len(cohort)} clients are there; a round takes at least {self._smallest_cohort}"
+            return self._ended(Code.THRESHOLD, detail)
+        try:
+            agreement = agree(
+                session=self.session,
+                round=self.round + 1,
+                roster=self._roster,
+                configuration=self._configuration,
+                cohort=cohort,
+                model=self._model_hash,
+            )
+        except ValueError as error:
+            return self._ended(Code.THRESHOLD, str(error))
+        start = StartRound(
+            cohort=encode_members([clients.index(name) for name in cohort], len(clients)),
+            model=self._model_hash,
+            model_bytes=len(self._model),
+            voided=self._voided(),
+        )
+
+        def commit() -> list[Output]:
+            self.round, self.deadline, self._promises_needed = agreement.round, None, 0
+            self._sum, self._round_began = AggregationServer(agreement, now), now
+            report = Report("round", {"round": self.round, "cohort": list(cohort)})
+            return [report, *(self._transmit(name, start) for name in cohort)]
+
+        return Step(SessionState.IN_ROUND, (), commit)
+
+    def on_fetch_model(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[SessionState]:
+        start = message.chunk * CHUNK_BYTES
+        if start >= len(self._model):
+            raise RemoteProtocolError(Code.MODEL, f"chunk {message.chunk} is beyond the end of the model")
+        chunk = memoryview(self._model)[start : start + CHUNK_BYTES]
+        return Step(self.state, commit=lambda: [self._transmit(sender, ModelChunk(chunk=message.chunk), payload=chunk)])
+
+    def on_void_round(self, sender: str, message: VoidRound, payload: None, now: float) -> Step[SessionState]:
+        check_promise(self._roster, sender, message, message.signature)
+        key = (message.session, message.round)
+        if sum(sender in promises for promises in self._promises.values()) >= MOST_VOID_ROUNDS:
+            raise RemoteProtocolError(Code.UNEXPECTED, f"it has promises for more than {MOST_VOID_ROUNDS} rounds")
+
+        def commit() -> None:
+            self._promises.setdefault(key, {})[sender] = message.signature
+
+        return Step(self.state, (), commit)
+
+    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[SessionState]:
+        return Step(self.state, commit=lambda: self._leave(sender, f"it gave up: {message.detail}", now))
+
+    def on_no_promises(self, now: float) -> Step[SessionState]:
+        return self._ended(
+            Code.REPEATED_MODEL,
+            f"round {self.round} was aborted, and too few clients promised never to open its sum to repeat it",
+        )
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
+        abort = Abort(code=error.code, detail=error.detail, culprit=sender)
+
+        def commit() -> list[Output]:
+            told = [self._transmit(sender, abort, round=0)] if sender in self._links else []
+            self._barred[sender] = error.detail
+            refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
+            return [refused, *told, *self._leave(sender, error.detail, now, code=error.code)]
+
+        return Step(self.state, (), commit)
+
+    def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
+        """The packet; None if it belongs to a conversation that is over."""
+        packet = decode(frames)
+        if packet.kind is Hello:
+            return Link(self._name, sender, NO_SESSION, self.traffic).packet(frames)
+        if sender not in self._links:
+            return None
+        packet = self._links[sender].packet(frames)
+        if packet.envelope.round > self.round:
+            raise RemoteProtocolError(Code.SESSION, f"{packet.envelope.type} of a round that has not begun")
+        stale = packet.envelope.round < self.round and packet.kind in (*AGGREGATION, FetchModel)
+        return None if stale else packet
+
+    def _in_sum(self, sender: str, packet: Packet) -> bool:
+        """Whether a message is for the secure sum that goes on."""
+        if self._sum is None or sender not in self._sum.agreement.cohort:
+            return False
+        return packet.kind in AGGREGATION or (packet.kind is Abort and packet.envelope.round == self.round)
+
+    def _relay(self, outputs: list[Output], now: float) -> list[Output]:
+        """Pass on what the secure sum says, and leave it when it is over."""
+        relayed: list[Output] = []
+        done: list[Output] = []
+        for output in outputs:
+            if isinstance(output, Send):
+                if output.to in self._links:
+                    relayed.append(self._transmit(output.to, output.message, payload=output.payload))
+            elif isinstance(output, Summed | ServerAborted):
+                done.append(self._round_done(output))
+            else:
+                relayed.append(output)
+        return relayed + done
+
+    def _round_done(self, result: Summed | ServerAborted) -> RoundDone:
+        finished = self._sum
+        if finished is None:
+            raise LocalProtocolError("a secure sum ended that was not going on")
+        aborted = isinstance(result, ServerAborted)
+        sharers = finished.sharers
+        self._promises_needed = len(sharers) - finished.agreement.parameters.threshold + 1 if aborted and sharers else 0
+        for dropped in finished.drops:
+            if dropped.code not in NOT_AT_FAULT:
+                self._bar(dropped.member, dropped.detail)
+        if isinstance(result, ServerAborted) and result.culprit:
+            self._bar(result.culprit, result.detail)
+        self._sum = None
+        self.state = SessionState.BETWEEN_ROUNDS
+        self._last = RoundDone(
+            round=self.round,
+            began=self._round_began,
+            cohort=finished.agreement.cohort,
+            survivors=result.survivors if isinstance(result, Summed) else (),
+            dropped=tuple(finished.drops),
+            total=result.total if isinstance(result, Summed) else None,
+            code=result.code if isinstance(result, ServerAborted) else None,
+            detail=result.detail if isinstance(result, ServerAborted) else "",
+            culprit=result.culprit if isinstance(result, ServerAborted) else "",
+        )
+        return self._last
+
+    def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
+        """A member is gone from the session, and from the sum if one goes on."""
+        self._lost.pop(member, None)
+        if self._links.pop(member, None) is None:
+            return []
+        left = Report("left", {"member": member, "detail": detail})
+        if self._sum is None:
+            return [left]
+        return [left, *self._relay(self._sum.drop(member, code, detail, now), now)]
+
+    def _bar(self, member: str, detail: str) -> None:
+        self._barred[member] = detail
+        self._links.pop(member, None)
+        self._lost.pop(member, None)
+
+    def _end_round(self) -> list[Output]:
+        end = EndRound(code=self._last.code, detail=self._last.detail[:DETAIL_LIMIT])
+        return [self._transmit(name, end) for name in self._last.cohort if name in self._links]
+
+    def _ended(self, code: Code | None, detail: str) -> Step[SessionState]:
+        def commit() -> list[Output]:
+            self.deadline = None
+            self._lost = {}
+            message: Message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
+            return [*(self._transmit(name, message, round=0) for name in self._links), Ended(code, detail)]
+
+        return Step(SessionState.ENDED, (), commit)
+
+    def _voided(self) -> tuple[VoidedRound, ...]:
+        latest = list(self._promises.items())[-MOST_VOID_ROUNDS:]
+        return tuple(
+            VoidedRound(
+                session=session,
+                round=round,
+                promises=tuple(Promise(member=name, signature=signed) for name, signed in sorted(promises.items())),
+            )
+            for (session, round), promises in latest
+        )
+
+    def _set_model(self, model: bytes) -> None:
+        self._model = model
+        self._model_hash = digest(Label.MODEL, model)
+
+    def _require_between_rounds(self) -> None:
+        if self.state is not SessionState.BETWEEN_ROUNDS:
+            raise LocalProtocolError(f"no round is over: the server is to {self.state.value}")
+
+    def _transmit(
+        self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None
+    ) -> Transmit:
+        round = self.round if round is None else round
+        return Transmit(member, self._links[member].frames(message, round=round, payload=payload))

@@ -1,0 +1,114 @@
+"""Masks and other pseudorandom words, expanded from 32-byte seeds with AES-256-CTR.
+
+The AES key of a seed is HKDF-Expand-SHA256 (RFC 5869, section 2.3) with the usage label as info, so that one seed
+gives unrelated streams for unrelated purposes. One block of HKDF-Expand is a single HMAC-SHA256 of `label || 0x01`; the
+Extract step is left out as section 3.3 of the RFC allows, because a seed is a uniformly random key already.
+The counter block starts at 0 and counts up as a 128-bit big-endian integer, so the stream can be entered at every
+multiple of 16 bytes; the stream's bytes are read as little-endian ring words and reduced modulo 2^bits.
+
+`apply_masks` walks over the vector in blocks that stay in the processor's cache, adds the same block of every mask, and
+only then goes on: memory traffic does not grow with the number of masks. The cipher and NumPy both release the
+interpreter lock, so long vectors are divided among threads; the result does not depend on their number.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import repeat
+from typing import Literal
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import CTR
+from tacit.secagg.ring import Ring, Words
+
+SEED_BYTES = 32
+_CIPHER_BLOCK = 16
+_ZEROS = memoryview(
+    bytes(1 << 17)
+)  # Encrypted into keystream. These, the stream and the block of words fit an L2 cache.
+_BYTES_WORTH_A_THREAD = 1 << 20
+
+
+class Usage(bytes, Enum):
+    """What a keystream is for. The labels are part of the protocol: changing one changes every stream."""
+
+    PAIRWISE_MASK = b"tacit/1 pairwise mask"
+    SELF_MASK = b"tacit/1 self mask"
+    SHARE_COEFFICIENTS = b"tacit/1 share coefficients"
+    RING_ORDER = b"tacit/1 ring order"
+
+
+@dataclass(frozen=True)
+class Mask:
+    """One mask of a vector, to be added (sign +1) or subtracted (sign -1). ValueError unless the seed has 32 bytes."""
+
+    seed: bytes = field(repr=False)
+    usage: Usage
+    sign: Literal[1, -1]
+
+    def __post_init__(self) -> None:
+        _check_seed(self.seed)
+        if self.sign not in (1, -1):
+            raise ValueError(f"the sign of a mask is +1 or -1, not {self.sign}")
+
+
+def keystream(seed: bytes, usage: Usage, length: int) -> bytes:
+    """The first `length` bytes of the stream of a 32-byte `seed`; ValueError for a seed of another length."""
+    _check_seed(seed)
+    return _encryptor(seed, usage, first_block=0).update(bytes(length))
+
+
+def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int = 0) -> None:
+    """words[i] += sum over masks of sign * mask[start + i], modulo 2^bits, in place.
+
+    `words` is a vector of `ring.word`. `start` is the position of words[0] in the masked vector, so that a long vector
+    can be masked piece by piece; ValueError unless it lies on a cipher block (start * itemsize a multiple of 16 bytes).
+    """
+    ring.check_words(words)
+    words_per_cipher_block = _CIPHER_BLOCK // ring.word.itemsize
+    if start < 0 or start % words_per_cipher_block:
+        raise ValueError(f"masks start at multiples of {words_per_cipher_block} words of {ring.word}, not at {start}")
+    threads = min(os.cpu_count() or 1, 1 + words.nbytes * len(masks) // _BYTES_WORTH_A_THREAD)
+    span = max(1, -(-words.size // (threads * words_per_cipher_block))) * words_per_cipher_block
+    spans = [words[low : low + span] for low in range(0, words.size, span)]
+    first_blocks = [(start + low) // words_per_cipher_block for low in range(0, words.size, span)]
+    if len(spans) > 1:
+        with ThreadPoolExecutor(len(spans)) as pool:
+            list(pool.map(_mask_span, spans, repeat(masks), repeat(ring), first_blocks))
+    else:
+        list(map(_mask_span, spans, repeat(masks), repeat(ring), first_blocks))
+
+
+def _mask_span(words: Words, masks: Sequence[Mask], ring: Ring, first_block: int) -> None:
+    steps = [
+        (_encryptor(mask.seed, mask.usage, first_block=first_block), np.add if mask.sign == 1 else np.subtract)
+        for mask in masks
+    ]
+    # The cipher's interface asks for room of one cipher block, less a byte, beyond the output.
+    scratch = bytearray(len(_ZEROS) + _CIPHER_BLOCK - 1)
+    block_words = len(_ZEROS) // ring.word.itemsize
+    for low in range(0, words.size, block_words):
+        block = words[low : low + block_words]
+        zeros = _ZEROS[: block.nbytes]
+        stream = np.frombuffer(scratch, ring.word, block.size)
+        for encryptor, combine in steps:
+            encryptor.update_into(zeros, scratch)
+            combine(block, stream, out=block)
+        ring.reduce_into(block)
+
+
+def _encryptor(seed: bytes, usage: Usage, *, first_block: int) -> CipherContext:
+    key = hmac.digest(seed, usage.value + b"\x01", "sha256")
+    return Cipher(AES256(key), CTR(first_block.to_bytes(_CIPHER_BLOCK, "big"))).encryptor()
+
+
+def _check_seed(seed: bytes) -> None:
+    if len(seed) != SEED_BYTES:
+        raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")

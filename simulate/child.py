@@ -1,0 +1,107 @@
+"""The life of one party's process, from the fork to its exit.
+
+`run` is what the fork server's child executes. It sends the process's output to a log file, checks that the slow
+modules were loaded before the fork, and runs one coroutine, the party. A thread of its own watches the control
+connection, because the event loop may be busy: a stop cancels the coroutine, and the end of the connection means that
+the supervisor is gone, however it died, so that the process ends at once.
+
+The last message of a process says how it went: {"finished": result}, {"stopped": reason}, or
+{"failed": one line, "log": path of the file with the traceback}. No last message: the process crashed.
+"""
+
+import asyncio
+import contextlib
+import faulthandler
+import importlib
+import os
+import pickle
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+
+
+class Control:
+    """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
+        encoded = msgspec.msgpack.encode(message)
+        try:
+            with self._sending:
+                self._connection.send_bytes(encoded)
+        except OSError:
+            _end(1)
+
+
+def run(connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes) -> NoReturn:
+    """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
+    _send_output_to(log)
+    control = Control(connection)
+    loop = asyncio.new_event_loop()
+    party = loop.create_task(_run_target(control, preload, target, arguments))
+    threading.Thread(target=_watch, args=(connection, loop, party), daemon=True).start()
+    try:
+        control.send({"finished": loop.run_until_complete(party)})
+    except asyncio.CancelledError as cancelled:
+        control.send({"stopped": str(cancelled)})
+    except BaseException as error:
+        traceback.print_exc()
+        control.send({"failed": " ".join(_describe(error).split()), "log": str(log)})
+        _end(1)
+    _end(0)
+
+
+async def _run_target(control: Control, preload: str, target: tuple[str, str], arguments: bytes) -> object:
+    if preload not in sys.modules:
+        raise RuntimeError(_explain_missing(preload))
+    module, name = target
+    return await attrgetter(name)(importlib.import_module(module))(control, **pickle.loads(arguments))
+
+
+def _watch(connection: Connection, loop: asyncio.AbstractEventLoop, party: asyncio.Task[object]) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, str])
+            loop.call_soon_threadsafe(party.cancel, request["stop"])
+    os._exit(1)
+
+
+def _end(code: int) -> NoReturn:
+    # Not sys.exit: a training thread that is still busy would hold the process until its epoch ends.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _send_output_to(log: Path) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    faulthandler.enable()
+
+
+def _explain_missing(preload: str) -> str:
+    try:
+        importlib.import_module(preload)
+    except Exception as error:
+        return f"the fork server could not load {preload}: {_describe(error)}"
+    return (
+        f"the fork server does not hold {preload}, because this program started it earlier for something else; "
+        "start the party processes first, or in a program of their own"
+    )
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

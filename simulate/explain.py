@@ -1,0 +1,150 @@
+"""Says in plain words what a field of a configuration accepts, and what is wrong with a value that was refused.
+
+Both come from the annotations of the msgspec structs. msgspec reports a refusal as a reason and a path such as
+`$.aggregation.clip`; here it becomes `aggregation.clip = -1: expected a number above 0 and at most 1000`. Refusals by
+the rules of a struct itself (ValueError from its __post_init__) are complete sentences already and stay as they are.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+import msgspec.inspect
+
+_PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
+_LONGEST_VALUE = 80
+
+
+@dataclass(frozen=True)
+class Key:
+    """One documented key: its dotted path, its type, its default (a section has none) and its description."""
+
+    path: str
+    type: msgspec.inspect.Type
+    default: Any
+    description: str
+
+    @property
+    def is_section(self) -> bool:
+        """Whether it is a table that holds other keys."""
+        return isinstance(self.type, msgspec.inspect.StructType)
+
+
+def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
+    """All keys of a struct type in their order, the keys of a section after the section."""
+    yield from _keys(msgspec.inspect.type_info(root), "")
+
+
+def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[msgspec.Struct]) -> str:
+    """What msgspec refused in `data` when it converted it to `root`: key, value, and what would be accepted."""
+    if error.__cause__ is not None:
+        return str(error.__cause__)
+    known = {key.path: key for key in keys(root)}
+    for section, name, stray in _unknown(data, known):
+        return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
+    place = _PLACE.search(str(error))
+    if place is None:
+        raise TypeError(f"msgspec names no place in {str(error)!r}") from error
+    value: Any = data
+    key = ""
+    for name, index in re.findall(r"(\w+)|\[(\d+)\]", place["path"]):
+        value = value[int(index) if index else name]
+        key = ".".join(filter(None, [key, name]))
+    kind = known[key].type
+    if isinstance(kind, msgspec.inspect.VarTupleType) and place["path"].endswith("]"):
+        kind = kind.item_type
+    return f"{place['path']} = {literal(value)}: expected {accepted(kind)}"
+
+
+def accepted(kind: msgspec.inspect.Type) -> str:
+    """The values that a type accepts, as a phrase: "an integer from 2 to 1000"."""
+    match kind:
+        case msgspec.inspect.Metadata():
+            return accepted(kind.type)
+        case msgspec.inspect.UnionType():
+            present = [accepted(one) for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+            return ", or ".join([*present, "leave the key out"])
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.IntType():
+            return f"an integer{_range(kind)}"
+        case msgspec.inspect.FloatType():
+            return f"a number{_range(kind)}"
+        case msgspec.inspect.StrType():
+            return f"a text{_lengths(kind.min_length, kind.max_length, 'character')}"
+        case msgspec.inspect.LiteralType():
+            return " or ".join(literal(value) for value in kind.values)
+        case msgspec.inspect.VarTupleType():
+            return f"a list{_lengths(kind.min_length, kind.max_length, 'entry')}, each {accepted(kind.item_type)}"
+        case msgspec.inspect.StructType():
+            return "a section with keys of its own"
+    raise TypeError(f"no words for the type {kind}; configurations hold no such fields")
+
+
+def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
+    """A value as TOML writes it, cut short if it is longer than `longest`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        text = "{" + ", ".join(f"{key} = {literal(entry, longest)}" for key, entry in value.items()) + "}"
+    elif isinstance(value, list | tuple):
+        text = "[" + ", ".join(literal(entry, longest) for entry in value) + "]"
+    elif isinstance(value, str):
+        text = msgspec.json.encode(value).decode()
+    else:
+        text = str(value)
+    return text if longest is None or len(text) <= longest else text[:longest] + "..."
+
+
+def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
+    if isinstance(kind, msgspec.inspect.StructType):
+        for field in kind.fields:
+            inner = field.type
+            schema = (inner.extra_json_schema or {}) if isinstance(inner, msgspec.inspect.Metadata) else {}
+            inner = inner.type if isinstance(inner, msgspec.inspect.Metadata) else inner
+            name = f"{path}.{field.name}" if path else field.name
+            yield Key(path=name, type=inner, default=field.default, description=schema.get("description", ""))
+            yield from _keys(inner, name)
+
+
+def _unknown(data: Mapping[str, Any], known: Mapping[str, Key], section: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Keys that the schema does not have: the section with a dot (or nothing), the name, the value."""
+    for name, value in data.items():
+        key = known.get(section + name)
+        if key is None or "." in name:
+            yield section, name, value
+        elif key.is_section and isinstance(value, Mapping):
+            yield from _unknown(value, known, f"{name}.")
+
+
+def _suggestion(section: str, name: str, known: Mapping[str, Key]) -> str:
+    """Keys of a similar name in the same section, else in whatever section, else all keys of the section."""
+    siblings = [path for path in known if path.rpartition(".")[0] == section.rstrip(".")]
+    for candidates in (siblings, known):
+        leaves = [path.rpartition(".")[2] for path in candidates]
+        for similar in get_close_matches(name.rpartition(".")[2], leaves, n=1):
+            return f"did you mean {' or '.join(path for path in candidates if path.rpartition('.')[2] == similar)}?"
+    return f"accepted: {', '.join(siblings)}"
+
+
+def _range(kind: msgspec.inspect.IntType | msgspec.inspect.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {_plain(kind.ge)} to {_plain(kind.le)}"
+    bounds = {"above": kind.gt, "at least": kind.ge, "below": kind.lt, "at most": kind.le}
+    return " " + " and ".join(f"{words} {_plain(bound)}" for words, bound in bounds.items() if bound is not None)
+
+
+def _plain(bound: float) -> str:
+    return str(int(bound) if bound == int(bound) else bound)
+
+
+def _lengths(least: int | None, most: int | None, unit: str) -> str:
+    units = {"character": "characters", "entry": "entries"}[unit]
+    if least and most:
+        return f" of {least} to {most} {units}"
+    if least:
+        return f" of at least {least} {unit if least == 1 else units}"
+    return f" of at most {most} {units}" if most else ""

@@ -1,0 +1,137 @@
+"""A secure sum in memory: the real machines and the real codec, joined by queues instead of sockets.
+
+It serves tests, test vectors and benchmarks. Every message is encoded and decoded on its way; a hook sees each one
+before it is delivered and may drop, repeat or replace it, and members can be killed between any two messages.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from tacit.protocol.aggregation_client import AggregationClient
+from tacit.protocol.aggregation_server import AggregationServer
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.codec import Frame
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.link import Link, Traffic
+from tacit.protocol.machine import Entropy, Machine, Output, Send
+from tacit.protocol.messages import Message
+from tacit.protocol.primitives import SigningKey
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message under way."""
+
+    sender: str
+    receiver: str
+    message: Message
+    payload: Frame | None
+
+    @property
+    def kind(self) -> str:
+        """Its type on the wire."""
+        return self.message.TYPE
+
+
+Hook = Callable[[Delivery], "list[Delivery]"]
+
+
+@dataclass
+class MemorySum:
+    """One server and its clients. `results` collects every output that is no message, by party."""
+
+    agreement: Agreement
+    signing: Mapping[str, SigningKey]
+    vectors: Mapping[str, npt.NDArray[Any]]
+    entropy: Entropy
+    hook: Hook = lambda delivery: [delivery]
+    now: float = 0.0
+    results: list[tuple[str, Output]] = field(default_factory=list)
+    log: list[Delivery] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        server = self.agreement.server
+        self.server = AggregationServer(self.agreement, self.now)
+        self.clients = {
+            name: AggregationClient(
+                self.agreement, name, signing=self.signing[name], vector=self.vectors[name], entropy=self.entropy
+            )
+            for name in self.agreement.cohort
+        }
+        self.dead: set[str] = set()
+        self._queue: deque[Delivery] = deque()
+        session = self.agreement.session
+        self.traffic = Traffic()
+        self._links = {
+            end: Link(end[0], end[1], session, self.traffic)
+            for name in self.clients
+            for end in ((name, server), (server, name))
+        }
+
+    def run(self) -> AggregationServer:
+        """Start every client and deliver until nothing is under way and no deadline is left."""
+        for name, client in self.clients.items():
+            if name not in self.dead:
+                self.emit(name, client.start(self.now))
+        self.settle()
+        return self.server
+
+    def settle(self) -> None:
+        """Deliver everything; then let time pass to the next deadline, until there is none."""
+        while True:
+            while self._queue:
+                self._deliver(self._queue.popleft())
+            machines: dict[str, Machine[Any]] = {self.agreement.server: self.server, **self.clients}
+            waiting = [
+                machine.deadline
+                for name, machine in machines.items()
+                if machine.deadline is not None and name not in self.dead
+            ]
+            if not waiting:
+                return
+            self.now = min(waiting)
+            for name, machine in machines.items():
+                if name not in self.dead:
+                    self.emit(name, machine.expire(self.now))
+
+    def kill(self, name: str) -> None:
+        """The party is gone: nothing more comes from it, and the server notices at once."""
+        self.dead.add(name)
+        self._queue = deque(delivery for delivery in self._queue if delivery.sender != name)
+        if name != self.agreement.server:
+            self.emit(self.agreement.server, self.server.drop(name, Code.LEFT, "killed", self.now))
+
+    def emit(self, party: str, outputs: list[Output]) -> None:
+        """Queue the messages among the outputs, keep the rest."""
+        for output in outputs:
+            if isinstance(output, Send):
+                self._queue.append(Delivery(party, output.to, output.message, output.payload))
+            else:
+                self.results.append((party, output))
+
+    def outcome(self, kind: type[Any], party: str | None = None) -> list[Any]:
+        """The outputs of one kind, of all parties or of one."""
+        return [output for name, output in self.results if isinstance(output, kind) and party in (None, name)]
+
+    def _deliver(self, original: Delivery) -> None:
+        for delivery in self.hook(original):
+            if delivery.receiver in self.dead or delivery.sender in self.dead:
+                continue
+            self.log.append(delivery)
+            out = self._links[delivery.sender, delivery.receiver]
+            frames = [
+                bytes(f) for f in out.frames(delivery.message, round=self.agreement.round, payload=delivery.payload)
+            ]
+            machine = self.server if delivery.receiver == self.agreement.server else self.clients[delivery.receiver]
+            try:
+                packet = self._links[delivery.receiver, delivery.sender].packet(frames)
+            except RemoteProtocolError as error:
+                self.emit(delivery.receiver, machine.reject(delivery.sender, error, self.now))
+                continue
+            self.emit(delivery.receiver, machine.receive(delivery.sender, packet, self.now))

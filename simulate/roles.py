@@ -1,0 +1,69 @@
+"""What every process of a simulation is given, and what it is told to run.
+
+A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
+supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are
+drawn from the operating system here as there. The supervisor imports this module; the work itself is in server_role.py
+and client_role.py, which import torch and are imported by the processes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.parties.endpoint import EndpointError
+from tacit.parties.event_log import EventLogError
+from tacit.parties.journal import JournalError
+from tacit.parties.keys import PartyKeys
+from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Ended
+from tacit.simulate.child import Control
+from tacit.simulate.experiment import Experiment
+
+USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError)
+"""What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What every process of a run is given."""
+
+    experiment: Experiment
+    keys: PartyKeys
+    roster: Roster
+    directory: Path
+    device: str
+    verify: bool
+    split_seed: int
+    """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+
+
+async def serve(control: Control, **arguments: Any) -> dict[str, Any]:
+    """The server's process; see server_role.run_server."""
+    from tacit.simulate.server_role import run_server
+
+    return await run_server(control, **arguments)
+
+
+async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
+    """A client's process; see client_role.run_client."""
+    from tacit.simulate.client_role import run_client
+
+    return await run_client(control, **arguments)
+
+
+def outcome(ended: Ended) -> dict[str, Any]:
+    """How a session ended, as the supervisor wants to know it."""
+    return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
+
+
+def explain(error: Exception) -> dict[str, Any]:
+    """An error that the user can mend, as the supervisor wants to know it."""
+    return {"error": " ".join(str(error).split())}
+
+
+def tell(control: Control) -> Callable[[str, dict[str, Any]], None]:
+    """Pass every event on to the supervisor."""
+    return lambda event, fields: control.send({"event": event, **fields})

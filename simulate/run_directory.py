@@ -1,0 +1,90 @@
+"""The directory of a run: what is in it, and where.
+
+experiment.toml       the experiment as it was run
+model.safetensors     the global model after the last finished round, with that round's number
+summary.json          figures of the run, made from the event logs
+events/PARTY.jsonl    what each party did
+journal/PARTY.jsonl   the models that each client contributed to
+logs/PARTY.log        output and tracebacks of the processes
+verify/ROUND/         with --verify: each client's update and the server's sum
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class RunDirectoryError(Exception):
+    """The directory cannot serve; the message names it and says what to do."""
+
+
+class RunDirectory:
+    """Paths within a run directory. `create` makes a new one; an existing one is only opened to resume it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.experiment = path / "experiment.toml"
+        self.model = path / "model.safetensors"
+        self.summary = path / "summary.json"
+        self.logs = path / "logs"
+
+    @classmethod
+    def create(cls, path: Path) -> RunDirectory:
+        """A new run directory. RunDirectoryError if the path exists or cannot be made."""
+        try:
+            for part in ("events", "journal", "logs"):
+                (path / part).mkdir(parents=True, exist_ok=part != "events")
+        except FileExistsError:
+            raise RunDirectoryError(
+                f"{path} exists already: choose another directory with --out, or continue that run with --resume {path}"
+            ) from None
+        except OSError as error:
+            raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """The directory of an earlier run. RunDirectoryError if it is none, or has no model yet."""
+        run = cls(path)
+        for file in (run.experiment, run.model):
+            if not file.is_file():
+                raise RunDirectoryError(f"{path} is no run directory that can be resumed: {file.name} is missing")
+        return run
+
+    def events(self, party: str) -> Path:
+        """The event log of a party."""
+        return self.path / "events" / f"{party}.jsonl"
+
+    def journal(self, party: str) -> Path:
+        """The journal of a client."""
+        return self.path / "journal" / f"{party}.jsonl"
+
+    def save_update(self, round: int, name: str, *, words: npt.NDArray[Any], values: npt.NDArray[np.float32]) -> None:
+        """What a client contributed: quantised words, and the weighted values that they stand for."""
+        np.savez(self._verification(round) / f"{name}.npz", words=words, values=values)
+
+    def save_sum(
+        self,
+        round: int,
+        *,
+        words: npt.NDArray[Any],
+        values: npt.NDArray[np.float64],
+        bound: float,
+        names: Iterable[str],
+    ) -> None:
+        """What the server got: the sum of the words, the values decoded from it, their error bound, the survivors."""
+        np.savez(self._verification(round) / "sum.npz", words=words, values=values, bound=bound, names=list(names))
+
+    def verified_rounds(self) -> list[Path]:
+        """The directories of the rounds that --verify recorded, in order."""
+        return sorted((self.path / "verify").glob("*"), key=lambda path: int(path.name))
+
+    def _verification(self, round: int) -> Path:
+        directory = self.path / "verify" / str(round)
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory

@@ -1,0 +1,119 @@
+"""The server's process in a simulation: the model of the experiment, evaluated and saved after every round."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from tacit.models import checkpoint
+from tacit.models.data import load
+from tacit.models.device import resolve_device
+from tacit.models.layout import Layout
+from tacit.models.training import evaluate
+from tacit.parties.diary import Diary
+from tacit.parties.event_log import EventLog
+from tacit.parties.server import ServerParty, ServerSettings
+from tacit.parties.task import METRICS, Keeper, Task
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.rounds import RoundDone
+from tacit.secagg.packing import Total, WeightForm
+from tacit.simulate.child import Control
+from tacit.simulate.experiment import Experiment
+from tacit.simulate.roles import USER_ERRORS, Role, explain, outcome, tell
+from tacit.simulate.run_directory import RunDirectory
+
+LOOPBACK: Final = "tcp://127.0.0.1:*"
+EVALUATION_BATCH: Final = 256
+
+
+async def run_server(control: Control, *, role: Role, rounds: int, completed: int) -> dict[str, Any]:
+    """Build or load the model, hold the rounds, evaluate and save after each."""
+    torch.set_num_threads(1)
+    run = RunDirectory(role.directory)
+    try:
+        experiment = role.experiment
+        device = resolve_device(role.device)
+        data = load(experiment.data, image_size=experiment.model.image_size)
+        task = Task(model=experiment.model, training=experiment.training, classes=data.classes, channels=data.channels)
+        model = task.build(seed=role.split_seed)
+        layout = Layout.of(model)
+        if completed:
+            layout.load_into(model, checkpoint.load(run.model, layout)[0])
+        configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+        keeper = Keeper(configuration, model)
+
+        def save(round: int) -> None:
+            metadata = {"round": str(round), "split_seed": str(role.split_seed)}
+            checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=metadata)
+
+        def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+            if role.verify and total is not None and done.total is not None:
+                bound = configuration.packing().error_bound(len(done.survivors))
+                run.save_sum(done.round, words=done.total, values=total.values, bound=bound, names=done.survivors)
+            if total is not None:
+                save(done.round)
+            judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
+            return {"accuracy": judged.accuracy, "loss": judged.loss}
+
+        if not completed:
+            save(0)
+        settings = ServerSettings(
+            address=LOOPBACK,
+            keys=role.keys,
+            roster=role.roster,
+            configuration=configuration,
+            rounds=rounds,
+            completed=completed,
+            smallest_cohort=experiment.policy.smallest_cohort,
+            join_seconds=experiment.deadlines.join,
+            grace=experiment.deadlines.grace,
+        )
+        with EventLog(run.events(role.keys.name), role.keys.name) as log:
+            diary = Diary(log, tell(control))
+            diary.write("configuration", **describe(configuration))
+            return outcome(await ServerParty(settings, keeper, diary, on_round=after_round).run())
+    except USER_ERRORS as error:
+        return explain(error)
+
+
+def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: tuple[int, ...]) -> Configuration:
+    """What the server of this experiment proposes."""
+    aggregation = experiment.aggregation
+    fedsgd = experiment.training.algorithm == "fedsgd"
+    packing = experiment.packing(form=WeightForm.SCALAR, tensor_sizes=tensor_sizes, metrics=METRICS)
+    return Configuration(
+        scheme=experiment.training.algorithm,
+        mode=aggregation.mode,
+        graph=aggregation.graph,
+        corrupt=aggregation.corrupt,
+        dropout=aggregation.dropout,
+        threshold=aggregation.threshold,
+        clients=experiment.federation.clients,
+        clip=aggregation.clip,
+        value_bits=aggregation.value_bits,
+        max_weight=1 if fedsgd else aggregation.max_weight,
+        ring_bits=packing.ring.bits,
+        form=WeightForm.SCALAR,
+        tensor_sizes=tensor_sizes,
+        metrics=METRICS,
+        layout=layout,
+        task=task.encode(),
+        train_seconds=experiment.deadlines.train,
+        phase_seconds=experiment.deadlines.phase,
+    )
+
+
+def describe(configuration: Configuration) -> dict[str, Any]:
+    """The figures of a configuration that a report wants to show."""
+    packing = configuration.packing()
+    parameters = configuration.parameters(configuration.clients)
+    return {
+        "parameters": packing.values_length,
+        "ring_bits": packing.ring.bits,
+        "vector_bytes": packing.wire_length,
+        "step": packing.quantiser.step,
+        "threshold": parameters.threshold,
+        "neighbours": parameters.neighbours,
+        "configuration_hash": configuration.hash().hex(),
+    }

@@ -1,0 +1,76 @@
+"""summary.json: the figures of a run, made from nothing but its event logs.
+
+Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `rounds` (each with `round`, `status`, `accuracy`,
+`loss`, `dropped`, `seconds`, `bytes_sent` per party, and what the secure sum carried), `parties` (each with `role` and,
+per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring, vector, threshold), `configuration` (the
+experiment), `ended` (how, in words), `verified` (with --verify).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.parties.event_log import read
+from tacit.simulate.experiment import Experiment
+from tacit.simulate.run_directory import RunDirectory
+
+ROUND_KEYS = (
+    "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
+    "clipped", "cohort", "survivors", "dropped", "seconds",
+)  # fmt: skip
+
+
+def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
+    """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
+    logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"))}
+    server = next((events for events in logs.values() if _is_server(events)), [])
+    rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
+    sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
+    listed = [
+        {key: event[key] for key in ROUND_KEYS}
+        | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
+        for number, event in sorted(rounds.items())
+    ]
+    configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
+    return {
+        "name": experiment.name,
+        "final_accuracy": listed[-1]["accuracy"] if listed else None,
+        "final_loss": listed[-1]["loss"] if listed else None,
+        "wall_seconds": wall_seconds,
+        "rounds": listed,
+        "parties": {name: _party(events) for name, events in logs.items()},
+        "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
+        "configuration": msgspec.to_builtins(experiment),
+    }
+
+
+def write(summary: dict[str, Any], path: Path) -> None:
+    """Write a summary as indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+
+
+def _is_server(events: list[dict[str, Any]]) -> bool:
+    return any(event["event"] == "listening" for event in events)
+
+
+def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for event in events:
+        if event["event"] == "traffic":
+            counts[event["round"]] += event[direction]
+    return counts
+
+
+def _party(events: list[dict[str, Any]]) -> dict[str, Any]:
+    phases: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
+    for event in events:
+        if event["event"] == "phase":
+            phases[event["phase"]]["seconds"] += event["seconds"]
+        elif event["event"] == "traffic":
+            phases[event["phase"]]["bytes_sent"] += event["sent"]
+            phases[event["phase"]]["bytes_received"] += event["received"]
+    return {"role": "server" if _is_server(events) else "client", "phases": dict(phases)}

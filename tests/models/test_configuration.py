@@ -1,0 +1,81 @@
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+
+SECTIONS = [ModelConfiguration, DataConfiguration, TrainingConfiguration]
+
+# (section, field, accepted values, refused values); the numbers stand on both sides of every bound
+FIELDS = [
+    (ModelConfiguration, "name", ["x", "x" * 128], ["", "x" * 129, 1]),
+    (ModelConfiguration, "image_size", [8, 1024], [7, 1025, 32.5]),
+    (ModelConfiguration, "patch_size", [1, 256], [0, 257]),
+    (ModelConfiguration, "width", [4, 8192], [0, 8193]),
+    (ModelConfiguration, "depth", [1, 128], [0, 129]),
+    (ModelConfiguration, "heads", [1, 128], [0, 129]),
+    (ModelConfiguration, "mlp_ratio", [0.5, 16.0], [0.0, 16.5]),
+    (ModelConfiguration, "pretrained", [True, False], ["yes"]),
+    (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
+    (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
+    (DataConfiguration, "partition", ["dirichlet", "iid"], ["shards"]),
+    (DataConfiguration, "alpha", [1e-6, 1e6], [0.0, 2e6]),
+    (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
+    (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),
+    (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
+    (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
+    (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
+    (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
+]
+
+
+def test_the_table_names_every_field_once() -> None:
+    fields = [(section, name) for section in SECTIONS for name in section.__struct_fields__]
+    assert [(section, name) for section, name, _, _ in FIELDS] == fields
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_every_field_has_a_description_and_a_default(section: type[msgspec.Struct]) -> None:
+    assert msgspec.convert({}, section) == section()
+    schema = msgspec.json.schema(section)["$defs"][section.__name__]["properties"]
+    assert all(properties["description"].endswith(".") for properties in schema.values())
+
+
+@pytest.mark.parametrize(("section", "name", "accepted", "refused"), FIELDS)
+def test_bounds(section: type[msgspec.Struct], name: str, accepted: list[object], refused: list[object]) -> None:
+    # "other" lets sizes vary alone: the rules that join fields hold for "vit" only.
+    others = {"name": "other"} if section is ModelConfiguration and name != "name" else {}
+    for value in accepted:
+        assert getattr(msgspec.convert({**others, name: value}, section), name) == value
+    for value in refused:
+        with pytest.raises(msgspec.ValidationError, match=name):
+            msgspec.convert({**others, name: value}, section)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
+    with pytest.raises(msgspec.ValidationError, match="momentum"):
+        msgspec.convert({"momentum": 0.9}, section)
+
+
+CONTRADICTIONS = [
+    ({"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
+    ({"width": 65}, "width 65 must be a multiple of model.heads"),
+    ({"pretrained": True}, "pretrained needs a timm model name"),
+    ({"name": "vit_tiny_patch16_224", "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), CONTRADICTIONS)
+def test_contradictions_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(msgspec.ValidationError, match=message):
+        msgspec.convert(fields, ModelConfiguration)
+    with pytest.raises(ValueError, match=message):
+        ModelConfiguration(**fields)  # type: ignore[arg-type]
+
+
+def test_reading_the_configuration_does_not_import_torch() -> None:
+    script = "import sys, tacit.models.configuration; sys.exit('torch' in sys.modules or 'timm' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,169 @@
+import hashlib
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from tacit.models.layout import Layout, LayoutEntry
+
+
+def test_flatten_agrees_with_torch(small_model: nn.Module) -> None:
+    # Holds for a model without buffers whose parameters stand in the order of its state dictionary, as in timm's ViT.
+    layout = Layout.of(small_model)
+    expected = parameters_to_vector(small_model.parameters()).detach().numpy()
+    flat = layout.flatten(small_model)
+    assert flat.dtype == np.float32
+    assert flat.tobytes() == expected.tobytes()
+    assert layout.size == sum(layout.tensor_sizes) == len(expected)
+    assert layout.tensor_sizes == tuple(parameter.numel() for parameter in small_model.parameters())
+
+
+def test_load_into_is_the_inverse_of_flatten(small_model: nn.Module) -> None:
+    layout = Layout.of(small_model)
+    flat = np.random.default_rng(1).standard_normal(layout.size, dtype=np.float32)
+    flat.setflags(write=False)
+    layout.load_into(small_model, flat)
+    assert layout.flatten(small_model).tobytes() == flat.tobytes()
+
+
+def test_flatten_is_a_copy(small_model: nn.Module) -> None:
+    layout = Layout.of(small_model)
+    before = layout.flatten(small_model)
+    layout.load_into(small_model, np.zeros(layout.size, dtype=np.float32))
+    assert before.any()
+
+
+def test_buffers_travel_and_batch_counters_do_not() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    layout = Layout.of(model)
+    assert [entry.name for entry in layout.entries] == ["0.weight", "0.bias", "0.running_mean", "0.running_var"]
+    assert layout.flatten(model).tolist() == [1.0] * 3 + [0.0] * 6 + [1.0] * 3
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64, torch.bfloat16, torch.complex64, torch.bool])
+def test_other_state_is_refused_by_name(dtype: torch.dtype) -> None:
+    model = nn.Linear(2, 2)
+    model.register_buffer("marker", torch.zeros(2, dtype=dtype))
+    with pytest.raises(ValueError, match=r"'marker' is torch\."):
+        Layout.of(model)
+
+
+class _WithExtraState(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"step": 1}
+
+
+def test_state_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(ValueError, match="'_extra_state' is dict"):
+        Layout.of(_WithExtraState(2, 2))
+
+
+@pytest.mark.parametrize("change", ["short", "long", "matrix", "float64"])
+def test_load_into_refuses_other_forms(small_model: nn.Module, change: str) -> None:
+    layout = Layout.of(small_model)
+    flat = layout.flatten(small_model)
+    wrong = {
+        "short": flat[:-1],
+        "long": np.append(flat, np.float32(0)),
+        "matrix": flat[np.newaxis],
+        "float64": flat.astype(np.float64),
+    }[change]
+    with pytest.raises(ValueError, match=r"expected float32 \["):
+        layout.load_into(small_model, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_load_into_refuses_values_that_are_not_finite(small_model: nn.Module, value: float) -> None:
+    layout = Layout.of(small_model)
+    before = layout.flatten(small_model)
+    wrong = np.zeros_like(before)
+    wrong[-1] = value
+    with pytest.raises(ValueError, match=r"'head\.bias' holds a value that is not finite"):
+        layout.load_into(small_model, wrong)
+    assert layout.flatten(small_model).tobytes() == before.tobytes()
+
+
+def test_another_model_is_refused(small_model: nn.Module) -> None:
+    layout = Layout.of(small_model)
+    with pytest.raises(ValueError, match="does not fit the layout: tensor 'cls_token' is missing"):
+        layout.load_into(nn.Linear(2, 2), np.zeros(layout.size, dtype=np.float32))
+    with pytest.raises(ValueError, match="does not fit the layout"):
+        layout.flatten(nn.Linear(2, 2))
+
+
+A, B = LayoutEntry("a", (2, 3)), LayoutEntry("b.ü", ())
+
+
+@pytest.mark.parametrize(
+    ("entries", "difference"),
+    [
+        ((A, B), None),
+        ((A,), "tensor 'b.ü' is missing"),
+        ((LayoutEntry("a", (3, 2)), B), "tensor 'a' has shape [3, 2], expected [2, 3]"),
+        ((A, B, LayoutEntry("c", (1,))), "tensor 'c' is not part of this model"),
+        ((B, A), "the same tensors stand in another order"),
+    ],
+)
+def test_difference(entries: tuple[LayoutEntry, ...], difference: str | None) -> None:
+    found = Layout((A, B)).difference(Layout(entries))
+    assert found == difference
+
+
+def test_digest_of_a_known_layout() -> None:
+    encoding = (
+        b"tacit/layout/v1\x00"
+        b"\x00\x00\x00\x02"
+        b"\x00\x00\x00\x01a\x00\x00\x00\x02\x00\x00\x00\x02\x00\x00\x00\x03"
+        b"\x00\x00\x00\x04b.\xc3\xbc\x00\x00\x00\x00"
+    )
+    assert Layout((A, B)).digest() == hashlib.sha256(encoding).digest()
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+layouts = st.dictionaries(names, array_shapes(min_dims=0, max_dims=3, max_side=4), max_size=5).map(
+    lambda entries: Layout(tuple(LayoutEntry(name, shape) for name, shape in entries.items()))
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(layouts, layouts)
+def test_digests_agree_exactly_where_layouts_do(one: Layout, other: Layout) -> None:
+    assert (one.digest() == other.digest()) == (one == other) == (one.difference(other) is None)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=Layout) == one
+
+
+@settings(max_examples=50, deadline=None)
+@given(layouts)
+def test_concatenate_is_the_inverse_of_split(layout: Layout) -> None:
+    flat = np.arange(layout.size, dtype=np.float32)
+    parts = layout.split(flat)
+    assert [part.shape for part in parts.values()] == [entry.shape for entry in layout.entries]
+    assert layout.concatenate(parts).tolist() == flat.tolist()
+
+
+def test_concatenate_fills_absent_tensors_with_zeros() -> None:
+    assert Layout((A, B)).concatenate({"b.ü": np.array(7, dtype=np.float32)}).tolist() == [0.0] * 6 + [7.0]
+
+
+REFUSED = [
+    {"entries": [{"name": "a", "shape": [1]}, {"name": "a", "shape": [2]}]},
+    {"entries": [{"name": "a", "shape": [-1]}]},
+    {"entries": [{"name": "a", "shape": [2**32]}]},
+    {"entries": [{"name": "a", "shape": [1] * 17}]},
+    {"entries": [{"name": "", "shape": []}]},
+    {"entries": [{"name": "a" * 1025, "shape": []}]},
+    {"entries": [{"name": "a", "shape": [], "dtype": "f32"}]},
+    {"entries": [], "version": 2},
+]
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_decoding_refuses(message: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(message, Layout)

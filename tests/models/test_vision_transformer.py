@@ -1,0 +1,173 @@
+from pathlib import Path
+
+import huggingface_hub.constants
+import msgspec
+import numpy as np
+import pytest
+import safetensors.torch
+import timm
+import torch
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import nn
+
+from tacit.models import checkpoint
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.layout import Layout
+from tacit.models.vision_transformer import build
+
+TINY = "test_vit"  # timm's own model for tests: 370,000 parameters, 160 x 160 pixels in patches of 16
+
+
+def flat(model: nn.Module) -> bytes:
+    return Layout.of(model).flatten(model).tobytes()
+
+
+def test_sizes_follow_the_configuration() -> None:
+    configuration = ModelConfiguration(image_size=12, patch_size=4, width=24, depth=3, heads=2, mlp_ratio=1.5)
+    model = build(configuration, classes=7, channels=2, seed=0)
+    assert isinstance(model, VisionTransformer)
+    assert model(torch.zeros(5, 2, 12, 12)).shape == (5, 7)
+    assert model.patch_embed.proj.weight.shape == (24, 2, 4, 4)
+    assert model.pos_embed is not None
+    assert model.pos_embed.shape == (1, 10, 24)  # nine patches and the class token
+    assert len(model.blocks) == 3
+    block = model.blocks[0]
+    assert isinstance(block, Block)
+    assert block.attn.num_heads == 2
+    assert block.mlp.get_parameter("fc1.weight").shape == (36, 24)
+
+
+@pytest.mark.parametrize("name", ["vit", TINY])
+def test_weights_depend_on_the_seed_alone(name: str) -> None:
+    configuration = ModelConfiguration(name=name, image_size=32)
+    torch.manual_seed(3)
+    first = flat(build(configuration, classes=3, channels=1, seed=1))
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(torch.rand(1), drawn)
+    assert flat(build(configuration, classes=3, channels=1, seed=1)) == first
+    assert flat(build(configuration, classes=3, channels=1, seed=2)) != first
+
+
+@pytest.mark.parametrize("name", [TINY, "test_resnet"])
+def test_timm_models_take_the_image_size(name: str) -> None:
+    model = build(ModelConfiguration(name=name, image_size=64), classes=4, channels=1, seed=0).eval()
+    assert model(torch.zeros(2, 1, 64, 64)).shape == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("vit_tiny_patch16_225", "did you mean .*vit_tiny_patch16_224"),
+        ("vjt", "did you mean vit"),
+        ("qqqqqq", r"see timm\.list_models"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_close_ones(name: str, hint: str) -> None:
+    with pytest.raises(ValueError, match=f"'{name}' is unknown to timm; {hint}"):
+        build(ModelConfiguration(name=name), classes=2, channels=1, seed=0)
+
+
+def test_an_image_size_that_is_no_multiple_of_the_patches_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"image_size 40 must be a multiple of the patch size 16 of {TINY}"):
+        build(ModelConfiguration(name=TINY, image_size=40), classes=2, channels=1, seed=0)
+
+
+def test_other_type_errors_of_timm_are_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: str, **__: object) -> nn.Module:
+        raise TypeError("depth must be an integer")
+
+    monkeypatch.setattr(timm, "create_model", broken)
+    with pytest.raises(TypeError, match="depth must be an integer"):
+        build(ModelConfiguration(name=TINY), classes=2, channels=1, seed=0)
+
+
+def test_pretrained_without_a_network_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match=r"no weights for 'test_vit' .* set model\.checkpoint"):
+        build(ModelConfiguration(name=TINY, pretrained=True, image_size=160), classes=2, channels=3, seed=0)
+
+
+def test_pretrained_asks_timm_for_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, object]] = []
+    create = timm.create_model
+
+    def recorded(name: str, *, pretrained: bool = False, **options: object) -> nn.Module:
+        asked.append({"pretrained": pretrained, **options})
+        return create(name, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(timm, "create_model", recorded)
+    build(ModelConfiguration(name=TINY, pretrained=True), classes=2, channels=3, seed=0)
+    assert asked[-1] == {"pretrained": True, "num_classes": 2, "in_chans": 3, "img_size": 32}
+
+
+def test_a_model_that_timm_has_no_weights_for_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no weights for 'test_vit4' could be downloaded \(RuntimeError\)"):
+        build(ModelConfiguration(name="test_vit4", pretrained=True), classes=2, channels=3, seed=0)
+
+
+def test_a_checkpoint_of_vit_is_loaded(small_configuration: ModelConfiguration, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    saved = build(small_configuration, classes=3, channels=1, seed=1)
+    layout = Layout.of(saved)
+    checkpoint.save(path, layout=layout, flat=layout.flatten(saved), metadata={})
+    configuration = msgspec.structs.replace(small_configuration, checkpoint=str(path))
+    assert flat(build(configuration, classes=3, channels=1, seed=2)) == flat(saved)
+    with pytest.raises(ValueError, match=r"another architecture: tensor 'head\.weight' has shape \[3, 8\]"):
+        build(configuration, classes=4, channels=1, seed=2)
+
+
+def test_a_checkpoint_of_a_timm_model_is_adapted(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    saved = timm.create_model(TINY)
+    safetensors.torch.save_file(saved.state_dict(), path)
+    configuration = ModelConfiguration(name=TINY, image_size=32, checkpoint=str(path))
+
+    same = build(ModelConfiguration(name=TINY, image_size=160, checkpoint=str(path)), classes=1000, channels=3, seed=0)
+    assert flat(same) == flat(saved)
+
+    model = build(configuration, classes=5, channels=1, seed=0)
+    ours, theirs = model.state_dict(), saved.state_dict()
+    changed = {name for name in theirs if not torch.equal(ours[name], theirs[name])}
+    # Resampled, merged to one channel, and replaced.
+    assert changed == {"pos_embed", "patch_embed.proj.weight", "head.weight", "head.bias"}
+    assert torch.equal(ours["patch_embed.proj.weight"], theirs["patch_embed.proj.weight"].sum(dim=1, keepdim=True))
+    assert model(torch.zeros(2, 1, 32, 32)).shape == (2, 5)
+
+
+def test_a_checkpoint_for_as_many_classes_keeps_its_classifier(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    configuration = ModelConfiguration(name=TINY, image_size=32)
+    saved = build(configuration, classes=5, channels=1, seed=1)
+    layout = Layout.of(saved)
+    checkpoint.save(path, layout=layout, flat=layout.flatten(saved), metadata={})
+    loaded = build(ModelConfiguration(name=TINY, image_size=32, checkpoint=str(path)), classes=5, channels=1, seed=2)
+    assert flat(loaded) == flat(saved)
+
+
+@pytest.mark.parametrize("case", ["text", "other", "nan"])
+def test_checkpoints_that_do_not_fit_a_timm_model_are_refused(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "model.safetensors"
+    if case == "text":
+        path.write_bytes(b"weights")
+    elif case == "other":
+        safetensors.torch.save_file({"weight": torch.zeros(2)}, path)
+    else:
+        state = timm.create_model(TINY).state_dict()
+        state["norm.weight"] = torch.full_like(state["norm.weight"], float(np.nan))
+        safetensors.torch.save_file(state, path)
+    messages = {
+        "text": r"model\.safetensors' is not a safetensors file",
+        "other": r"model\.safetensors' does not fit 'test_vit'",
+        "nan": r"does not fit 'test_vit': tensor 'norm\.weight' holds a value that is not finite",
+    }
+    with pytest.raises(ValueError, match=messages[case]):
+        build(ModelConfiguration(name=TINY, image_size=160, checkpoint=str(path)), classes=5, channels=3, seed=0)
+
+
+@pytest.mark.parametrize("name", ["vit", TINY])
+def test_a_missing_checkpoint_is_named(tmp_path: Path, name: str) -> None:
+    configuration = ModelConfiguration(name=name, checkpoint=str(tmp_path / "absent.safetensors"))
+    with pytest.raises(FileNotFoundError, match=r"absent\.safetensors"):
+        build(configuration, classes=2, channels=1, seed=0)
