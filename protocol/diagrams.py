@@ -1,0 +1,59 @@
+"""Mermaid state diagrams, drawn from the transition tables.
+
+An arrow is labelled with its trigger: the type of a received message in plain letters, an internal one in capitals.
+What
+no arrow shows is refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import Enum
+from typing import Any, Final
+
+from tacit.protocol.aggregation_tables import CLIENT_TABLES, SERVER_TABLES
+from tacit.protocol.machine import Row, Table, Trigger
+from tacit.protocol.training_client import TRAINING_CLIENT_TABLE
+from tacit.protocol.training_server import TRAINING_SERVER_TABLE
+
+MACHINES: Final[dict[str, Table[Any]]] = {
+    "Training client": TRAINING_CLIENT_TABLE,
+    "Training server": TRAINING_SERVER_TABLE,
+    "Aggregation client, active mode": CLIENT_TABLES["active"],
+    "Aggregation client, semi-honest mode": CLIENT_TABLES["semi-honest"],
+    "Aggregation server, active mode": SERVER_TABLES["active"],
+    "Aggregation server, semi-honest mode": SERVER_TABLES["semi-honest"],
+}
+"""Every machine of the protocol, by its title."""
+
+
+def draw(table: Table[Any]) -> str:
+    """One Mermaid diagram. Arrows between the same two states share a label; ignored messages are left out."""
+    arrows: dict[tuple[Enum, Enum], list[str]] = defaultdict(list)
+    for (state, cause), row in table.items():
+        if isinstance(row, Row):
+            for target in row.to:
+                arrows[state, target].append(cause.name if isinstance(cause, Trigger) else cause.TYPE)
+    states = list(dict.fromkeys(state for arrow in arrows for state in arrow))
+    leaving = {source for source, target in arrows if source is not target}
+    lines = ["stateDiagram-v2", f"    [*] --> {states[0].name}"]
+    lines += [
+        f"    {source.name} --> {target.name}: {', '.join(causes)}" for (source, target), causes in arrows.items()
+    ]
+    lines += [f"    {state.name} --> [*]" for state in states if state not in leaving]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page docs/state-machines.md."""
+    parts = [
+        "# State machines",
+        "",
+        "Drawn from the transition tables in `protocol/` by `make docs`; a test fails when page and tables differ.",
+        "A lower-case label is a received message, a capital one an internal event: START, DROP (somebody is gone),",
+        "COMPLETE (nobody is waited for), EXPIRE (the deadline passed). What no arrow shows is refused: a client then",
+        "aborts the round with a code, a server excludes the sender. Repeated and late messages are ignored.",
+    ]
+    for title, table in MACHINES.items():
+        parts += ["", f"## {title}", "", "```mermaid", draw(table), "```"]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,27 @@
+"""The documents that are generated: `python -m tacit.simulate.documents DIRECTORY` writes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tacit.protocol.diagrams import page
+from tacit.simulate.reference import reference_markdown
+
+DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
+    "state-machines.md": page,
+    "configuration.md": reference_markdown,
+}
+"""File name and what makes its text."""
+
+
+def write_documents(directory: Path) -> None:
+    """Write all of them."""
+    for name, make in DOCUMENTS.items():
+        (directory / name).write_text(make(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_documents(Path(sys.argv[1]))
