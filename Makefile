@@ -43,8 +43,8 @@ clean: ## remove everything that can be made again
 # The project is installed as a wheel, not in place: what is tested is what a user gets.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build
-	if [ -x $(UV) ]; then $(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall . ; \
-	else $(BIN)/python -m pip install --quiet --no-deps --force-reinstall . ; fi
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall . || \
+	  $(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf build *.egg-info
 	touch $@
 
@@ -56,6 +56,6 @@ $(VENV)/.dependencies: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; } || true
 	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt -r pyproject.toml --extra dev || \
-	  { rm -f $(UV); SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
-	    $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev]'; }
+	  SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
+	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev]'
 	touch $@

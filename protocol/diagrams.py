@@ -1,8 +1,7 @@
 """Mermaid state diagrams, drawn from the transition tables.
 
 An arrow is labelled with its trigger: the type of a received message in plain letters, an internal one in capitals.
-What
-no arrow shows is refused.
+What no arrow shows is refused.
 """
 
 from __future__ import annotations

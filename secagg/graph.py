@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+
 from tacit.secagg.keystream import Usage, keystream
 
 _SECURITY_BITS = 40

@@ -26,6 +26,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
+
 from tacit.secagg.ring import Ring, Words
 
 SEED_BYTES = 32

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from tacit.secagg.quantise import Quantiser
 from tacit.secagg.ring import Ring, Words, sign_extend
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from tacit.secagg.keystream import Usage, keystream
 
 PRIME = 65521

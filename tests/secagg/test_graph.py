@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import hypergeom
+
 from tacit.secagg.graph import (
     GraphParameters,
     choose_parameters,

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
 

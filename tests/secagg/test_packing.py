@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.packing import METRIC_BITS, Packing, Total, WeightForm
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tacit.secagg.quantise import Quantiser
 
 ALL_BITS = range(2, 33)

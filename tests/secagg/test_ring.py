@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tacit.secagg.ring import Ring, sign_extend
 
 ALL_BITS = range(8, 65)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+
 from tacit.secagg import shamir
 from tacit.secagg.keystream import Usage, keystream
 from tacit.secagg.shamir import LIMBS, PRIME, decode_share, encode_share, lagrange_at_zero, reconstruct, share
