@@ -9,6 +9,10 @@ from typing import Annotated
 
 import typer
 
+from tacit.cli.bench import app as bench
+from tacit.cli.data import app as data
+from tacit.cli.report import report
+
 BEGAN = time.monotonic()
 
 app = typer.Typer(
@@ -45,13 +49,32 @@ def simulate(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary to this file too.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Record every update, and check every secure sum.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a party when it enters a phase. Repeatable."),
+    ] = None,
+    stall: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Freeze a party. Repeatable.")
+    ] = None,
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a client and start it again. Repeatable."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY:KBIT", help="Limit a link, in 1,000 bits/s. Repeatable.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
 
     Every party is a process of its own; they talk over ZeroMQ with CURVE on loopback TCP. Without arguments five
     clients train a small vision transformer on scikit-learn's digits.
 
-    Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 130 Ctrl-C.
+    Parties are server, client-1, client-2, ...; phases are TRAIN, ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT,
+    CONSISTENCY_CHECK and UNMASK; rounds count from 1.
+
+    Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
+    130 Ctrl-C.
     """
     from tacit.cli.simulation import run_simulation
 
@@ -66,6 +89,11 @@ def simulate(
             json_file=json_file,
             verify=verify,
             resume=resume,
+            drop=drop or (),
+            stall=stall or (),
+            restart=restart or (),
+            slow=slow or (),
+            quiet=quiet,
             began=BEGAN,
         )
     )
@@ -78,3 +106,8 @@ def config() -> None:
     from tacit.simulate.reference import experiment_toml
 
     typer.echo(experiment_toml(Experiment()), nl=False)
+
+
+app.command()(report)
+app.add_typer(data, name="data")
+app.add_typer(bench, name="bench")

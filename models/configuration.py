@@ -6,7 +6,7 @@ decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join sever
 hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -61,20 +61,32 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ValueError(f"model.width {self.width} must be a multiple of model.heads {self.heads}")
 
 
+DIRECTORY_SOURCES: Final = ("cifar10", "cifar100", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder")
+"""The values of data.source that are read from data.directory."""
+
+
 class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[data]: the labelled images and how a simulation divides them among its clients."""
+    """[data]: the labelled images and how a simulation divides them. Raises ValueError if fields contradict."""
 
     source: Annotated[
         str,
         Meta(
-            description='"digits" (1,797 images that come with scikit-learn) or the path of an .npz file with x_train, '
-            "y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
+            description='"digits" (1,797 images that come with scikit-learn); "cifar10", "cifar100", "svhn", "gtsrb", '
+            '"tiny-imagenet", "fed-isic2019" or "folder" (a folder of images for each class), all in directory; or the '
+            "path of an .npz file with x_train, y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
             min_length=1,
         ),
     ] = "digits"
+    directory: Annotated[
+        str,
+        Meta(description='Local folder with the files of the source; "" for "digits" and .npz. Nothing is downloaded.'),
+    ] = ""
     partition: Annotated[
-        Literal["dirichlet", "iid"],
-        Meta(description='"dirichlet": every client has its own mixture of classes; "iid": all have the same.'),
+        Literal["dirichlet", "iid", "centre"],
+        Meta(
+            description='"dirichlet": every client has its own mixture of classes; "iid": all have the same; "centre": '
+            "a client has the images of one or more of the centres where they were taken (fed-isic2019 only)."
+        ),
     ] = "dirichlet"
     alpha: Annotated[
         float,
@@ -82,6 +94,23 @@ class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             description="Dirichlet concentration: small makes clients differ, large makes them alike.", gt=0.0, le=1e6
         ),
     ] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.source in DIRECTORY_SOURCES:
+            if not self.directory:
+                raise ValueError(
+                    f'data.source "{self.source}" needs data.directory: the local folder that holds its files'
+                )
+        elif self.source != "digits" and not self.source.endswith(".npz"):
+            raise ValueError(
+                f'data.source "{self.source}" is unknown; give "digits", one of {", ".join(DIRECTORY_SOURCES)}, or the '
+                "path of an .npz file"
+            )
+        elif self.directory:
+            raise ValueError(
+                f'data.directory "{self.directory}" is not used by data.source "{self.source}"; remove it, or name one '
+                f"of {', '.join(DIRECTORY_SOURCES)} as the source"
+            )
 
 
 class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

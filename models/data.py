@@ -1,143 +1,153 @@
 """Labelled images, ready for a vision transformer.
 
-Two sources: the handwritten digits that come with scikit-learn, and .npz files. Both end as the same kind of tensors:
-square, resized bilinearly (with antialiasing where that shrinks them), every channel shifted and scaled by the mean and
-standard deviation of the training images at their original size. NumPy computes these in float64, so they do not depend
-on the number of threads.
+The readers in datasets/ find and check the images; here they become tensors: square, resized bilinearly (with
+antialiasing where that shrinks them), every channel shifted and scaled by the mean and standard deviation of the
+training images. Images in arrays are normalised first and resized then; images in files are resized when they are
+decoded, and if there are many, mean and deviation come from an evenly spaced part of them (datasets/samples.py).
+
+Tensors are made for the images that are asked for, a block at a time: a client that takes its share of a data set pays
+four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums, so they
+do not depend on the number of threads.
 """
 
-import zipfile
-import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from numpy.lib.npyio import NpzFile
 from torch.nn.functional import interpolate
 
 from tacit.models.configuration import DataConfiguration
+from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
+from tacit.models.datasets.files import require_folder
+from tacit.models.datasets.samples import Images, Indices, Samples, Source
 
-_DIGITS_TEST = 360
-_DIGITS_SPLIT_SEED = 0
-_MOST_CLASSES = 2**16
+_BLOCK: Final = 1024
 
-_Images = npt.NDArray[np.uint8] | npt.NDArray[np.float64]  # [N, H, W, C]
-_Labels = npt.NDArray[np.int64]  # [N]
-_Split = tuple[_Images, _Labels]
+READERS: Final[dict[str, Callable[[Path], Source]]] = {
+    "cifar10": partial(cifar.read, variant=cifar.CIFAR10),
+    "cifar100": partial(cifar.read, variant=cifar.CIFAR100),
+    "svhn": svhn.read,
+    "gtsrb": gtsrb.read,
+    "tiny-imagenet": tiny_imagenet.read,
+    "fed-isic2019": fed_isic.read,
+    "folder": image_folder.read,
+}
+"""The sources that are read from `data.directory`."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test images; the printed form shows no image and no label."""
+    """Training and test images at one size; the printed form shows no image and no label."""
 
-    x_train: torch.Tensor = field(repr=False)
-    """float32 [N, channels, size, size], normalised."""
-    y_train: torch.Tensor = field(repr=False)
-    """int64 [N], 0 ... classes - 1."""
-    x_test: torch.Tensor = field(repr=False)
-    """float32 [M, channels, size, size], normalised like the training images."""
-    y_test: torch.Tensor = field(repr=False)
-    """int64 [M], 0 ... classes - 1."""
-    classes: int
+    source: Source = field(repr=False)
     channels: int
+    image_size: int
+    mean: npt.NDArray[np.float32] = field(repr=False)
+    """float32 [channels], in the units of the stored pixels."""
+    deviation: npt.NDArray[np.float32] = field(repr=False)
+    """float32 [channels], positive."""
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The name of every class."""
+        return self.source.class_names
+
+    @property
+    def classes(self) -> int:
+        """Number of classes."""
+        return len(self.source.class_names)
+
+    @property
+    def centres(self) -> Indices | None:
+        """int64 [N], where each training image was taken; None if the data set does not say."""
+        return self.source.train.centres
+
+    @cached_property
+    def y_train(self) -> torch.Tensor:
+        """int64 [N], 0 ... classes - 1."""
+        return torch.from_numpy(self.source.train.labels)
+
+    @cached_property
+    def y_test(self) -> torch.Tensor:
+        """int64 [M], 0 ... classes - 1."""
+        return torch.from_numpy(self.source.test.labels)
+
+    @cached_property
+    def x_train(self) -> torch.Tensor:
+        """All training images: float32 [N, channels, size, size], normalised. See `share` for a part of them."""
+        return self._tensor(self.source.train, np.arange(len(self.source.train.labels)))
+
+    @cached_property
+    def x_test(self) -> torch.Tensor:
+        """float32 [M, channels, size, size], normalised like the training images."""
+        return self._tensor(self.source.test, np.arange(len(self.source.test.labels)))
+
+    def share(self, indices: Indices) -> tuple[torch.Tensor, torch.Tensor]:
+        """Images and labels of one client: float32 [n, channels, size, size] and int64 [n]; no other image is touched.
+
+        Raises ValueError for an image file that cannot be decoded.
+        """
+        return self._tensor(self.source.train, indices), self.y_train[torch.from_numpy(indices)]
+
+    def _tensor(self, samples: Samples, indices: Indices) -> torch.Tensor:
+        size = self.image_size
+        tensor = torch.empty(len(indices), self.channels, size, size)
+        for start in range(0, len(indices), _BLOCK):
+            pixels = samples.images.pixels(indices[start : start + _BLOCK], size=size)
+            normalised = (pixels.astype(np.float32) - self.mean) / self.deviation
+            block = torch.from_numpy(normalised).permute(0, 3, 1, 2)  # [n, C, H, W]
+            if block.shape[2:] != (size, size):
+                block = interpolate(
+                    block.contiguous(), (size, size), mode="bilinear", align_corners=False, antialias=True
+                )
+            tensor[start : start + len(block)] = block
+        return tensor
+
+
+def read(configuration: DataConfiguration) -> Source:
+    """Find and check the images of `configuration.source`, without decoding those that are in files.
+
+    Raises FileNotFoundError for a file or folder that is missing and ValueError for one that does not hold what it
+    should; both name it.
+    """
+    if configuration.source == "digits":
+        return digits.read()
+    if configuration.source not in READERS:
+        return npz.read(Path(configuration.source))
+    directory = require_folder(Path(configuration.directory), purpose=f"data.directory with {configuration.source}")
+    return READERS[configuration.source](directory)
 
 
 def load(configuration: DataConfiguration, *, image_size: int) -> Dataset:
-    """Load the images of `configuration.source` at `image_size` x `image_size` pixels.
-
-    Raises FileNotFoundError for a missing .npz file and ValueError for one that does not hold what it should.
-    """
-    train, test = _digits() if configuration.source == "digits" else _npz(Path(configuration.source))
-    mean = train[0].mean(axis=(0, 1, 2), dtype=np.float64)
-    deviation = train[0].std(axis=(0, 1, 2), dtype=np.float64)
+    """The images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
+    ValueError for an image file that cannot be decoded."""
+    source = read(configuration)
+    mean, deviation = _statistics(source.train.images, image_size)
     deviation[deviation == 0.0] = 1.0  # a constant channel becomes zero everywhere
     return Dataset(
-        x_train=_tensor(train[0], mean, deviation, image_size),
-        y_train=torch.from_numpy(train[1]),
-        x_test=_tensor(test[0], mean, deviation, image_size),
-        y_test=torch.from_numpy(test[1]),
-        classes=int(train[1].max()) + 1,
-        channels=train[0].shape[3],
+        source=source,
+        channels=source.train.images.channels,
+        image_size=image_size,
+        mean=mean.astype(np.float32),
+        deviation=deviation.astype(np.float32),
     )
 
 
-def _tensor(
-    images: _Images, mean: npt.NDArray[np.float64], deviation: npt.NDArray[np.float64], size: int
-) -> torch.Tensor:
-    normalised = (images.astype(np.float32) - mean.astype(np.float32)) / deviation.astype(np.float32)
-    tensor = torch.from_numpy(normalised).permute(0, 3, 1, 2).contiguous()  # [N, C, H, W]
-    if tensor.shape[2:] == (size, size):
-        return tensor
-    return interpolate(tensor, (size, size), mode="bilinear", align_corners=False, antialias=True)
-
-
-def _digits() -> tuple[_Split, _Split]:
-    """1,437 training and 360 test images of 8 x 8 pixels from 0 to 16; always the same split, stratified by class."""
-    # Imported here because scikit-learn takes a second to import and only this source needs it.
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    digits = load_digits()
-    images = digits.images[..., np.newaxis]
-    labels = digits.target.astype(np.int64)
-    x_train, x_test, y_train, y_test = train_test_split(
-        images, labels, test_size=_DIGITS_TEST, random_state=_DIGITS_SPLIT_SEED, stratify=labels
-    )
-    return (x_train, y_train), (x_test, y_test)
-
-
-def _npz(path: Path) -> tuple[_Split, _Split]:
-    if not path.is_file():
-        raise FileNotFoundError(f'data.source {str(path)!r} is no file; give the path of an .npz file, or "digits"')
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, NpzFile):
-            raise ValueError("it holds one bare array")
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"data.source {str(path)!r} is not a readable .npz file: {error}") from error
-    with archive:
-        arrays = {name: _member(path, archive, name) for name in ("x_train", "y_train", "x_test", "y_test")}
-    train = _checked(path, "train", arrays)
-    test = _checked(path, "test", arrays)
-    if train[0].shape[3] != test[0].shape[3]:
-        raise ValueError(
-            f"data.source {str(path)!r}: x_train has {train[0].shape[3]} channels, x_test has {test[0].shape[3]}"
-        )
-    if test[1].max() > train[1].max():
-        raise ValueError(
-            f"data.source {str(path)!r}: y_test holds label {test[1].max()}, the largest in y_train is {train[1].max()}"
-        )
-    return train, test
-
-
-def _member(path: Path, archive: NpzFile, name: str) -> npt.NDArray[np.generic]:
-    if name not in archive:
-        raise ValueError(f"data.source {str(path)!r} holds no {name!r}; it has {sorted(archive.keys())}")
-    try:
-        member: npt.NDArray[np.generic] = archive[name]
-    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:  # objects to unpickle, or damaged bytes
-        raise ValueError(f"data.source {str(path)!r}: {name} cannot be read: {error}") from error
-    return member
-
-
-def _checked(path: Path, part: str, arrays: dict[str, npt.NDArray[np.generic]]) -> _Split:
-    images, labels = arrays[f"x_{part}"], arrays[f"y_{part}"]
-    if images.dtype != np.uint8 or images.ndim not in (3, 4) or 0 in images.shape:
-        raise ValueError(
-            f"data.source {str(path)!r}: x_{part} is {images.dtype} {list(images.shape)}, "
-            "expected uint8 [N, H, W] or [N, H, W, C], none of them zero"
-        )
-    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1]:
-        raise ValueError(
-            f"data.source {str(path)!r}: y_{part} is {labels.dtype} {list(labels.shape)}, "
-            f"expected integers [{len(images)}], one per image"
-        )
-    lowest, highest = int(labels.min()), int(labels.max())
-    if lowest < 0 or highest >= _MOST_CLASSES:
-        raise ValueError(
-            f"data.source {str(path)!r}: y_{part} holds labels from {lowest} to {highest}, "
-            f"expected 0 to at most {_MOST_CLASSES - 1}"
-        )
-    return images.astype(np.uint8, copy=False).reshape(*images.shape[:3], -1), labels.astype(np.int64)
+def _statistics(images: Images, size: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Mean and standard deviation of the pixels of every channel, float64 [C], from their histogram."""
+    indices = images.representative()
+    histogram = np.zeros((images.channels, 256), dtype=np.int64)
+    for start in range(0, len(indices), _BLOCK):
+        pixels = images.pixels(indices[start : start + _BLOCK], size=size)
+        for channel, counts in enumerate(histogram):
+            counts += np.bincount(pixels[..., channel].reshape(-1), minlength=256)
+    levels = np.arange(256)
+    shares = histogram / histogram.sum(axis=1, keepdims=True)
+    mean = shares @ levels
+    variance = (shares * (levels - mean[:, np.newaxis]) ** 2).sum(axis=1)
+    return mean, np.sqrt(variance)

@@ -1,6 +1,7 @@
 """How a simulation divides labelled images among its clients.
 
-Every division gives each index to exactly one client and depends only on its arguments. `dirichlet` makes clients that
+Every division gives each index to exactly one client and depends only on its arguments. `by_centre` keeps together what
+was taken at the same place, as between hospitals. `dirichlet` makes clients that
 differ in size and in their mixture of classes: for every class, the shares of the clients are one draw from a symmetric
 Dirichlet distribution (Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks"; Hsu, Qi
 and Brown 2019, "Measuring the Effects of Non-Identical Data Distribution").
@@ -16,8 +17,17 @@ Indices = npt.NDArray[np.int64]
 _MOST_DRAWS = 10_000
 
 
-def divide(labels: Indices, configuration: DataConfiguration, *, clients: int, seed: int) -> list[Indices]:
-    """Divide as `configuration.partition` says; see `dirichlet` and `iid`."""
+def divide(
+    labels: Indices, configuration: DataConfiguration, *, clients: int, seed: int, centres: Indices | None = None
+) -> list[Indices]:
+    """Divide as `configuration.partition` says; see `dirichlet`, `iid` and `by_centre`, which needs `centres` [N]."""
+    if configuration.partition == "centre":
+        if centres is None:
+            raise ValueError(
+                f'partition: data.source "{configuration.source}" does not say at which centre an image was taken; '
+                'take data.partition "dirichlet" or "iid"'
+            )
+        return by_centre(centres, clients=clients)
     if configuration.partition == "iid":
         return iid(labels, clients=clients, seed=seed)
     return dirichlet(labels, clients=clients, alpha=configuration.alpha, seed=seed)
@@ -63,6 +73,20 @@ def iid(labels: Indices, *, clients: int, seed: int) -> list[Indices]:
     _check(labels, clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return [np.sort(part) for part in np.array_split(order, clients)]
+
+
+def by_centre(centres: Indices, *, clients: int) -> list[Indices]:
+    """Divide int64 centres [N] so that each stays whole; the sorted indices of every client, int64.
+
+    In ascending order, centre number i goes to client i mod `clients`. Raises ValueError for more clients than centres.
+    """
+    found = np.unique(centres)
+    if not 1 <= clients <= len(found):
+        raise ValueError(
+            f"partition: {clients} clients cannot share {len(found)} centres, each of which stays whole; "
+            f"take 1 to {len(found)} clients"
+        )
+    return [np.flatnonzero(np.isin(centres, found[client::clients])) for client in range(clients)]
 
 
 def _check(labels: Indices, clients: int) -> None:

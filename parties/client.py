@@ -15,7 +15,7 @@ from tacit.parties.diary import Diary
 from tacit.parties.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.journal import Journal
 from tacit.parties.keys import PartyKeys
-from tacit.parties.shell import Shell
+from tacit.parties.shell import Shell, Surroundings
 from tacit.parties.task import Learner, TaskError, Update
 from tacit.protocol.aggregation_results import Journal as JournalOutput
 from tacit.protocol.configuration import Configuration, Policy
@@ -54,6 +54,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         diary: Diary,
         *,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         machine = TrainingClient(
             settings.keys.name,
@@ -65,7 +66,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             patience=settings.patience,
             grace=settings.grace,
         )
-        super().__init__(machine, diary)
+        super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
         self._make_learner = learner
         self._on_update = on_update

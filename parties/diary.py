@@ -38,6 +38,10 @@ class Diary:
         self._log.write(event, **fields)
         self._tell(event, fields)
 
+    def mention(self, event: str, **fields: Any) -> None:
+        """Tell without logging: what matters only now."""
+        self._tell(event, fields)
+
     def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
         """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
         if (round, phase) == self._place:

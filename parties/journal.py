@@ -38,10 +38,22 @@ class Journal:
         """Append, and return when it is on the disk."""
         try:
             with self._path.open("ab") as file:
+                is_new = file.tell() == 0
                 file.write(msgspec.json.encode(contribution) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
+            if is_new:
+                _synchronise_directory(self._path.parent)
         except OSError as error:
             raise JournalError(
                 f"{self._path} cannot be written ({error.strerror}): make room, then start again"
             ) from error
+
+
+def _synchronise_directory(path: Path) -> None:
+    """Without this a power failure may take the whole new file, although its content is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

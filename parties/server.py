@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from tacit.parties.endpoint import (
 )
 from tacit.parties.keys import PartyKeys
 from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.parties.shell import Shell
+from tacit.parties.shell import Shell, Surroundings
 from tacit.parties.task import LOSS_UNIT, Keeper
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import Code, RemoteProtocolError
@@ -62,7 +62,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     model; what it returns goes into the event of the round (evaluation).
     """
 
-    def __init__(self, settings: ServerSettings, keeper: Keeper, diary: Diary, *, on_round: OnRound) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        keeper: Keeper,
+        diary: Diary,
+        *,
+        on_round: OnRound,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         machine = TrainingServer(
             settings.roster,
             settings.configuration,
@@ -74,9 +82,10 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             now=diary.now(),
             completed=settings.completed,
         )
-        super().__init__(machine, diary)
+        super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
         self._keeper = keeper
+        self._waiting_for: tuple[str, ...] = ()
         self._on_round = on_round
         self._rounds_left = settings.rounds
 
@@ -105,6 +114,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         elif isinstance(event, HandshakeRefused):
             self._diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
         return []
+
+    async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:
+        await super()._perform(endpoint, outputs)
+        if self._machine.waiting_for != self._waiting_for:
+            self._waiting_for = self._machine.waiting_for
+            self._diary.mention("waiting", on=self._waiting_for)
 
     async def _perform_own(self, endpoint: ServerEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):

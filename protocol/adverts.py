@@ -17,7 +17,6 @@ from tacit.protocol.primitives import (
     SigningKey,
     check_public_key,
     digest,
-    verify,
 )
 
 
@@ -58,15 +57,8 @@ def check_advert(agreement: Agreement, member: int, message: AdvertiseKeys) -> t
     check_public_key(advert.channel_key)
     check_public_key(advert.mask_key)
     choices = read_choices(agreement, member, advert.choices)
-    if agreement.active:
-        verify(
-            agreement.signing_keys[member],
-            advert.signature,
-            Label.SIGN_ADVERT,
-            *_signed_parts(agreement, member, advert.channel_key + advert.mask_key + advert.choices),
-        )
-    elif advert.signature:
-        raise RemoteProtocolError(Code.SIGNATURE, "an advert is signed in semi-honest mode")
+    parts = _signed_parts(agreement, member, advert.channel_key + advert.mask_key + advert.choices)
+    agreement.check_signature(member, advert.signature, Label.SIGN_ADVERT, *parts)
     return advert, choices
 
 

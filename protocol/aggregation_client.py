@@ -47,7 +47,6 @@ from tacit.protocol.primitives import (
     SigningKey,
     derive,
     digest,
-    verify,
 )
 from tacit.protocol.sharing import PACKET_BYTES, HeldShares, open_packet, seal_shares
 from tacit.protocol.transcript import pairwise_mask, shares_signed, survivors_signed
@@ -88,6 +87,8 @@ class AggregationClient(Machine[ClientState]):
         self._sharers: tuple[int, ...] = ()
         self._held: dict[int, HeldShares] = {}
         self._masks: list[Mask] = []
+        self.masks = 0
+        """How many masks its vector got."""
         self._survivors: tuple[int, ...] = ()
 
     def start(self, now: float) -> list[Output]:
@@ -199,7 +200,8 @@ class AggregationClient(Machine[ClientState]):
 
         def commit() -> None:
             self._sharers, self._held, self._masks = sharers, held, masks
-            self.deadline = now + 2 * agreement.phase_seconds
+            self.masks = len(masks)
+            self.deadline = now + agreement.input_seconds + agreement.phase_seconds
 
         outputs: list[Output] = [self._journal(sharers, unmasked=False)]
         if complaints:
@@ -214,12 +216,8 @@ class AggregationClient(Machine[ClientState]):
             raise RemoteProtocolError(
                 Code.VECTOR, f"chunk {message.chunk} of a vector of {agreement.chunks} was asked for"
             )
-
-        def commit() -> None:
-            self.deadline = now + 2 * agreement.phase_seconds
-
         chunk = self._send(VectorChunk(chunk=message.chunk), self._masked_chunk(message.chunk, self._masks))
-        return Step(ClientState.AWAIT_SURVIVORS, (chunk,), commit)
+        return Step(ClientState.AWAIT_SURVIVORS, (chunk,))
 
     def on_survivors(self, sender: str, message: Survivors, payload: None, now: float) -> Step[ClientState]:
         survivors = self._checked_survivors(message.survivors)
@@ -270,10 +268,10 @@ class AggregationClient(Machine[ClientState]):
         return Step(aborted.state, (self._send(abort), *aborted.outputs), aborted.commit)
 
     def forget(self) -> None:
-        """Drop every secret of this sum."""
+        """Drop every secret of this sum, the vector among them."""
         self.deadline = None
         self._held, self._masks = {}, []
-        for name in ("_channel", "_mask_key", "_seed"):
+        for name in ("_channel", "_mask_key", "_seed", "_vector"):
             self.__dict__.pop(name, None)
 
     def _aborted(self, outcome: ClientAborted) -> Step[ClientState]:
@@ -319,7 +317,7 @@ class AggregationClient(Machine[ClientState]):
         for position, member in enumerate(signers):
             signature = signatures[position * SIGNATURE_BYTES : (position + 1) * SIGNATURE_BYTES]
             parts = self._survivors_signed(member, self._survivors)
-            verify(agreement.signing_keys[member], signature, Label.SIGN_SURVIVORS, *parts)
+            agreement.check_signature(member, signature, Label.SIGN_SURVIVORS, *parts)
 
     def _survivors_signed(self, member: int, survivors: tuple[int, ...]) -> tuple[bytes, ...]:
         sharing = self.agreement.sharing_digest(self._adverts_digest, self._sharers)

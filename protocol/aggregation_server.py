@@ -9,7 +9,6 @@ and ignored.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
 
 from tacit.protocol.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
 from tacit.protocol.aggregation_results import Dropped, ServerAborted, Summed
@@ -35,15 +34,12 @@ from tacit.protocol.messages import (
     VectorChunk,
 )
 from tacit.protocol.neighbourhood import Graph, Neighbourhood
-from tacit.protocol.primitives import Label, verify
+from tacit.protocol.primitives import Label
 from tacit.protocol.sharing import PACKET_BYTES, check_share
 from tacit.protocol.transcript import shares_signed, survivors_signed
 from tacit.protocol.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
 from tacit.protocol.vector_sum import VectorSum
 from tacit.secagg.shamir import SHARE_BYTES
-
-HARD_LIMIT: Final = 10
-"""A transfer that moves extends its phase, up to this many times phase_seconds."""
 
 
 class AggregationServer(Machine[ServerState]):
@@ -67,6 +63,8 @@ class AggregationServer(Machine[ServerState]):
         self._packets: dict[int, dict[int, bytes]] = {}
         self._complaints: dict[int, tuple[int, ...]] = {}
         self._vectors = VectorSum(agreement)
+        self.masks = 0
+        """How many masks it took off the sum."""
         self._survivors: tuple[int, ...] = ()
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
@@ -151,11 +149,10 @@ class AggregationServer(Machine[ServerState]):
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
         if len(message.packets) != PACKET_BYTES * len(holders):
             raise RemoteProtocolError(Code.SHARES, f"{len(holders)} packets do not have {len(message.packets)} bytes")
-        if agreement.active:
-            parts = shares_signed(
-                agreement, self._adverts_digest, member, message.seed_commitment, message.holders, message.packets
-            )
-            verify(agreement.signing_keys[member], message.signature, Label.SIGN_SHARES, *parts)
+        parts = shares_signed(
+            agreement, self._adverts_digest, member, message.seed_commitment, message.holders, message.packets
+        )
+        agreement.check_signature(member, message.signature, Label.SIGN_SHARES, *parts)
 
         def commit() -> None:
             self._seed_commitments[member] = message.seed_commitment
@@ -228,7 +225,7 @@ class AggregationServer(Machine[ServerState]):
         def commit() -> list[Output]:
             requests = self._vectors.store(member, message.chunk, words)
             self.waiting -= self._vectors.included
-            hard_limit = self._phase_began + HARD_LIMIT * self.agreement.phase_seconds
+            hard_limit = self._phase_began + self.agreement.input_seconds
             self.deadline = min(now + self.agreement.phase_seconds, hard_limit)
             return self._requests(requests)
 
@@ -267,7 +264,7 @@ class AggregationServer(Machine[ServerState]):
     ) -> Step[ServerState]:
         member = self.agreement.cohort.index(sender)
         parts = survivors_signed(self.agreement, self._sharing, member, self._survivors)
-        verify(self.agreement.signing_keys[member], message.signature, Label.SIGN_SURVIVORS, *parts)
+        self.agreement.check_signature(member, message.signature, Label.SIGN_SURVIVORS, *parts)
 
         def commit() -> None:
             self._signatures[member] = message.signature
@@ -340,7 +337,7 @@ class AggregationServer(Machine[ServerState]):
 
         def commit() -> None:
             self.deadline = None
-            remove_masks(
+            self.masks = remove_masks(
                 agreement,
                 self._vectors.total,
                 sharing=self._sharing,
@@ -366,8 +363,10 @@ class AggregationServer(Machine[ServerState]):
             for member in sorted(self.waiting)
         ]
 
-        def commit() -> list[Output]:
-            return [output for step in steps for output in step.commit() or ()]
+        def commit() -> None:
+            # Whoever waited to upload is dropped too, so that nobody is left to be asked for a chunk.
+            for step in steps:
+                step.commit()
 
         return Step(self.state, tuple(output for step in steps for output in step.outputs), commit)
 

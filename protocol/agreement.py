@@ -12,14 +12,17 @@ from functools import cached_property
 from typing import Final
 
 from tacit.protocol.codec import VERSION
+from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.members import encode_members
 from tacit.protocol.messages import CHUNK_BYTES
-from tacit.protocol.primitives import Label, digest
+from tacit.protocol.primitives import Label, digest, verify
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 
 WORDS_ALIGNED: Final = 16
 """Chunks start at multiples of 16 words, so that each starts at a block of the AES keystream whatever the word size."""
+TRANSFER_LIMIT: Final = 10
+"""A transfer that moves extends its phase, up to this many times phase_seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,13 @@ class Agreement:
         """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
         return digest(Label.SHARING, self.context, adverts, encode_members(sharers, self.size))
 
+    def check_signature(self, member: int, signature: bytes, label: Label, *parts: bytes) -> None:
+        """Refuse what the member did not sign in active mode, and any signature in semi-honest mode."""
+        if self.active:
+            verify(self.signing_keys[member], signature, label, *parts)
+        elif signature:
+            raise RemoteProtocolError(Code.SIGNATURE, "a message is signed in semi-honest mode")
+
     @property
     def chunk_words(self) -> int:
         """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES."""
@@ -80,6 +90,11 @@ class Agreement:
     def chunks(self) -> int:
         """Chunks of the vector; at least one."""
         return max(1, -(-self.length // self.chunk_words))
+
+    @property
+    def input_seconds(self) -> float:
+        """Longest duration of MASKED_INPUT: a vector of several chunks is a transfer, and may have to wait its turn."""
+        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT)
 
     def chunk_span(self, chunk: int) -> slice:
         """The words of a chunk."""

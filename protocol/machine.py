@@ -166,8 +166,8 @@ class Machine(Generic[StateT]):
     def _take(self, step: Step[StateT], row: Row[StateT] | None, now: float) -> list[Output]:
         if row is not None and step.state not in row.to:
             raise LocalProtocolError(f"{row.handler} led to {step.state.name}, which its row does not name")
+        self.state = step.state  # First: what a commit sets off may lead further.
         more = step.commit()
-        self.state = step.state
         outputs = [*step.outputs, *(more or ())]
         if (self.state, Trigger.COMPLETE) in self.table and self.complete():
             outputs += self.trigger(Trigger.COMPLETE, now)

@@ -22,6 +22,8 @@ BODY_LIMIT: Final = 8 << 20
 """Longest body in bytes."""
 CHUNK_BYTES: Final = 1 << 20
 """Longest raw frame in bytes. Models and vectors that are longer travel in several chunks."""
+MOST_PROMISES: Final = 64
+"""Rounds that one member's promises, and the proofs for one model, may speak of."""
 
 Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
 Bitmap = Annotated[bytes, Meta(max_length=(LARGEST_COHORT + 7) // 8)]
@@ -57,25 +59,6 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     PAYLOAD: ClassVar[bool] = False
 
 
-class Hello(Message, frozen=True, kw_only=True):
-    """Client to server: I am here and hold this roster."""
-
-    TYPE: ClassVar[str] = "hello"
-    PHASE: ClassVar[Phase] = Phase.SESSION
-    roster: Hash
-    """Hash of the roster that the client was given out of band."""
-
-
-class Welcome(Message, frozen=True, kw_only=True):
-    """Server to client: the session (in the envelope) and what everybody will compute."""
-
-    TYPE: ClassVar[str] = "welcome"
-    PHASE: ClassVar[Phase] = Phase.SESSION
-    roster: Hash
-    configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
-    """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
-
-
 class VoidRound(Message, frozen=True, kw_only=True):
     """Client to server, at the end of a round that it masked a vector for without unmasking: it never will.
 
@@ -89,6 +72,27 @@ class VoidRound(Message, frozen=True, kw_only=True):
     """Session of the void round."""
     round: Round
     signature: Signature
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Client to server: I am here and hold this roster."""
+
+    TYPE: ClassVar[str] = "hello"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    """Hash of the roster that the client was given out of band."""
+    promises: Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]
+    """For the latest rounds of former sessions whose vector it masked without unmasking."""
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Server to client: the session (in the envelope) and what everybody will compute."""
+
+    TYPE: ClassVar[str] = "welcome"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -116,7 +120,7 @@ class StartRound(Message, frozen=True, kw_only=True):
     model: Hash
     """SHA-256 of the model's bytes (primitives.Label.MODEL)."""
     model_bytes: Annotated[int, Meta(ge=0, le=2**40)]
-    voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=64)]
+    voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
 
 
 class FetchModel(Message, frozen=True, kw_only=True):
@@ -249,6 +253,9 @@ class UnmaskShares(Message, frozen=True, kw_only=True):
     owners: Bitmap
     shares: Records
     """36 bytes per owner."""
+
+    def __repr__(self) -> str:
+        return "UnmaskShares(<secret>)"
 
 
 class EndRound(Message, frozen=True, kw_only=True):

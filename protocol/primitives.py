@@ -86,18 +86,24 @@ def check_public_key(public: bytes) -> None:
 
 
 class AgreementKey:
-    """An ephemeral X25519 key pair. `private` is the 32-byte scalar: it is what gets secret-shared."""
+    """An ephemeral X25519 key pair. `private` is the 32-byte scalar: it is what gets secret-shared.
 
-    __slots__ = ("_key", "private", "public")
+    Agreed secrets are kept, because the two directions of a channel derive their keys from the same one.
+    """
+
+    __slots__ = ("_agreed", "_key", "private", "public")
 
     def __init__(self, private: bytes) -> None:
         self.private = private
         self._key = X25519PrivateKey.from_private_bytes(private)
+        self._agreed: dict[bytes, bytes] = {}
         self.public = self._key.public_key().public_bytes_raw()
 
     def agree(self, public: bytes) -> bytes:
         """The shared secret with a checked public key; it must go through `derive`."""
-        return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        if public not in self._agreed:
+            self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        return self._agreed[public]
 
 
 class SigningKey:

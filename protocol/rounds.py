@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
@@ -12,6 +12,7 @@ from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import Code
+from tacit.protocol.messages import Phase
 from tacit.protocol.roster import Roster
 
 
@@ -20,7 +21,9 @@ class Transmit:
     """Put these frames onto the link to that party."""
 
     to: str
-    frames: list[Frame]
+    frames: list[Frame] = field(repr=False)
+    phase: Phase
+    """The phase that the message belongs to."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Train:
     """Train from this model and call `contribute`; `model` is little-endian float32 bytes."""
 
     round: int
-    model: bytes
+    model: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)

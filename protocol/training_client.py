@@ -26,6 +26,7 @@ from tacit.protocol.members import decode_members
 from tacit.protocol.messages import (
     BODY_LIMIT,
     CHUNK_BYTES,
+    MOST_PROMISES,
     Abort,
     EndRound,
     FetchModel,
@@ -51,9 +52,8 @@ from tacit.protocol.voiding import check_model_is_fresh, promise
 AGGREGATION: Final = (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequest)
 """What the server says within a secure sum."""
 
-
-MOST_PROMISES: Final = 64
-"""Rounds of former sessions that a client promises never to open, when it joins."""
+OUTSIDE_ROUNDS: Final = (Welcome, Finish)
+"""What the server says in no round; an Abort may come in one and outside."""
 
 
 class TrainingState(Enum):
@@ -73,17 +73,16 @@ def _table() -> Table[TrainingState]:
     table: dict[Any, Any] = {
         (s.OFFLINE, Trigger.START): Row("on_start", (s.AWAIT_WELCOME,)),
         (s.AWAIT_WELCOME, Welcome): Row("on_welcome", (s.AWAIT_ROUND,)),
-        (s.AWAIT_WELCOME, Abort): Row("on_abort_session", (s.ENDED,)),
         (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL, s.TRAINING)),
         (s.AWAIT_ROUND, EndRound): Row("on_end_round", (s.AWAIT_ROUND,)),
-        (s.AWAIT_ROUND, Abort): Row("on_abort_session", (s.ENDED,)),
         (s.FETCHING_MODEL, ModelChunk): Row("on_model_chunk", (s.FETCHING_MODEL, s.TRAINING)),
     }
-    for state in (s.FETCHING_MODEL, s.TRAINING, s.AGGREGATING):
+    outside, within = (s.AWAIT_WELCOME, s.AWAIT_ROUND), (s.FETCHING_MODEL, s.TRAINING, s.AGGREGATING)
+    for state in within:
         table[state, EndRound] = Row("on_end_round", (s.AWAIT_ROUND,))
-        table[state, Abort] = Row("on_abort_round", (s.AWAIT_ROUND,))
-    for state in (s.AWAIT_WELCOME, s.AWAIT_ROUND, s.FETCHING_MODEL, s.TRAINING, s.AGGREGATING):
+    for state in outside + within:
         table[state, Finish] = Row("on_finish", (s.ENDED,))
+        table[state, Abort] = Row("on_abort", (s.ENDED,) if state in outside else (s.AWAIT_ROUND, s.ENDED))
         table[state, Trigger.EXPIRE] = Row("on_expire", (s.ENDED,))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
     return table
@@ -168,7 +167,7 @@ class TrainingClient(Machine[TrainingState]):
         if 0 < self._incoming_round < self.round or (over and 0 < self._incoming_round == self.round):
             self.ignored += 1
             return []
-        if self._sum is not None and packet.kind in (*AGGREGATION, Abort):
+        if self._sum is not None and self._incoming_round and packet.kind in (*AGGREGATION, Abort):
             return self._relay(self._sum.receive(self._server, packet, now), now)
         return self.receive(self._server, packet, now)
 
@@ -196,7 +195,8 @@ class TrainingClient(Machine[TrainingState]):
 
     def server_lost(self, now: float) -> None:
         """The link is down; the grace begins."""
-        self._lost_until = now + self._grace
+        if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
+            self._lost_until = now + self._grace
 
     def server_back(self) -> None:
         """The link is up again."""
@@ -211,7 +211,14 @@ class TrainingClient(Machine[TrainingState]):
         return super().expire(now)
 
     def on_start(self, now: float) -> Step[TrainingState]:
-        return self._waiting(TrainingState.AWAIT_WELCOME, now, self._transmit(Hello(roster=self._roster.hash)))
+        closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
+        promises = tuple(promise(entry, self.name, self._signing) for entry in closed)
+
+        def commit() -> list[Output]:
+            self.deadline = now + self._patience
+            return [self._transmit(Hello(roster=self._roster.hash, promises=promises))]
+
+        return Step(TrainingState.AWAIT_WELCOME, (), commit)
 
     def on_welcome(self, sender: str, message: Welcome, payload: None, now: float) -> Step[TrainingState]:
         if message.roster != self._roster.hash:
@@ -219,11 +226,9 @@ class TrainingClient(Machine[TrainingState]):
         configuration = decode_structure(message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self.configuration = configuration
             self.deadline = now + self._patience
-            unopened = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
-            return [self._transmit(promise(entry, self.name, self._signing)) for entry in unopened]
 
         return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit)
 
@@ -235,16 +240,18 @@ class TrainingClient(Machine[TrainingState]):
                 Code.MEMBERS, "this client was not selected for the round that it is asked to join"
             )
         self._policy.check_cohort(self.configuration, len(cohort))
+        incoming = self._incoming_round
+        if (self._link.session, incoming) in self._journal:
+            raise RemoteProtocolError(Code.SESSION, f"this client was in round {incoming} of this session before")
         expected = 4 * sum(self.configuration.tensor_sizes)
         if message.model_bytes != expected:
             raise RemoteProtocolError(Code.MODEL, f"a model of {message.model_bytes} bytes; its layout has {expected}")
         check_model_is_fresh(self._roster, self._journal.values(), message.model, message.voided)
         transfer = Transfer(-(-expected // CHUNK_BYTES))
-        incoming = self._incoming_round
 
         def commit() -> list[Output]:
             self.round, self._cohort, self._model_hash = incoming, cohort, message.model
-            self._transfer, self._model, self._open = transfer, bytearray(expected), True
+            self._transfer, self._model, self._open = transfer, bytearray(), True
             self.deadline = now + 2 * self.configuration.phase_seconds
             return [self._transmit(FetchModel(chunk=chunk)) for chunk in transfer.first_requests()]
 
@@ -254,15 +261,13 @@ class TrainingClient(Machine[TrainingState]):
         self, sender: str, message: ModelChunk, payload: Frame | None, now: float
     ) -> Step[TrainingState]:
         self._transfer.check(message.chunk)
-        start = message.chunk * CHUNK_BYTES
-        stop = min(start + CHUNK_BYTES, len(self._model))
-        if payload is None or len(payload) != stop - start:
-            raise RemoteProtocolError(
-                Code.MODEL, f"chunk {message.chunk} of the model does not have {stop - start} bytes"
-            )
-        # Until the hash is checked nothing reads the buffer: a refused last chunk leaves a buffer that nobody uses.
-        self._model[start:stop] = payload
-        if last := stop == len(self._model):
+        missing = 4 * sum(self.configuration.tensor_sizes) - len(self._model)
+        expected = min(missing, CHUNK_BYTES)
+        if payload is None or len(payload) != expected:
+            raise RemoteProtocolError(Code.MODEL, f"chunk {message.chunk} of the model does not have {expected} bytes")
+        # A refusal ends the round and drops the model, so it may grow before the step is committed.
+        self._model += payload
+        if last := expected == missing:
             check_model(self._model, self._model_hash)
 
         def commit() -> list[Output]:
@@ -279,10 +284,9 @@ class TrainingClient(Machine[TrainingState]):
     def on_end_round(self, sender: str, message: EndRound, payload: None, now: float) -> Step[TrainingState]:
         return self._over(message.code, message.detail, now)
 
-    def on_abort_round(self, sender: str, message: Abort, payload: None, now: float) -> Step[TrainingState]:
-        return self._over(message.code, message.detail, now)
-
-    def on_abort_session(self, sender: str, message: Abort, payload: None, now: float) -> Step[TrainingState]:
+    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[TrainingState]:
+        if self._incoming_round:
+            return self._over(message.code, message.detail, now)
         return self._ended(message.code, message.detail)
 
     def on_finish(self, sender: str, message: Finish, payload: None, now: float) -> Step[TrainingState]:
@@ -297,15 +301,16 @@ class TrainingClient(Machine[TrainingState]):
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[TrainingState]:
         if self.state is TrainingState.AWAIT_WELCOME or not self._incoming_round:
             return self._end(error, now)
+        incoming = self._incoming_round
         abort = Abort(code=error.code, detail=error.detail, culprit=error.culprit or sender)
         over = self._over(error.code, error.detail, now)
-        incoming = self._incoming_round
+        never_begun = (RoundOver(incoming, error.code, error.detail),) if incoming > self.round else ()
 
         def commit() -> list[Output]:
             self.round = incoming
             return [self._transmit(abort), *(over.commit() or ())]
 
-        return Step(over.state, over.outputs, commit)
+        return Step(over.state, over.outputs + never_begun, commit)
 
     def _read(self, frames: Sequence[Frame]) -> Packet:
         """The packet, with the session taken from the server's first answer."""
@@ -316,11 +321,13 @@ class TrainingClient(Machine[TrainingState]):
             self._link = fresh
         else:
             packet = self._link.packet(frames)
-        starts = packet.kind is StartRound
-        if packet.envelope.round > self.round and not starts:
-            raise RemoteProtocolError(Code.SESSION, f"{packet.envelope.type} of a round that has not begun")
-        if starts and packet.envelope.round <= self.round:
-            raise RemoteProtocolError(Code.SESSION, f"round {packet.envelope.round} is started a second time")
+        kind, round = packet.kind, packet.envelope.round
+        if kind is StartRound and round <= self.round:
+            raise RemoteProtocolError(Code.SESSION, f"round {round} is started a second time")
+        if kind is not StartRound and round > self.round:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
+        if kind is not Abort and (round == 0) != (kind in OUTSIDE_ROUNDS):
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} as a message of round {round}")
         return packet
 
     def _relay(self, outputs: list[Output], now: float) -> list[Output]:
@@ -347,8 +354,8 @@ class TrainingClient(Machine[TrainingState]):
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
         """The round is over for this client; a vector that it masked and did not unmask stays closed, it promises."""
-        entry = self._journal.get((self._link.session, self._incoming_round))
-        outputs: list[Output] = [RoundOver(self._incoming_round, code, detail)] if self._open else []
+        entry = self._journal.get((self._link.session, self.round))
+        outputs: list[Output] = [RoundOver(self.round, code, detail)] if self._open else []
         if code is not None and entry is not None and not entry.unmasked and self._sum is not None:
             outputs.append(self._transmit(promise(entry, self.name, self._signing)))
 
@@ -376,15 +383,9 @@ class TrainingClient(Machine[TrainingState]):
 
         return Step(TrainingState.ENDED, (Ended(code, detail),), commit)
 
-    def _waiting(self, state: TrainingState, now: float, *outputs: Output) -> Step[TrainingState]:
-        def commit() -> None:
-            self.deadline = now + self._patience
-
-        return Step(state, outputs, commit)
-
     def _transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
         round = self.round if round is None else round
-        return Transmit(self._server, self._link.frames(message, round=round, payload=payload))
+        return Transmit(self._server, self._link.frames(message, round=round, payload=payload), message.PHASE)
 
 
 def check_model(model: bytearray, expected: bytes) -> None:

@@ -34,25 +34,20 @@ from tacit.protocol.messages import (
     Message,
     ModelChunk,
     Phase,
-    Promise,
     ShareKeys,
     StartRound,
     UnmaskShares,
     VectorChunk,
-    VoidedRound,
     VoidRound,
     Welcome,
 )
 from tacit.protocol.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended, RoundDone, Transmit, agree
-from tacit.protocol.voiding import check_promise
+from tacit.protocol.voiding import Promises, check_promise
 
 AGGREGATION: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
 """What clients say within a secure sum."""
-
-MOST_VOID_ROUNDS: Final = 64
-"""Rounds that a client may promise not to open, and that are passed on."""
 
 NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
 """Reasons to drop a member that do not bar it from coming back."""
@@ -123,10 +118,13 @@ class TrainingServer(Machine[SessionState]):
         self._grace = grace
         self._set_model(model)
         self._links: dict[str, Link] = {}
-        self._barred: dict[str, str] = {}
+        self._barred: set[str] = set()
         self._lost: dict[str, float] = {}
-        self._promises: dict[tuple[bytes, int], dict[str, bytes]] = {}
+        self._in_round: set[str] = set()
+        """Members that were told of the round and must be told of its end."""
+        self._promises = Promises()
         self._promises_needed = 0
+        self._promisers: tuple[str, ...] = ()
         self._sum: AggregationServer | None = None
         self._round_began = now
         self._last: RoundDone
@@ -209,18 +207,23 @@ class TrainingServer(Machine[SessionState]):
 
     def complete(self) -> bool:
         if self.state is SessionState.GATHERING:
-            return len(self._links) == min(len(self._roster.clients), self._configuration.clients)
-        return len(self._promises.get((self.session, self.round), ())) >= self._promises_needed
+            there = self._links.keys() - self._lost.keys()
+            return len(there) >= min(len(self._roster.clients), self._configuration.clients)
+        return self._promises.count(self.session, self.round, self._promisers) >= self._promises_needed
 
     def on_hello(self, sender: str, message: Hello, payload: None, now: float) -> Step[SessionState]:
         if message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        for given in message.promises:
+            check_promise(self._roster, sender, given, given.signature)
         again = sender in self._links
         configuration = encode_structure(self._configuration)
 
         def commit() -> list[Output]:
             gone = self._leave(sender, "it started again", now) if again else []
             self._links[sender] = Link(self._name, sender, self.session, self.traffic)
+            for given in message.promises:
+                self._promises.add(sender, given)
             welcome = Welcome(roster=self._roster.hash, configuration=configuration)
             return [*gone, self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
 
@@ -248,12 +251,12 @@ class TrainingServer(Machine[SessionState]):
             cohort=encode_members([clients.index(name) for name in cohort], len(clients)),
             model=self._model_hash,
             model_bytes=len(self._model),
-            voided=self._voided(),
+            voided=self._promises.proofs(),
         )
 
         def commit() -> list[Output]:
             self.round, self.deadline, self._promises_needed = agreement.round, None, 0
-            self._sum, self._round_began = AggregationServer(agreement, now), now
+            self._sum, self._round_began, self._in_round = AggregationServer(agreement, now), now, set(cohort)
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
@@ -268,14 +271,7 @@ class TrainingServer(Machine[SessionState]):
 
     def on_void_round(self, sender: str, message: VoidRound, payload: None, now: float) -> Step[SessionState]:
         check_promise(self._roster, sender, message, message.signature)
-        key = (message.session, message.round)
-        if sum(sender in promises for promises in self._promises.values()) >= MOST_VOID_ROUNDS:
-            raise RemoteProtocolError(Code.UNEXPECTED, f"it has promises for more than {MOST_VOID_ROUNDS} rounds")
-
-        def commit() -> None:
-            self._promises.setdefault(key, {})[sender] = message.signature
-
-        return Step(self.state, (), commit)
+        return Step(self.state, commit=lambda: self._promises.add(sender, message))
 
     def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[SessionState]:
         return Step(self.state, commit=lambda: self._leave(sender, f"it gave up: {message.detail}", now))
@@ -287,15 +283,8 @@ class TrainingServer(Machine[SessionState]):
         )
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
-        abort = Abort(code=error.code, detail=error.detail, culprit=sender)
-
-        def commit() -> list[Output]:
-            told = [self._transmit(sender, abort, round=0)] if sender in self._links else []
-            self._barred[sender] = error.detail
-            refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
-            return [refused, *told, *self._leave(sender, error.detail, now, code=error.code)]
-
-        return Step(self.state, (), commit)
+        refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
+        return Step(self.state, (refused,), lambda: self._bar(sender, error.code, error.detail, now))
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it belongs to a conversation that is over."""
@@ -308,7 +297,9 @@ class TrainingServer(Machine[SessionState]):
         if packet.envelope.round > self.round:
             raise RemoteProtocolError(Code.SESSION, f"{packet.envelope.type} of a round that has not begun")
         stale = packet.envelope.round < self.round and packet.kind in (*AGGREGATION, FetchModel)
-        return None if stale else packet
+        gave_up = packet.kind is Abort and packet.envelope.round > 0
+        over = packet.envelope.round < self.round or self._sum is None
+        return None if stale or (gave_up and over) else packet
 
     def _in_sum(self, sender: str, packet: Packet) -> bool:
         """Whether a message is for the secure sum that goes on."""
@@ -325,25 +316,26 @@ class TrainingServer(Machine[SessionState]):
                 if output.to in self._links:
                     relayed.append(self._transmit(output.to, output.message, payload=output.payload))
             elif isinstance(output, Summed | ServerAborted):
-                done.append(self._round_done(output))
+                done += self._round_done(output, now)
             else:
                 relayed.append(output)
         return relayed + done
 
-    def _round_done(self, result: Summed | ServerAborted) -> RoundDone:
+    def _round_done(self, result: Summed | ServerAborted, now: float) -> list[Output]:
         finished = self._sum
         if finished is None:
             raise LocalProtocolError("a secure sum ended that was not going on")
         aborted = isinstance(result, ServerAborted)
-        sharers = finished.sharers
+        sharers = self._promisers = finished.sharers
         self._promises_needed = len(sharers) - finished.agreement.parameters.threshold + 1 if aborted and sharers else 0
-        for dropped in finished.drops:
-            if dropped.code not in NOT_AT_FAULT:
-                self._bar(dropped.member, dropped.detail)
-        if isinstance(result, ServerAborted) and result.culprit:
-            self._bar(result.culprit, result.detail)
         self._sum = None
         self.state = SessionState.BETWEEN_ROUNDS
+        outputs: list[Output] = []
+        for dropped in finished.drops:
+            if dropped.code not in NOT_AT_FAULT:
+                outputs += self._bar(dropped.member, dropped.code, dropped.detail, now)
+        if isinstance(result, ServerAborted) and result.culprit:
+            outputs += self._bar(result.culprit, result.code, result.detail, now)
         self._last = RoundDone(
             round=self.round,
             began=self._round_began,
@@ -355,11 +347,12 @@ class TrainingServer(Machine[SessionState]):
             detail=result.detail if isinstance(result, ServerAborted) else "",
             culprit=result.culprit if isinstance(result, ServerAborted) else "",
         )
-        return self._last
+        return [*outputs, self._last]
 
     def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
         """A member is gone from the session, and from the sum if one goes on."""
         self._lost.pop(member, None)
+        self._in_round.discard(member)
         if self._links.pop(member, None) is None:
             return []
         left = Report("left", {"member": member, "detail": detail})
@@ -367,14 +360,19 @@ class TrainingServer(Machine[SessionState]):
             return [left]
         return [left, *self._relay(self._sum.drop(member, code, detail, now), now)]
 
-    def _bar(self, member: str, detail: str) -> None:
-        self._barred[member] = detail
-        self._links.pop(member, None)
-        self._lost.pop(member, None)
+    def _bar(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
+        """A member is out for the session, and told so, even if its hello is what was wrong."""
+        if member in self._barred:
+            return []
+        self._barred.add(member)
+        link = self._links.get(member) or Link(self._name, member, self.session, self.traffic)
+        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
+        told = Transmit(member, link.frames(abort, round=0), abort.PHASE)
+        return [told, *self._leave(member, detail, now, code=code)]
 
     def _end_round(self) -> list[Output]:
         end = EndRound(code=self._last.code, detail=self._last.detail[:DETAIL_LIMIT])
-        return [self._transmit(name, end) for name in self._last.cohort if name in self._links]
+        return [self._transmit(name, end) for name in self._last.cohort if name in self._in_round]
 
     def _ended(self, code: Code | None, detail: str) -> Step[SessionState]:
         def commit() -> list[Output]:
@@ -384,17 +382,6 @@ class TrainingServer(Machine[SessionState]):
             return [*(self._transmit(name, message, round=0) for name in self._links), Ended(code, detail)]
 
         return Step(SessionState.ENDED, (), commit)
-
-    def _voided(self) -> tuple[VoidedRound, ...]:
-        latest = list(self._promises.items())[-MOST_VOID_ROUNDS:]
-        return tuple(
-            VoidedRound(
-                session=session,
-                round=round,
-                promises=tuple(Promise(member=name, signature=signed) for name, signed in sorted(promises.items())),
-            )
-            for (session, round), promises in latest
-        )
 
     def _set_model(self, model: bytes) -> None:
         self._model = model
@@ -408,4 +395,4 @@ class TrainingServer(Machine[SessionState]):
         self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None
     ) -> Transmit:
         round = self.round if round is None else round
-        return Transmit(member, self._links[member].frames(message, round=round, payload=payload))
+        return Transmit(member, self._links[member].frames(message, round=round, payload=payload), message.PHASE)

@@ -7,7 +7,8 @@ who shared something else is named. All secrets that have the same holders are r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -79,29 +80,34 @@ def remove_masks(
     survivors: Sequence[int],
     peers: Callable[[int], tuple[int, ...]],
     public_keys: Callable[[int], bytes],
-) -> None:
-    """Take the self masks of the survivors and their masks towards the dropped off the sum, in place.
+) -> int:
+    """Take the self masks of the survivors and their masks towards the dropped off the sum, in place; returns how many.
 
     seeds: self-mask seed by survivor; keys: mask key by dropped client; peers, public_keys: of any client.
     """
-    alive = set(survivors)
-    masks: list[Mask] = []
+    masks = _masks(sharing, seeds, keys, set(survivors), peers, public_keys)
+    count = 0
+    while batch := list(islice(masks, MASKS_AT_ONCE)):
+        apply_masks(total, batch, agreement.ring)
+        count += len(batch)
+    return count
 
-    def flush(limit: int) -> None:
-        if len(masks) > limit:
-            apply_masks(total, masks, agreement.ring)
-            masks.clear()
 
+def _masks(
+    sharing: bytes,
+    seeds: Mapping[int, bytes],
+    keys: Mapping[int, AgreementKey],
+    survivors: set[int],
+    peers: Callable[[int], tuple[int, ...]],
+    public_keys: Callable[[int], bytes],
+) -> Iterator[Mask]:
     for seed in seeds.values():
-        masks.append(Mask(derive(seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1))
-        flush(MASKS_AT_ONCE)
+        yield Mask(derive(seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, -1)
     for dropped, key in keys.items():
         for survivor in peers(dropped):
-            if survivor in alive:
+            if survivor in survivors:
                 # The mask of the dropped client towards the survivor is the opposite of the one to be removed.
-                masks.append(pairwise_mask(key, public_keys(survivor), sharing, dropped, survivor))
-                flush(MASKS_AT_ONCE)
-    flush(0)
+                yield pairwise_mask(key, public_keys(survivor), sharing, dropped, survivor)
 
 
 def _reconstruct(

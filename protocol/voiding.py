@@ -3,17 +3,16 @@
 A server that restarts a round after it has the masked vectors, and leaves one client out the second time, would learn
 that client's update by subtraction. So a client keeps a journal, and refuses a model that it contributed to before,
 unless the earlier round provably ended before anybody could open its sum: unmasking takes `threshold` of the sharers,
-so promises never to unmask it from more than sharers - threshold of them settle it. The client's own
-promise counts.
+so promises never to unmask it from more than sharers - threshold of them settle it. The client's own promise counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tacit.protocol.aggregation_results import Contribution
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.messages import VoidedRound, VoidRound
+from tacit.protocol.messages import MOST_PROMISES, Promise, VoidedRound, VoidRound
 from tacit.protocol.primitives import Label, SigningKey, verify
 from tacit.protocol.roster import Roster
 
@@ -30,6 +29,36 @@ def check_promise(roster: Roster, name: str, message: VoidRound | VoidedRound, s
     verify(roster.member(name).signing_public, signature, Label.SIGN_VOID, *signed)
 
 
+class Promises:
+    """The promises that a server was given: of every member the latest MOST_PROMISES."""
+
+    def __init__(self) -> None:
+        self._signatures: dict[str, dict[tuple[bytes, int], bytes]] = {}
+
+    def add(self, name: str, message: VoidRound) -> None:
+        """Keep a promise that `check_promise` admitted."""
+        own = self._signatures.setdefault(name, {})
+        own.pop((message.session, message.round), None)
+        own[message.session, message.round] = message.signature
+        if len(own) > MOST_PROMISES:
+            del own[next(iter(own))]
+
+    def count(self, session: bytes, round: int, members: Collection[str]) -> int:
+        """How many of these members promised never to open this round."""
+        return sum((session, round) in self._signatures.get(name, {}) for name in members)
+
+    def proofs(self) -> tuple[VoidedRound, ...]:
+        """All promises by round; of too many rounds those with the most promises, so that no member fills the list."""
+        rounds: dict[tuple[bytes, int], list[Promise]] = {}
+        for name, own in sorted(self._signatures.items()):
+            for where, signature in own.items():
+                rounds.setdefault(where, []).append(Promise(member=name, signature=signature))
+        most = sorted(rounds.items(), key=lambda item: len(item[1]), reverse=True)[:MOST_PROMISES]
+        return tuple(
+            VoidedRound(session=session, round=round, promises=tuple(given)) for (session, round), given in most
+        )
+
+
 def check_model_is_fresh(
     roster: Roster, journal: Iterable[Contribution], model: bytes, voided: Iterable[VoidedRound]
 ) -> None:
@@ -38,27 +67,27 @@ def check_model_is_fresh(
     for earlier in journal:
         if earlier.model != model:
             continue
-        where = f"round {earlier.round} of an earlier start" if earlier.unmasked else f"round {earlier.round}"
         proof = proofs.get((earlier.session, earlier.round))
         if earlier.unmasked or proof is None:
             raise RemoteProtocolError(
-                Code.REPEATED_MODEL, f"this client already contributed to an update of this model, in {where}"
+                Code.REPEATED_MODEL,
+                f"this client already contributed to an update of this model, in round {earlier.round}",
             )
         _check_proof(roster, earlier, proof)
 
 
 def _check_proof(roster: Roster, earlier: Contribution, proof: VoidedRound) -> None:
     needed = len(earlier.sharers) - earlier.threshold + 1
-    members = {given.member for given in proof.promises}
-    if len(members) != len(proof.promises) or not members <= set(earlier.sharers):
-        raise RemoteProtocolError(Code.MEMBERS, "promises twice, or of clients who had not shared in that round")
-    if len(members) < needed:
+    # Others may promise what they like, and a server cannot know the sharers of a former session: not counted.
+    counted = {*earlier.sharers} & {*roster.clients}
+    promises = {given.member: given.signature for given in proof.promises if given.member in counted}
+    if len(promises) < needed:
         raise RemoteProtocolError(
             Code.REPEATED_MODEL,
-            f"{len(members)} clients promise never to open round {earlier.round}; {needed} are needed",
+            f"{len(promises)} clients promise never to open round {earlier.round}; {needed} are needed",
         )
-    for given in proof.promises:
-        check_promise(roster, given.member, proof, given.signature)
+    for name, signature in promises.items():
+        check_promise(roster, name, proof, signature)
 
 
 def _signed(session: bytes, round: int, name: str) -> tuple[bytes, bytes, bytes]:

@@ -51,15 +51,17 @@ def run(connection: Connection, log: Path, preload: str, target: tuple[str, str]
     loop = asyncio.new_event_loop()
     party = loop.create_task(_run_target(control, preload, target, arguments))
     threading.Thread(target=_watch, args=(connection, loop, party), daemon=True).start()
+    result: object = None
     try:
-        control.send({"finished": loop.run_until_complete(party)})
+        result = loop.run_until_complete(party)
+        control.send({"finished": result})
     except asyncio.CancelledError as cancelled:
         control.send({"stopped": str(cancelled)})
     except BaseException as error:
         traceback.print_exc()
         control.send({"failed": " ".join(_describe(error).split()), "log": str(log)})
         _end(1)
-    _end(0)
+    _end(result.get("status", 0) if isinstance(result, dict) else 0)
 
 
 async def _run_target(control: Control, preload: str, target: tuple[str, str], arguments: bytes) -> object:

@@ -17,7 +17,7 @@ from tacit.parties.journal import Journal
 from tacit.parties.task import Learner, Update
 from tacit.protocol.configuration import Configuration
 from tacit.simulate.child import Control
-from tacit.simulate.roles import USER_ERRORS, Role, explain, outcome, tell
+from tacit.simulate.roles import USER_ERRORS, Role, client_outcome, explain, tell
 from tacit.simulate.run_directory import RunDirectory
 
 
@@ -31,12 +31,14 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
 
     def learner(configuration: Configuration) -> Learner:
         data = load(experiment.data, image_size=experiment.model.image_size)
-        shares = divide(data.y_train.numpy(), experiment.data, clients=len(role.roster.clients), seed=role.split_seed)
-        mine = torch.from_numpy(shares[index])
+        labels = data.y_train.numpy()
+        clients = len(role.roster.clients)
+        shares = divide(labels, experiment.data, clients=clients, seed=role.split_seed, centres=data.centres)
+        x, y = data.share(shares[index])
         return Learner(
             configuration,
-            data.x_train[mine],
-            data.y_train[mine],
+            x,
+            y,
             seed=None if seed is None else client_seed(seed, index),
             device=resolve_device(role.device),
         )
@@ -56,7 +58,9 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
             grace=experiment.deadlines.grace,
         )
         with EventLog(run.events(name), name) as log:
-            return outcome(await ClientParty(settings, learner, Diary(log, tell(control)), on_update=keep).run())
+            diary = Diary(log, tell(control))
+            party = ClientParty(settings, learner, diary, on_update=keep, surroundings=role.surroundings())
+            return client_outcome(await party.run())
     except USER_ERRORS as error:
         return explain(error)
 

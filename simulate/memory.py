@@ -1,16 +1,20 @@
 """A secure sum in memory: the real machines and the real codec, joined by queues instead of sockets.
 
 It serves tests, test vectors and benchmarks. Every message is encoded and decoded on its way; a hook sees each one
-before it is delivered and may drop, repeat or replace it, and members can be killed between any two messages.
+before it is delivered and may drop, repeat or replace it, and members can be killed between any two messages. Time is
+virtual: it stands still while anything is under way, and then leaps to the next deadline.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256, shake_256
+from itertools import count
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from tacit.protocol.aggregation_client import AggregationClient
@@ -22,6 +26,8 @@ from tacit.protocol.link import Link, Traffic
 from tacit.protocol.machine import Entropy, Machine, Output, Send
 from tacit.protocol.messages import Message
 from tacit.protocol.primitives import SigningKey
+from tacit.secagg.graph import GraphParameters, complete_parameters
+from tacit.secagg.ring import Ring
 
 
 @dataclass(frozen=True)
@@ -76,17 +82,26 @@ class MemorySum:
 
     def run(self) -> AggregationServer:
         """Start every client and deliver until nothing is under way and no deadline is left."""
+        self.start()
+        self.settle()
+        return self.server
+
+    def start(self) -> None:
+        """Start every client."""
         for name, client in self.clients.items():
             if name not in self.dead:
                 self.emit(name, client.start(self.now))
-        self.settle()
-        return self.server
+
+    def advance(self, until: Callable[[], bool] = lambda: False) -> bool:
+        """Deliver what is under way until the condition holds; whether it does. No time passes."""
+        while not (reached := until()) and self._queue:
+            self.deliver(self._queue.popleft())
+        return reached
 
     def settle(self) -> None:
         """Deliver everything; then let time pass to the next deadline, until there is none."""
         while True:
-            while self._queue:
-                self._deliver(self._queue.popleft())
+            self.advance()
             machines: dict[str, Machine[Any]] = {self.agreement.server: self.server, **self.clients}
             waiting = [
                 machine.deadline
@@ -99,6 +114,24 @@ class MemorySum:
             for name, machine in machines.items():
                 if name not in self.dead:
                     self.emit(name, machine.expire(self.now))
+
+    def deliver(self, original: Delivery) -> None:
+        """Hand a message, after the hook has seen it, to its receiver."""
+        for delivery in self.hook(original):
+            if delivery.receiver in self.dead or delivery.sender in self.dead:
+                continue
+            self.log.append(delivery)
+            out = self._links[delivery.sender, delivery.receiver]
+            frames = [
+                bytes(f) for f in out.frames(delivery.message, round=self.agreement.round, payload=delivery.payload)
+            ]
+            machine = self.server if delivery.receiver == self.agreement.server else self.clients[delivery.receiver]
+            try:
+                packet = self._links[delivery.receiver, delivery.sender].packet(frames)
+            except RemoteProtocolError as error:
+                self.emit(delivery.receiver, machine.reject(delivery.sender, error, self.now))
+                continue
+            self.emit(delivery.receiver, machine.receive(delivery.sender, packet, self.now))
 
     def kill(self, name: str) -> None:
         """The party is gone: nothing more comes from it, and the server notices at once."""
@@ -119,19 +152,53 @@ class MemorySum:
         """The outputs of one kind, of all parties or of one."""
         return [output for name, output in self.results if isinstance(output, kind) and party in (None, name)]
 
-    def _deliver(self, original: Delivery) -> None:
-        for delivery in self.hook(original):
-            if delivery.receiver in self.dead or delivery.sender in self.dead:
-                continue
-            self.log.append(delivery)
-            out = self._links[delivery.sender, delivery.receiver]
-            frames = [
-                bytes(f) for f in out.frames(delivery.message, round=self.agreement.round, payload=delivery.payload)
-            ]
-            machine = self.server if delivery.receiver == self.agreement.server else self.clients[delivery.receiver]
-            try:
-                packet = self._links[delivery.receiver, delivery.sender].packet(frames)
-            except RemoteProtocolError as error:
-                self.emit(delivery.receiver, machine.reject(delivery.sender, error, self.now))
-                continue
-            self.emit(delivery.receiver, machine.receive(delivery.sender, packet, self.now))
+    def plain_sum(self, names: Iterable[str]) -> npt.NDArray[Any]:
+        """What the secure sum over these clients must be, added in the clear."""
+        total = np.zeros(self.agreement.length, self.agreement.ring.word)
+        for name in names:
+            self.agreement.ring.add_into(total, self.vectors[name])
+        return total
+
+
+def replayable_entropy(seed: bytes) -> Entropy:
+    """Bytes that follow from the seed alone, for runs that are to replay bit for bit."""
+    counter = count()
+    return lambda length: shake_256(seed + next(counter).to_bytes(8, "little")).digest(length)
+
+
+def memory_sum(
+    clients: int,
+    *,
+    active: bool,
+    seed: bytes = b"",
+    length: int = 5,
+    ring_bits: int = 32,
+    parameters: GraphParameters | None = None,
+    round: int = 0,
+) -> MemorySum:
+    """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
+
+    parameters: of a regular graph; by default those of the complete graph with no corrupt member.
+    """
+    entropy, ring = replayable_entropy(seed), Ring(ring_bits)
+    signing = {f"c{member}": SigningKey(entropy(32)) for member in range(clients)}
+    agreement = Agreement(
+        session=entropy(32),
+        round=round,
+        server="server",
+        cohort=tuple(signing),
+        signing_keys=tuple(key.public for key in signing.values()),
+        active=active,
+        regular=parameters is not None,
+        parameters=parameters or complete_parameters(clients, active=active, corrupt=0.0),
+        ring=ring,
+        length=length,
+        roster=sha256(b"roster").digest(),
+        configuration=sha256(b"configuration").digest(),
+        model=sha256(b"model").digest(),
+        train_seconds=100.0,
+        phase_seconds=10.0,
+    )
+    generator = np.random.default_rng(list(entropy(32)))
+    words = generator.integers(0, ring.modulus, (clients, length), np.uint64, endpoint=False).astype(ring.word)
+    return MemorySum(agreement, signing, dict(zip(signing, words, strict=True)), entropy)

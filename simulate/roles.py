@@ -9,7 +9,7 @@ and client_role.py, which import torch and are imported by the processes only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +17,20 @@ from tacit.parties.endpoint import EndpointError
 from tacit.parties.event_log import EventLogError
 from tacit.parties.journal import JournalError
 from tacit.parties.keys import PartyKeys
+from tacit.parties.shell import Surroundings
+from tacit.protocol.errors import Code
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended
 from tacit.simulate.child import Control
 from tacit.simulate.experiment import Experiment
+from tacit.simulate.faults import Faults
 
-USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError)
+USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
+
+
+FAILED, ABORTED, SERVER_LOST = 1, 3, 4
+"""Exit statuses of the processes; 0 is a session held to its end."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,15 @@ class Role:
     verify: bool
     split_seed: int
     """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+    faults: Faults
+
+    def surroundings(self) -> Surroundings:
+        """What is to happen around this party."""
+        return self.faults.of(self.keys.name)
+
+    def after_restart(self) -> Role:
+        """The same party, started again."""
+        return replace(self, faults=self.faults.without_restart_of(self.keys.name))
 
 
 async def serve(control: Control, **arguments: Any) -> dict[str, Any]:
@@ -54,14 +70,20 @@ async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
     return await run_client(control, **arguments)
 
 
-def outcome(ended: Ended) -> dict[str, Any]:
-    """How a session ended, as the supervisor wants to know it."""
-    return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
+def server_outcome(ended: Ended) -> dict[str, Any]:
+    """How the server's session ended, for the supervisor; the status is that of the process."""
+    return {"detail": ended.detail, "status": ABORTED if ended.code else 0}
+
+
+def client_outcome(ended: Ended) -> dict[str, Any]:
+    """How a client's session ended, for the supervisor; the status is that of the process."""
+    lost = ended.code in (Code.LEFT, Code.TIMEOUT)
+    return {"detail": ended.detail, "status": SERVER_LOST if lost else FAILED if ended.code else 0}
 
 
 def explain(error: Exception) -> dict[str, Any]:
     """An error that the user can mend, as the supervisor wants to know it."""
-    return {"error": " ".join(str(error).split())}
+    return {"detail": " ".join(str(error).split()), "status": FAILED}
 
 
 def tell(control: Control) -> Callable[[str, dict[str, Any]], None]:

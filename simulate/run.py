@@ -6,37 +6,28 @@ tell to whoever shows it, and makes the summary from their event logs. It never 
 
 from __future__ import annotations
 
-import os
+import asyncio
 import secrets
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from tacit.parties.keys import generate
 from tacit.protocol.roster import Roster
 from tacit.simulate.experiment import Experiment
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.faults import Faults
+from tacit.simulate.processes import Processes
 from tacit.simulate.reference import experiment_toml
-from tacit.simulate.roles import Role, serve, take_part
+from tacit.simulate.roles import Role
 from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
 from tacit.simulate.summary import summarise, write
+from tacit.simulate.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.verification import verify
 
-SERVER = "server"
 GRACE_SECONDS = 5.0
 """How long processes get to end by themselves before they are made to."""
-
-Show = Callable[[str, str, dict[str, Any]], None]
-"""Called with party, event and fields for everything that a party tells."""
-
-
-class SimulationError(Exception):
-    """The run could not be held; the message says who failed and why."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +43,13 @@ class Plan:
     split_seed: int
     device: str = "cpu"
     verify: bool = False
+    faults: Faults = field(default_factory=Faults)
     began: float = field(default_factory=time.monotonic)
+
+
+def party_names(clients: int) -> tuple[str, ...]:
+    """The parties of a run: server, client-1, client-2, ..."""
+    return (SERVER, *(f"client-{number + 1}" for number in range(clients)))
 
 
 def default_directory(name: str) -> Path:
@@ -72,24 +69,23 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read."""
-    try:
-        with safe_open(run.model, framework="np") as file:
-            metadata = file.metadata() or {}
-        completed, split_seed = int(metadata["round"]), int(metadata["split_seed"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise RunDirectoryError(f"{run.model} is no model of a run ({error!r}): restore it, or start anew") from None
-    rounds = experiment.federation.rounds
-    if completed >= rounds:
-        raise RunDirectoryError(f"{run.path} has its {rounds} rounds: ask for more with --rounds {rounds + 1} or above")
-    return Plan(experiment, run, rounds - completed, completed, split_seed, **options)
+    held = run.progress()
+    rounds_left = experiment.federation.rounds - held.round
+    if rounds_left <= 0:
+        raise RunDirectoryError(
+            f"{run.path} has {held.round} rounds already: ask for more with --rounds {held.round + 1} or above"
+        )
+    run.experiment.write_text(experiment_toml(experiment), encoding="utf-8")
+    return Plan(experiment, run, rounds_left, held.round, held.split_seed, **options)
 
 
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     """Hold the rounds and return the summary, which is written too.
 
-    SimulationError if the server cannot go on; VerificationError if --verify finds a wrong sum.
+    InputError if the server cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a
+    wrong sum.
     """
-    names = [SERVER, *(f"client-{number + 1}" for number in range(plan.experiment.federation.clients))]
+    names = party_names(plan.experiment.federation.clients)
     keys = {name: generate(name) for name in names}
     roster = Roster(members=tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
     roles = {
@@ -101,52 +97,31 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
             device=plan.device,
             verify=plan.verify,
             split_seed=plan.split_seed,
+            faults=plan.faults,
         )
         for name in names
     }
+    failure: SimulationError | None = None
     async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
-        await processes.start(SERVER, serve, role=roles[SERVER], rounds=plan.rounds, completed=plan.completed)
-        ended = await _follow(processes, roles, show)
+        try:
+            ended = await Supervisor(processes, roles, show).follow(rounds=plan.rounds, completed=plan.completed)
+        except InputError:
+            raise
+        except SimulationError as error:
+            failure, ended = error, str(error)
     summary = summarise(plan.run, plan.experiment, wall_seconds=time.monotonic() - plan.began)
     summary["ended"] = ended
-    if plan.verify:
+    if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     write(summary, plan.run.summary)
+    await asyncio.to_thread(_report, plan.run)
+    if failure is not None:
+        raise failure
     return summary
 
 
-async def _follow(processes: Processes, roles: dict[str, Role], show: Show) -> str:
-    """Start the clients when the server listens, and wait for everybody; returns how the server says it ended."""
-    last: dict[str, dict[str, Any]] = {}
-    ended = ""
-    async for name, message in processes.messages():
-        if isinstance(message, Exit):
-            reason, failed = _ending(last.get(name, {}), message)
-            if name != SERVER:
-                show(name, "failed" if failed else "exited", {"reason": reason})
-            elif failed:
-                raise SimulationError(f"{name}: {reason}")
-            else:
-                ended = reason
-        elif "event" in message:
-            event = message.pop("event")
-            show(name, event, message)
-            if event == "listening":
-                for client, role in roles.items():
-                    if client != SERVER:
-                        await processes.start(client, take_part, role=role, address=message["address"])
-        else:
-            last[name] = message
-    return ended
+def _report(run: RunDirectory) -> None:
+    # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
+    from tacit.simulate.report import write_report
 
-
-def _ending(last: dict[str, Any], ended: Exit) -> tuple[str, bool]:
-    """How a process ended, in one sentence, and whether that is a failure of its own."""
-    if "failed" in last:
-        return f"{last['failed']} (details in {os.path.relpath(last['log'])})", True
-    result = last.get("finished")
-    if result is None:
-        return last.get("stopped", f"its process ended unexpectedly: {ended}"), "stopped" not in last
-    if "error" in result:
-        return str(result["error"]), True
-    return str(result["detail"]), False
+    write_report(run)

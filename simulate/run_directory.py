@@ -11,16 +11,35 @@ verify/ROUND/         with --verify: each client's update and the server's sum
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
+
+_PROGRESS = "progress"
 
 
 class RunDirectoryError(Exception):
     """The directory cannot serve; the message names it and says what to do."""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model file says about the run beside the model."""
+
+    round: int
+    """The last finished round; 0 before the first."""
+    split_seed: int
+
+    def metadata(self) -> dict[str, str]:
+        """As the metadata of a model file: one entry, because safetensors writes several in random order, and equal
+        runs shall make equal files.
+        """
+        return {_PROGRESS: msgspec.json.encode(self).decode()}
 
 
 class RunDirectory:
@@ -35,10 +54,13 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
-        """A new run directory. RunDirectoryError if the path exists or cannot be made."""
+        """A new run directory, or an empty one. RunDirectoryError if something is there, or it cannot be made."""
         try:
+            path.mkdir(parents=True, exist_ok=True)
+            if any(path.iterdir()):
+                raise FileExistsError
             for part in ("events", "journal", "logs"):
-                (path / part).mkdir(parents=True, exist_ok=part != "events")
+                (path / part).mkdir()
         except FileExistsError:
             raise RunDirectoryError(
                 f"{path} exists already: choose another directory with --out, or continue that run with --resume {path}"
@@ -46,6 +68,10 @@ class RunDirectory:
         except OSError as error:
             raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
         return cls(path)
+
+    def discard(self) -> None:
+        """Remove a directory that `create` made, when no run came of it."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -55,6 +81,16 @@ class RunDirectory:
             if not file.is_file():
                 raise RunDirectoryError(f"{path} is no run directory that can be resumed: {file.name} is missing")
         return run
+
+    def progress(self) -> Progress:
+        """What the model file says. RunDirectoryError if it is no model of a run."""
+        try:
+            with safe_open(self.model, framework="np") as file:
+                return msgspec.json.decode((file.metadata() or {})[_PROGRESS], type=Progress)
+        except (SafetensorError, OSError, KeyError, msgspec.MsgspecError) as error:
+            raise RunDirectoryError(
+                f"{self.model} is no model of a run ({error!r}): restore it, or start anew"
+            ) from None
 
     def events(self, party: str) -> Path:
         """The event log of a party."""

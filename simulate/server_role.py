@@ -20,8 +20,8 @@ from tacit.protocol.rounds import RoundDone
 from tacit.secagg.packing import Total, WeightForm
 from tacit.simulate.child import Control
 from tacit.simulate.experiment import Experiment
-from tacit.simulate.roles import USER_ERRORS, Role, explain, outcome, tell
-from tacit.simulate.run_directory import RunDirectory
+from tacit.simulate.roles import USER_ERRORS, Role, explain, server_outcome, tell
+from tacit.simulate.run_directory import Progress, RunDirectory
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 EVALUATION_BATCH: Final = 256
@@ -44,8 +44,8 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         keeper = Keeper(configuration, model)
 
         def save(round: int) -> None:
-            metadata = {"round": str(round), "split_seed": str(role.split_seed)}
-            checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=metadata)
+            progress = Progress(round=round, split_seed=role.split_seed)
+            checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
 
         def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
             if role.verify and total is not None and done.total is not None:
@@ -72,7 +72,8 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         with EventLog(run.events(role.keys.name), role.keys.name) as log:
             diary = Diary(log, tell(control))
             diary.write("configuration", **describe(configuration))
-            return outcome(await ServerParty(settings, keeper, diary, on_round=after_round).run())
+            party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=role.surroundings())
+            return server_outcome(await party.run())
     except USER_ERRORS as error:
         return explain(error)
 

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.models.configuration import DataConfiguration
-from tacit.models.partition import Indices, dirichlet, divide, iid, minimum
+from tacit.models.partition import Indices, by_centre, dirichlet, divide, iid, minimum
 
 LABELS = np.arange(1437, dtype=np.int64) % 10
 
@@ -96,3 +96,40 @@ def test_an_impossible_division_is_refused() -> None:
     # One class, 40 clients, alpha 0.001: almost always one client takes everything.
     with pytest.raises(ValueError, match="larger alpha or fewer clients"):
         dirichlet(np.zeros(400, dtype=np.int64), clients=40, alpha=0.001, seed=0)
+
+
+@settings(max_examples=50, deadline=None)
+@given(labels_strategy, st.integers(1, 5))
+def test_centres_stay_whole(centres: Indices, clients: int) -> None:
+    clients = min(clients, len(np.unique(centres)))
+    parts = by_centre(centres, clients=clients)
+    assert len(parts) == clients
+    assert is_a_division(parts, len(centres))
+    places = [set(centres[part].tolist()) for part in parts]
+    assert all(places)
+    assert sum(map(len, places)) == len(set(centres.tolist()))
+
+
+def test_as_many_clients_as_centres_have_one_each_in_ascending_order() -> None:
+    parts = by_centre(np.array([5, 0, 5, 3, 0]), clients=3)
+    assert [part.tolist() for part in parts] == [[1, 4], [3], [0, 2]]
+
+
+def test_fewer_clients_take_centres_in_turn() -> None:
+    parts = by_centre(np.array([0, 1, 2, 3, 4, 5, 0]), clients=4)
+    assert [part.tolist() for part in parts] == [[0, 4, 6], [1, 5], [2], [3]]
+
+
+@pytest.mark.parametrize("clients", [0, 4])
+def test_more_clients_than_centres_are_refused(clients: int) -> None:
+    with pytest.raises(ValueError, match=f"{clients} clients cannot share 3 centres.*take 1 to 3 clients"):
+        by_centre(np.array([0, 1, 5, 5]), clients=clients)
+
+
+def test_divide_by_centre_needs_centres() -> None:
+    configuration = DataConfiguration(partition="centre")
+    centres = np.arange(1437) % 3
+    parts = divide(LABELS, configuration, clients=3, seed=7, centres=centres)
+    assert all((centres[part] == client).all() for client, part in enumerate(parts))
+    with pytest.raises(ValueError, match=r'data\.source "digits" does not say at which centre'):
+        divide(LABELS, configuration, clients=3, seed=7)

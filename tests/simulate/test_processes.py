@@ -294,5 +294,5 @@ def test_the_preload_turns_every_failure_into_an_import_error(monkeypatch: pytes
         raise OSError(f"no {name}")
 
     monkeypatch.setattr("importlib.import_module", fail)
-    with pytest.raises(ImportError, match=r"numpy cannot be imported \(OSError: no numpy\)"):
+    with pytest.raises(ImportError, match=r"sklearn\.datasets cannot be imported \(OSError: no sklearn\.datasets\)"):
         runpy.run_module("tacit.simulate.preload")

@@ -1,0 +1,205 @@
+"""`tacit data`: looks at a data set, and at how a simulation would divide it, before anything is trained.
+
+Everything slow is imported inside the command, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from tacit.models.datasets.samples import Source
+    from tacit.simulate.experiment import Experiment
+
+WRONG_INPUT: Final = 2
+MOST_COLUMNS: Final = 10
+"""Clients that get a column of their own on the screen; the JSON file always has the whole table."""
+UNBOUNDED: Final = 10_000
+"""Columns of text, more than any table has."""
+
+app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
+
+
+@app.callback()
+def data() -> None:
+    """Look at data sets."""
+
+
+@app.command()
+def inspect(
+    experiment: Annotated[
+        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; without one, the defaults.")
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Data set, as data.source of an experiment.")] = None,
+    directory: Annotated[Path | None, typer.Option(help="Where its files are.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    partition: Annotated[str | None, typer.Option(help="How to divide: dirichlet, iid or centre.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the division; that of the experiment, else 0.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
+) -> None:
+    """Show the classes and images of a data set, and the images of every client.
+
+    Nothing is downloaded; every file is checked. Exit status: 0, or 2 for wrong input.
+    """
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+
+    errors = Console(stderr=True, highlight=False)
+    columns = (SpinnerColumn(), *Progress.get_default_columns(), TimeElapsedColumn())
+    given = {
+        "source": source,
+        "directory": None if directory is None else str(directory),
+        "partition": partition,
+        "alpha": alpha,
+    }
+    try:
+        with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
+            chosen = _chosen(experiment, given, clients, seed)
+            figures = _figures(chosen, progress)
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    except (ValueError, OSError) as error:
+        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(WRONG_INPUT) from None
+    _show(figures, Console(highlight=False))
+
+
+def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed: int | None) -> Experiment:
+    """The experiment, with what the command line says instead. Raises ExperimentError."""
+    import msgspec
+
+    from tacit.models.configuration import DataConfiguration
+    from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
+    from tacit.simulate.explain import refusal
+
+    base = load(path) if path is not None else Experiment()
+    section = {**msgspec.to_builtins(base.data), **{key: value for key, value in given.items() if value is not None}}
+    try:
+        chosen = msgspec.structs.replace(base, data=msgspec.convert(section, DataConfiguration))
+    except msgspec.ValidationError as error:
+        raise ExperimentError(f"command line: {refusal(error, section, DataConfiguration)}") from error
+    return with_overrides(chosen, clients=clients, seed=seed, where="command line")
+
+
+def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
+    """What is shown and written: counts only, no image. Raises ValueError or OSError, naming the file."""
+    reading = progress.add_task("importing", total=None)
+    import numpy as np
+
+    from tacit.models.data import read
+    from tacit.models.partition import divide
+
+    progress.update(reading, description=f"reading {experiment.data.source}")
+    source = read(experiment.data)
+    sizes = _sizes(source, progress)
+    seed = experiment.federation.seed or 0
+    labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
+    shares = divide(labels, experiment.data, clients=experiment.federation.clients, seed=seed, centres=centres)
+    return {
+        "source": experiment.data.source,
+        "channels": source.train.images.channels,
+        "train": len(labels),
+        "test": len(source.test.labels),
+        "image_sizes": [
+            {"height": height, "width": width, "images": images}
+            for (height, width), images in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0]))
+        ],
+        "class_names": list(source.class_names),
+        "train_by_class": np.bincount(labels, minlength=classes).tolist(),
+        "test_by_class": np.bincount(source.test.labels, minlength=classes).tolist(),
+        "train_by_centre": None if centres is None else np.bincount(centres).tolist(),
+        "partition": experiment.data.partition,
+        "alpha": experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
+        "seed": seed if experiment.data.partition != "centre" else None,
+        "clients_by_class": [np.bincount(labels[share], minlength=classes).tolist() for share in shares],
+    }
+
+
+def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
+    sizes: Counter[tuple[int, int]] = Counter()
+    for images, what in ((source.train.images, "training"), (source.test.images, "test")):
+        sizes.update(progress.track(images.sizes(), total=len(images), description=f"sizes of {what} images"))
+    return sizes
+
+
+def _show(figures: dict[str, Any], console: Console) -> None:
+    sizes = figures["image_sizes"]
+    largest = max(sizes, key=lambda size: size["height"] * size["width"])
+    smallest = min(sizes, key=lambda size: size["height"] * size["width"])
+    words = _size(sizes[0]) if len(sizes) == 1 else f"{len(sizes)} sizes from {_size(smallest)} to {_size(largest)}"
+    channels = figures["channels"]
+    console.print(
+        f"{figures['source']}: {figures['train']:,} training and {figures['test']:,} test images in "
+        f"{len(figures['class_names'])} classes; {channels} channel{'s' * (channels > 1)}; {words}",
+        markup=False,
+        soft_wrap=True,
+    )
+    if figures["train_by_centre"] is not None:
+        counts = ", ".join(f"{centre}: {count:,}" for centre, count in enumerate(figures["train_by_centre"]))
+        console.print(f"training images by centre: {counts}", soft_wrap=True)
+    division = {"alpha": figures["alpha"], "seed": figures["seed"]}
+    title = ", ".join(
+        [figures["partition"], *(f"{key} {value}" for key, value in division.items() if value is not None)]
+    )
+    if len(figures["clients_by_class"]) <= MOST_COLUMNS:
+        _print_whole(_class_table(figures, figures["clients_by_class"], title), console)
+    else:
+        _print_whole(_class_table(figures, [], "classes"), console)
+        _print_whole(_client_table(figures, title), console)
+
+
+def _class_table(figures: dict[str, Any], clients: Sequence[Sequence[int]], title: str) -> Table:
+    """A row for each class: training images, test images, training images of each client."""
+    headings = ["class", "train", "test", *(f"client-{number + 1}" for number in range(len(clients)))]
+    columns = [figures["train_by_class"], figures["test_by_class"], *clients]
+    table = _table(title, headings)
+    for name, *counts in zip(figures["class_names"], *columns, strict=True):
+        table.add_row(name, *(f"{count:,}" for count in counts))
+    table.add_section()
+    table.add_row("all", *(f"{sum(column):,}" for column in columns))
+    return table
+
+
+def _client_table(figures: dict[str, Any], title: str) -> Table:
+    """A row for each client: its images, its classes, and the one with most images."""
+    table = _table(title, ["client", "images", "classes", "most images of", "share"])
+    for number, counts in enumerate(figures["clients_by_class"]):
+        most = max(counts)
+        name = figures["class_names"][counts.index(most)]
+        present = sum(count > 0 for count in counts)
+        table.add_row(f"client-{number + 1}", f"{sum(counts):,}", str(present), name, f"{most / sum(counts):.0%}")
+    return table
+
+
+def _table(title: str, headings: Sequence[str]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title))
+    for number, heading in enumerate(headings):
+        table.add_column(Text(heading), justify="right" if number else "left", no_wrap=True)
+    return table
+
+
+def _print_whole(table: Table, console: Console) -> None:
+    """Print at full width: a terminal wraps a line that is too long, but a figure is never cut short."""
+    from rich.measure import Measurement
+
+    needed = Measurement.get(console, console.options.update(max_width=UNBOUNDED), table).maximum
+    console.width = max(console.width, needed)
+    console.print(table)
+
+
+def _size(size: dict[str, int]) -> str:
+    return f"{size['height']} x {size['width']}"

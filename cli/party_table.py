@@ -1,0 +1,78 @@
+"""The parties of a run, live: in which phase each is and for how long, its traffic, its last sign of life.
+
+Every process tells each phase that it enters and, once a second, that it is there; the server tells whom it
+waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.table import Table
+
+MOST_ROWS = 24
+"""Rows shown; of more parties, those that have been silent for longest."""
+MOST_NAMES = 4
+"""Names shown of those who are waited for."""
+
+
+@dataclass
+class _Row:
+    phase: str = "starting"
+    since: float = 0.0
+    sent: int = 0
+    received: int = 0
+    heard: float = 0.0
+    waits: tuple[str, ...] = ()
+    waits_since: float = 0.0
+
+
+class PartyTable:
+    """A renderable that is up to date whenever it is drawn. `clock` is in seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._rows: dict[str, _Row] = {}
+
+    def take(self, party: str, event: str, fields: Mapping[str, Any]) -> None:
+        """One event of a party."""
+        now = self._clock()
+        row = self._rows.setdefault(party, _Row(since=now))
+        row.heard = now
+        if event == "phase":
+            row.phase, row.since = fields["next"].lower().replace("_", " "), now
+        elif event == "traffic":
+            row.sent += fields["sent"]
+            row.received += fields["received"]
+        elif event == "waiting":
+            row.waits, row.waits_since = tuple(fields["on"]), now
+        elif event in ("exited", "failed"):
+            row.phase, row.since, row.waits = "ended" if event == "exited" else "failed", now, ()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        now = self._clock()
+        table = Table()
+        for heading in ("party", "phase", "for", "sent", "received", "last heard", "waits for"):
+            table.add_column(heading, justify="left" if heading in ("party", "phase", "waits for") else "right")
+        silent = sorted(self._rows, key=lambda name: self._rows[name].heard)[:MOST_ROWS]
+        for name, row in self._rows.items():
+            if name not in silent:
+                continue
+            waits = ""
+            if row.waits:
+                named = ", ".join(row.waits[:MOST_NAMES]) + (", ..." if len(row.waits) > MOST_NAMES else "")
+                waits = f"{named} ({now - row.waits_since:.0f} s)"
+            table.add_row(
+                name,
+                row.phase,
+                f"{now - row.since:.0f} s",
+                f"{row.sent / 1e6:.1f} MB",
+                f"{row.received / 1e6:.1f} MB",
+                f"{now - row.heard:.0f} s ago",
+                waits,
+            )
+        yield table

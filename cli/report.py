@@ -1,0 +1,33 @@
+"""`tacit report`: make the report of a run again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WRONG_INPUT = 2
+
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` writes it.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; default report.html in the run directory.")] = None,
+) -> None:
+    """Make the report of a run from its event logs: one HTML page that needs nothing else.
+
+    Exit status: 0 the page is written; 2 wrong input.
+    """
+    from tacit.parties.event_log import EventLogError
+    from tacit.simulate.experiment import ExperimentError
+    from tacit.simulate.report import write_report
+    from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
+
+    try:
+        typer.echo(write_report(RunDirectory(directory), out))
+    except (EventLogError, ExperimentError, RunDirectoryError) as error:
+        typer.echo(f"tacit: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(WRONG_INPUT) from None
+    except OSError as error:
+        typer.echo(f"tacit: {error.filename}: {error.strerror}; choose another file with --out", err=True)
+        raise typer.Exit(WRONG_INPUT) from None

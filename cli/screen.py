@@ -1,0 +1,107 @@
+"""What `tacit simulate` shows: a line for everything that matters, the figures at the end, a table while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from tacit.cli.party_table import PartyTable
+from tacit.simulate.run import Plan
+
+
+class Screen:
+    """The run as lines; on a terminal, a table of the parties stands below them."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self._console = console
+        self._plan = plan
+        self._bytes = 0
+        self._table = PartyTable()
+        self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
+
+    def __enter__(self) -> Screen:
+        self._print("starting the processes")
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, party: str, event: str, fields: dict[str, Any]) -> None:
+        """One event of a party."""
+        self._table.take(party, event, fields)
+        total = self._plan.experiment.federation.rounds
+        if event == "traffic":
+            self._bytes += fields["sent"]
+        elif event == "listening":
+            self._print(f"{party} listens at {fields['address']}; run directory {self._plan.run.path}")
+        elif event == "configuration":
+            self._print(
+                f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
+                f"{fields['ring_bits']}-bit ring, threshold {fields['threshold']} of "
+                f"{self._plan.experiment.federation.clients}, {self._plan.experiment.aggregation.mode} mode"
+            )
+        elif event == "round-done":
+            self._print(_round_line(fields, total, self._bytes))
+            self._bytes = 0
+        elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
+            # Who left is dropped from the round too.
+            if event != "dropped" or fields["code"] != "LEFT":
+                details = ", ".join(f"{key} {value}" for key, value in fields.items() if value)
+                self._print(f"  {event}: {details}", style="yellow")
+        elif event == "failed":
+            self._print(f"  {party}: {fields['reason']}", style="red")
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """The figures of the whole run."""
+        self._print(f"{summary['name']}: {summary['ended']}")
+        table = Table()
+        for heading in ("party", "sent", "received", "training", "protocol"):
+            # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
+            table.add_column(heading, justify="left" if heading == "party" else "right", overflow="fold")
+        for name, party in summary["parties"].items():
+            phases = party["phases"]
+            sent = sum(phase["bytes_sent"] for phase in phases.values())
+            received = sum(phase["bytes_received"] for phase in phases.values())
+            training = phases.get("TRAIN", {}).get("seconds", 0.0)
+            protocol = sum(
+                phase["seconds"] for key, phase in phases.items() if key not in ("TRAIN", "ADVERTISE_KEYS", "SESSION")
+            )
+            table.add_row(name, _megabytes(sent), _megabytes(received), f"{training:.1f} s", f"{protocol:.2f} s")
+        self._console.print(table)
+        for entry in summary.get("verified", ()):
+            self._print(
+                f"round {entry['round']}: ring sum exact over {entry['clients']} clients; float sum off by at most "
+                f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
+            )
+        accuracy = summary["final_accuracy"]
+        self._print(
+            f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "
+            f"{summary['wall_seconds']:.1f} s; "
+            f"everything is in {self._plan.run.path}"
+        )
+
+    def _print(self, line: str, style: str = "") -> None:
+        # As it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one.
+        self._console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
+    line = f"round {fields['round']:>3} of {total}  {fields['status']}"
+    if fields["status"] == "completed":
+        line += (
+            f"  accuracy {fields['accuracy']:.3f}  loss {fields['loss']:.3f}  "
+            f"{len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        )
+    else:
+        line += f": {fields['detail']}"
+    clipped = f"  {fields['clipped']:,} coordinates clipped" if fields["clipped"] else ""
+    return f"{line}  {fields['seconds']:.1f} s  {_megabytes(moved)}{clipped}"
+
+
+def _megabytes(count: float) -> str:
+    return f"{count / 1e6:.2f} MB"

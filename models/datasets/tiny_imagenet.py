@@ -1,0 +1,42 @@
+"""Tiny ImageNet (Le and Yang 2015): 200 classes of ImageNet at 64 x 64 pixels.
+
+The folder test carries no labels; as everywhere, the images of val serve as the test.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from tacit.models.datasets.files import lines, require_folder, table
+from tacit.models.datasets.image_folder import samples_by_class
+from tacit.models.datasets.samples import FileImages, Samples, Source
+
+
+def read(directory: Path) -> Source:
+    """Read the classes of wnids.txt, in alphabetical order. Raises FileNotFoundError for what is missing, ValueError
+    for an empty class or an annotation of another class."""
+    base = require_folder(directory / "tiny-imagenet-200", purpose="Tiny ImageNet")
+    names = sorted(lines(base / "wnids.txt", purpose="the identifiers of the classes"))
+    labels = {name: label for label, name in enumerate(names)}
+    annotations = base / "val" / "val_annotations.txt"
+    paths, test_labels = [], []
+    rows = table(
+        annotations,
+        purpose="the classes of the validation images",
+        columns=("image", "class"),
+        delimiter="\t",
+        header=False,
+    )
+    for place, row in rows:
+        if row["class"] not in labels:
+            raise ValueError(f"{place}: class {row['class']!r} is not in wnids.txt")
+        paths.append(base / "val" / "images" / row["image"])
+        test_labels.append(labels[row["class"]])
+    if not paths:
+        raise ValueError(f"{annotations} names no image")
+    training = require_folder(base / "train", purpose="a folder for each class in it")
+    return Source(
+        train=samples_by_class(training, labels),
+        test=Samples(FileImages(tuple(paths)), np.array(test_labels, dtype=np.int64)),
+        class_names=tuple(names),
+    )

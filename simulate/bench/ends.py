@@ -1,0 +1,131 @@
+"""The two ends of a secure sum with a clock around them.
+
+A party's time is that of decoding what it receives, its machine, and encoding what it says; waiting and delivery are
+nobody's. A client's phase runs from the message that opens it to the client's answer; the server's are its states.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+import numpy as np
+
+from tacit.protocol.aggregation_client import AggregationClient
+from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.aggregation_server import AggregationServer
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.codec import Frame
+from tacit.protocol.errors import Code
+from tacit.protocol.link import Link, Traffic
+from tacit.protocol.machine import Output, Send
+from tacit.protocol.messages import Phase
+from tacit.protocol.primitives import SigningKey
+from tacit.secagg.ring import Ring, Words
+
+SERVER: Final = "server"
+Frames = list[Frame]
+
+
+class BenchmarkError(Exception):
+    """The sum was not held; the message says why."""
+
+
+class ClientEnd(Protocol):
+    """A client as the benchmark drives it: frames in, frames out, seconds by phase."""
+
+    seconds: dict[Phase, float]
+    masks: int
+
+    def start(self) -> list[Frames]: ...
+
+    def receive(self, frames: Frames) -> list[Frames]: ...
+
+
+def vector(ring: Ring, length: int, number: int) -> Words:
+    """The vector of a client: uniform ring words, the same whenever it is asked for."""
+    words = np.random.default_rng(number).integers(0, 1 << 32, length, np.uint32).astype(ring.word)
+    ring.reduce_into(words)
+    return words
+
+
+class TimedClient:
+    """A client in this process."""
+
+    def __init__(self, agreement: Agreement, number: int, signing: SigningKey) -> None:
+        self.seconds: dict[Phase, float] = defaultdict(float)
+        self.masks = 0
+        self._name = agreement.cohort[number]
+        self._link = Link(self._name, SERVER, agreement.session, Traffic())
+        self._machine = AggregationClient(
+            agreement,
+            self._name,
+            signing=signing,
+            vector=vector(agreement.ring, agreement.length, number),
+            entropy=os.urandom,
+        )
+
+    def start(self) -> list[Frames]:
+        """Its advert."""
+        began = time.perf_counter()
+        frames = self._frames(self._machine.start(0.0))
+        self.seconds[Phase.ADVERTISE_KEYS] += time.perf_counter() - began
+        return frames
+
+    def receive(self, frames: Frames) -> list[Frames]:
+        """Its answer to a message of the server."""
+        began = time.perf_counter()
+        packet = self._link.packet(frames)
+        answer = self._frames(self._machine.receive(SERVER, packet, 0.0))
+        self.seconds[packet.kind.PHASE] += time.perf_counter() - began
+        self.masks = max(self.masks, self._machine.masks)
+        return answer
+
+    def _frames(self, outputs: Iterable[Output]) -> list[Frames]:
+        frames = []
+        for output in outputs:
+            if isinstance(output, Send):
+                frames.append(self._link.frames(output.message, round=1, payload=output.payload))
+            elif isinstance(output, ClientAborted):
+                raise BenchmarkError(f"{self._name} aborted: {output.detail}")
+        return frames
+
+
+class TimedServer:
+    """The server, timed by state."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        self.seconds: dict[Phase, float] = defaultdict(float)
+        self.traffic = Traffic()
+        self.sent: Counter[str] = Counter()
+        self.received: Counter[str] = Counter()
+        self.summed: Summed | None = None
+        self.machine = AggregationServer(agreement, 0.0)
+        self._links = {name: Link(SERVER, name, agreement.session, self.traffic) for name in agreement.cohort}
+
+    def receive(self, sender: str, frames: Frames) -> list[tuple[str, Frames]]:
+        self.received[sender] += sum(len(frame) for frame in frames)
+        return self._timed(lambda: self.machine.receive(sender, self._links[sender].packet(frames), 0.0))
+
+    def drop(self, name: str) -> list[tuple[str, Frames]]:
+        return self._timed(lambda: self.machine.drop(name, Code.LEFT, "dropped by the benchmark", 0.0))
+
+    def _timed(self, act: Callable[[], list[Output]]) -> list[tuple[str, Frames]]:
+        phase = Phase(self.machine.state.value)
+        began = time.perf_counter()
+        answers = []
+        for output in act():
+            if isinstance(output, Send):
+                frames = self._links[output.to].frames(output.message, round=1, payload=output.payload)
+                answers.append((output.to, frames))
+            elif isinstance(output, Summed):
+                self.summed = output
+            elif isinstance(output, ServerAborted):
+                raise BenchmarkError(f"the server aborted: {output.detail}")
+        self.seconds[phase] += time.perf_counter() - began
+        for name, frames in answers:
+            self.sent[name] += sum(len(frame) for frame in frames)
+        return answers

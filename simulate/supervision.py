@@ -1,0 +1,119 @@
+"""Watching the processes of a run: who is started when, what their ends mean, and when the rest must go.
+
+The clients are started when the server listens. A client that fails is the federation's business and is only shown.
+When the server has ended, the clients get time to notice; whoever is still there then (frozen, say) is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.roles import ABORTED, Role, serve, take_part
+
+SERVER = "server"
+LEAVE_SECONDS = 5.0
+"""How long clients may take to end after the server has said that it is over."""
+STOP_SECONDS = 1.0
+"""How long each step of ending a process may take that had its time before."""
+
+Show = Callable[[str, str, dict[str, Any]], None]
+"""Called with party, event and fields for everything that a party tells."""
+
+
+class SimulationError(Exception):
+    """The run could not be held; the message says who failed and why."""
+
+
+class InputError(SimulationError):
+    """The server cannot start with what it is given (data, model, device); the message says what to change."""
+
+
+class ServerLostError(SimulationError):
+    """The server's process died in the middle of the run."""
+
+
+class Supervisor:
+    """Starts and follows the processes of one run."""
+
+    def __init__(self, processes: Processes, roles: dict[str, Role], show: Show) -> None:
+        self._processes = processes
+        self._roles = roles
+        self._show = show
+        self._last: dict[str, dict[str, Any]] = {}
+        self._address = ""
+        self._ended = ""
+        self._failure: SimulationError | None = None
+        self._clearing: asyncio.Task[None] | None = None
+
+    async def follow(self, *, rounds: int, completed: int) -> str:
+        """Run until everybody has ended; returns how the server says it ended, or raises SimulationError."""
+        await self._processes.start(SERVER, serve, role=self._roles[SERVER], rounds=rounds, completed=completed)
+        try:
+            async for name, message in self._processes.messages():
+                if isinstance(message, Exit):
+                    await self._bury(name, message)
+                elif "event" in message:
+                    await self._relay(name, message.pop("event"), message)
+                else:
+                    self._last[name] = message
+        finally:
+            if self._clearing is not None:
+                self._clearing.cancel()
+        if self._failure is not None:
+            raise self._failure
+        return self._ended
+
+    async def _relay(self, name: str, event: str, fields: dict[str, Any]) -> None:
+        self._show(name, event, fields)
+        if event == "listening":
+            self._address = fields["address"]
+            for client in self._roles:
+                if client != SERVER:
+                    await self._start_client(client)
+
+    async def _start_client(self, name: str) -> None:
+        await self._processes.start(name, take_part, role=self._roles[name], address=self._address)
+
+    async def _bury(self, name: str, exit: Exit) -> None:
+        last = self._last.pop(name, {})
+        reason, failed = _ending(last, exit)
+        if name != SERVER:
+            self._show(name, "failed" if failed else "exited", {"reason": reason})
+            if exit.signal is not None and self._roles[name].faults.restarts(name):
+                self._roles[name] = self._roles[name].after_restart()
+                await self._start_client(name)
+            return
+        if not failed:
+            self._ended = reason
+            self._clear("the server has ended", LEAVE_SECONDS)
+            return
+        if not self._address and "finished" in last:
+            raise InputError(f"{name}: {reason}")
+        kind = ServerLostError if exit.signal is not None else SimulationError
+        self._failure = kind(f"{name}: {reason}")
+        # The clients shall notice by themselves, and say so.
+        grace = self._roles[SERVER].experiment.deadlines.grace
+        self._clear("the server is gone", grace + LEAVE_SECONDS)
+
+    def _clear(self, reason: str, after_seconds: float) -> None:
+        """End, after some time, whoever is still there."""
+
+        async def wait_and_stop() -> None:
+            await asyncio.sleep(after_seconds)
+            await self._processes.stop(reason, grace_seconds=STOP_SECONDS)
+
+        self._clearing = asyncio.ensure_future(wait_and_stop())
+
+
+def _ending(last: dict[str, Any], ended: Exit) -> tuple[str, bool]:
+    """How a process ended, in one sentence, and whether that is a failure."""
+    if "failed" in last:
+        return f"{last['failed']} (details in {os.path.relpath(last['log'])})", True
+    result = last.get("finished")
+    if result is None:
+        return last.get("stopped", f"its process ended unexpectedly: {ended}"), "stopped" not in last
+    return str(result["detail"]), result["status"] not in (0, ABORTED)

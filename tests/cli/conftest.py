@@ -1,0 +1,71 @@
+"""A federation small enough for rounds in fractions of a second, and the command run within this process.
+
+The party processes are real. Their fork server belongs to this process and loads torch once for all runs.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+
+CLASSES = 3
+SMALL = """
+name = "small"
+[federation]
+clients = {clients}
+rounds = {rounds}
+[data]
+source = {source!r}
+partition = "iid"
+[model]
+image_size = 8
+patch_size = 4
+width = 8
+depth = 1
+heads = 2
+[training]
+epochs = 1
+batch_size = 8
+[deadlines]
+grace = 0.5
+{more}
+"""
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An .npz file with 60 + 12 images of 8 x 8 pixels."""
+    generator = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("data") / "images.npz"
+    arrays = {}
+    for part, samples in (("train", 60), ("test", 12)):
+        arrays[f"y_{part}"] = np.arange(samples) % CLASSES
+        noise = generator.integers(0, 60, (samples, 8, 8))
+        arrays[f"x_{part}"] = (noise + 60 * arrays[f"y_{part}"][:, None, None]).astype(np.uint8)
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture(scope="session")
+def write_experiment(images: Path) -> WriteExperiment:
+    """write_experiment(path, clients=, rounds=, more=) writes a small experiment file."""
+
+    def write(path: Path, *, clients: int = 4, rounds: int = 2, more: str = "") -> Path:
+        path.write_text(SMALL.format(clients=clients, rounds=rounds, source=str(images), more=more))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def tacit() -> Invoke:
+    """tacit(*arguments) runs the command; the result has exit_code, stdout and stderr."""
+    return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])

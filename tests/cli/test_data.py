@@ -1,0 +1,150 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import Result
+from PIL import Image
+from typer.testing import CliRunner
+
+from tacit.cli.data import app
+from tacit.models.configuration import DataConfiguration
+from tacit.models.data import load
+from tacit.models.partition import divide
+
+
+def inspect(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["inspect", *map(str, arguments)])
+
+
+def rows(output: str) -> list[list[str]]:
+    """The cells of the tables on the screen, without their headings."""
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in output.splitlines() if "│" in line]
+
+
+@pytest.fixture
+def isic(tmp_path: Path) -> Path:
+    """Fed-ISIC2019 with 24 training images of two sizes in three centres, and two test images."""
+    folder = tmp_path / "ISIC_2019_Training_Input_preprocessed"
+    folder.mkdir()
+    lines = ["image,target,center,fold,fold2"]
+    for number in range(26):
+        fold, height = ("train" if number < 24 else "test"), 8 + number % 2
+        Image.fromarray(np.zeros((height, 10, 3), dtype=np.uint8)).save(folder / f"i{number}.jpg")
+        lines.append(f"i{number},{number % 8},{number % 3},{fold},{fold}_{number % 3}")
+    (tmp_path / "train_test_split").write_text("\n".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_without_arguments_it_shows_what_the_default_simulation_uses(tmp_path: Path) -> None:
+    result = inspect("--json", tmp_path / "figures.json")
+    assert result.exit_code == 0
+    assert result.stderr == ""
+    assert "digits: 1,437 training and 360 test images in 10 classes; 1 channel; 8 x 8\n" in result.stdout
+    assert "dirichlet, alpha 1.0, seed 0" in result.stdout
+
+    labels = load(DataConfiguration(), image_size=8).y_train.numpy()
+    shares = divide(labels, DataConfiguration(), clients=5, seed=0)
+    counts = [np.bincount(labels[share], minlength=10).tolist() for share in shares]
+    figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert figures["clients_by_class"] == counts
+    assert figures["train_by_class"] == np.bincount(labels).tolist()
+    shown = rows(result.stdout)
+    assert [[int(cell) for cell in row[3:]] for row in shown[:10]] == np.transpose(counts).tolist()
+    assert shown[10] == ["all", "1,437", "360", *(f"{sum(count):,}" for count in counts)]
+
+
+def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
+    source = ("--source", "fed-isic2019", "--directory", isic)
+    result = inspect(*source, "--partition", "centre", "--clients", "3", "--json", tmp_path / "figures.json")
+    assert result.exit_code == 0
+    figures: dict[str, Any] = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert figures == {
+        "source": "fed-isic2019",
+        "channels": 3,
+        "train": 24,
+        "test": 2,
+        "image_sizes": [{"height": 8, "width": 10, "images": 13}, {"height": 9, "width": 10, "images": 13}],
+        "class_names": ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"],
+        "train_by_class": [3] * 8,
+        "test_by_class": [1, 1, 0, 0, 0, 0, 0, 0],
+        "train_by_centre": [8, 8, 8],
+        "partition": "centre",
+        "alpha": None,
+        "seed": None,
+        "clients_by_class": [[1] * 8] * 3,
+    }
+    assert "3 channels; 2 sizes from 8 x 10 to 9 x 10\n" in result.stdout
+    assert "training images by centre: 0: 8, 1: 8, 2: 8\n" in result.stdout
+
+
+def test_the_command_line_overrides_the_experiment(tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text('[federation]\nclients = 3\nseed = 7\n[data]\npartition = "iid"\n', encoding="utf-8")
+    figures = tmp_path / "figures.json"
+
+    def read(*arguments: str) -> dict[str, Any]:
+        assert inspect(experiment, *arguments, "--json", figures).exit_code == 0
+        read: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
+        return read
+
+    plain = read()
+    assert (plain["partition"], plain["seed"], plain["alpha"], len(plain["clients_by_class"])) == ("iid", 7, None, 3)
+    changed = read("--partition", "dirichlet", "--alpha", "5", "--clients", "4", "--seed", "8")
+    assert (changed["partition"], changed["seed"], changed["alpha"]) == ("dirichlet", 8, 5.0)
+    assert len(changed["clients_by_class"]) == 4
+    archive = tmp_path / "images.npz"
+    images, labels = np.zeros((6, 4, 4), dtype=np.uint8), np.zeros(6, dtype=np.int64)
+    np.savez(archive, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    assert read("--source", str(archive))["train"] == 6
+
+
+def test_many_clients_have_a_row_each_and_no_figure_is_cut(tmp_path: Path) -> None:
+    result = inspect("--clients", "11", "--json", tmp_path / "figures.json")
+    figures = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    shown = [row for row in rows(result.stdout) if row[0].startswith("client-")]
+    assert [row[0] for row in shown] == [f"client-{number}" for number in range(1, 12)]
+    for row, counts in zip(shown, figures["clients_by_class"], strict=True):
+        most = max(range(10), key=counts.__getitem__)
+        share = f"{counts[most] / sum(counts):.0%}"
+        assert row[1:] == [f"{sum(counts)}", f"{np.count_nonzero(counts)}", str(most), share]
+    assert "…" not in inspect("--clients", "10").stdout
+
+
+MISTAKES = [
+    (["--source", "cifar10"], 'command line: data.source "cifar10" needs data.directory'),
+    (["--source", "mnist"], 'command line: data.source "mnist" is unknown'),
+    (["--source", "gtsrb", "--directory", "/nowhere"], "/nowhere is no folder; expected data.directory with gtsrb"),
+    (["--source", "absent.npz"], "'absent.npz' is no file"),
+    (["--partition", "shards"], 'command line: partition = "shards": expected'),
+    (["--alpha", "0"], "command line: alpha = 0.0: expected a number above 0"),
+    (["--clients", "1"], "command line: federation.clients = 1: expected an integer from 2"),
+    (["--partition", "centre"], 'data.source "digits" does not say at which centre'),
+    (["absent.toml"], "absent.toml: cannot be read"),
+    (["--json", "/nowhere/figures.json"], "No such file or directory: '/nowhere/figures.json'"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(case[0]) for case in MISTAKES])
+def test_a_mistake_is_one_line_and_status_2(arguments: list[str], message: str) -> None:
+    result = inspect(*arguments)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert message in result.stderr
+    assert result.stderr.startswith("tacit: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_an_unreadable_image_is_named(isic: Path) -> None:
+    (isic / "ISIC_2019_Training_Input_preprocessed" / "i3.jpg").write_bytes(b"")
+    result = inspect("--source", "fed-isic2019", "--directory", isic)
+    assert result.exit_code == 2
+    assert "i3.jpg is not a readable image" in result.stderr
+
+
+def test_help_imports_nothing_slow() -> None:
+    code = "import sys, tacit.cli.data; sys.exit(bool({'torch', 'numpy', 'PIL', 'msgspec'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)

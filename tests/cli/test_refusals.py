@@ -1,0 +1,163 @@
+"""Every wrong input is one line on standard error, without a traceback, with the documented exit status."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.simulate.experiment import Experiment, parse
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+
+
+def complaint(result: Result, status: int = 2) -> str:
+    """The one line that a refused command says."""
+    assert result.exit_code == status, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tacit: ")
+    assert "Traceback" not in result.output
+    return line.removeprefix("tacit: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[federation]\nclient = 3", "federation.client = 3: there is no such key; did you mean federation.clients?"),
+        ('[federation]\nrounds = "ten"', 'federation.rounds = "ten": expected an integer from 1 to 100000'),
+        ("[aggregation]\nclip = 2.0", "aggregation.clip = 2.0: policy.largest_clip accepts at most 1.0"),
+        ("rounds", "is not TOML"),
+        ("\xff", "is not UTF-8 text"),
+    ],
+    ids=["unknown key", "wrong type", "contradiction", "no TOML", "no UTF-8"],
+)
+def test_a_bad_experiment_file(tacit: Invoke, tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text, encoding="latin-1")
+    line = complaint(tacit("simulate", file, "--out", tmp_path / "run"))
+    assert line.startswith(f"{file}: {expected}")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_experiment_file(tacit: Invoke, tmp_path: Path) -> None:
+    line = complaint(tacit("simulate", tmp_path / "none.toml"))
+    assert line == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--clients", 1], "command line: federation.clients = 1: expected an integer from 2 to 1000"),
+        (["--clients", 2], "command line: federation.clients = 2: policy.smallest_cohort asks for at least 3 clients"),
+        (["--rounds", 0], "command line: federation.rounds = 0: expected an integer from 1 to 100000"),
+        (["--seed", -1], "command line: federation.seed = -1: expected an integer from 0 to 9223372036854775807, or"),
+        (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
+        (["--json", "/nowhere/s.json"], "--json /nowhere/s.json: there is no directory /nowhere; make it first"),
+    ],
+)
+def test_a_bad_option(tacit: Invoke, tmp_path: Path, arguments: list[object], expected: str) -> None:
+    line = complaint(tacit("simulate", *arguments, "--out", tmp_path / "run"))
+    assert line.startswith(expected)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--rounds", "many"], ["--colour"], ["one.toml", "two.toml"]])
+def test_arguments_that_are_none(tacit: Invoke, arguments: list[str]) -> None:
+    result = tacit("simulate", *arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_an_output_directory_in_use(tacit: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").touch()
+    (tmp_path / "file").touch()
+    for name in ("run", "file"):
+        path = tmp_path / name
+        line = complaint(tacit("simulate", "--out", path))
+        assert line.startswith(f"{path} exists already: choose another directory with --out, or continue that run")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_an_output_directory_that_cannot_be_made(tacit: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line = complaint(tacit("simulate", "--out", tmp_path / "file" / "run"))
+    assert line == f"{tmp_path}/file/run cannot be made: Not a directory; choose another with --out"
+
+
+def test_resuming_what_is_no_run(tacit: Invoke, tmp_path: Path) -> None:
+    line = complaint(tacit("simulate", "--resume", tmp_path))
+    assert line == f"{tmp_path} is no run directory that can be resumed: experiment.toml is missing"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--seed", 1], "--seed"),
+        (["--clients", 5], "--clients"),
+        (["--out", "other"], "--out"),
+        (["digits.toml", "--seed", 0], "an experiment file, --seed"),
+    ],
+)
+def test_resuming_with_other_settings(tacit: Invoke, tmp_path: Path, arguments: list[object], named: str) -> None:
+    line = complaint(tacit("simulate", "--resume", tmp_path, *arguments))
+    assert line == f"--resume continues a run as it is: leave out {named}"
+
+
+@pytest.mark.parametrize("content", [b"", b"not safetensors", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
+def test_resuming_a_damaged_run(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, content: bytes
+) -> None:
+    write_experiment(tmp_path / "experiment.toml")
+    (tmp_path / "model.safetensors").write_bytes(content)
+    line = complaint(tacit("simulate", "--resume", tmp_path))
+    assert line.startswith(f"{tmp_path}/model.safetensors is no model of a run (")
+    assert line.endswith("): restore it, or start anew")
+
+
+def test_data_that_is_not_there(tacit: Invoke, tmp_path: Path) -> None:
+    """Found by the server's process. The directory is free for the next attempt."""
+    file = tmp_path / "small.toml"
+    file.write_text('[data]\nsource = "none.npz"')
+    line = complaint(tacit("simulate", file, "--out", tmp_path / "run"))
+    assert line.startswith("server: data.source 'none.npz' is no file; give the path of ")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_cuda_where_there_is_none(tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment) -> None:
+    file = write_experiment(tmp_path / "small.toml")
+    line = complaint(tacit("simulate", file, "--device", "cuda", "--out", tmp_path / "run"))
+    assert line == "server: no CUDA device here; use --device cpu"
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_printed_configuration_is_the_default(tacit: Invoke) -> None:
+    result = tacit("config")
+    assert result.exit_code == 0
+    assert parse(result.stdout, "config") == Experiment()
+
+
+def test_the_version(tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.cli.main.version", {"tacit": "1.2.3"}.__getitem__)
+    assert tacit("--version").stdout == "tacit 1.2.3\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--help"], ["config"], []])
+def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
+    """Help must answer at once; the file it would need most is torch, which takes seconds."""
+    slow = {"torch", "timm", "sklearn", "crypten"} | (set() if arguments == ["config"] else {"numpy", "zmq"})
+    program = (
+        "import atexit, sys\n"
+        f"atexit.register(lambda: print('loaded', sorted({slow!r} & sys.modules.keys()), file=sys.stderr))\n"
+        "from tacit.cli.main import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if arguments else 2)
+    assert done.stderr.splitlines()[-1] == "loaded []"
+    assert done.stdout or not arguments

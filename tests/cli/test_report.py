@@ -1,0 +1,68 @@
+"""`tacit report`: one page for a run, one line for anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tacit.cli.report import report
+from tacit.simulate.experiment import Experiment
+from tacit.simulate.reference import experiment_toml
+from tacit.simulate.run_directory import RunDirectory
+
+app = typer.Typer()
+app.command()(report)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A run in which nothing happened yet."""
+    made = RunDirectory.create(tmp_path / "run")
+    made.experiment.write_text(experiment_toml(Experiment()))
+    return made
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_it_writes_the_page_and_says_where(run: RunDirectory) -> None:
+    done = invoke(run.path)
+    assert (done.exit_code, done.stdout.strip()) == (0, str(run.path / "report.html"))
+    assert (run.path / "report.html").read_text().startswith("<!doctype html>")
+
+
+def test_it_writes_to_another_file(run: RunDirectory, tmp_path: Path) -> None:
+    assert invoke(run.path, "--out", tmp_path / "page.html").exit_code == 0
+    assert (tmp_path / "page.html").is_file()
+    assert not (run.path / "report.html").exists()
+
+
+def refused(*arguments: object) -> str:
+    done = invoke(*arguments)
+    assert (done.exit_code, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path / "none") == f"tacit: {tmp_path}/none is no run directory: experiment.toml is missing"
+
+
+def test_a_broken_experiment_is_refused(run: RunDirectory) -> None:
+    run.experiment.write_text("nonsense")
+    assert refused(run.path).startswith(f"tacit: {run.experiment}: is not TOML")
+
+
+def test_a_broken_log_is_refused(run: RunDirectory) -> None:
+    run.events("server").write_text("nonsense\n")
+    assert refused(run.path).startswith(f"tacit: {run.events('server')}:1: not a JSON line")
+
+
+def test_a_file_that_cannot_be_written_is_refused(run: RunDirectory, tmp_path: Path) -> None:
+    out = tmp_path / "missing" / "page.html"
+    assert refused(run.path, "--out", out) == f"tacit: {out}: No such file or directory; choose another file with --out"

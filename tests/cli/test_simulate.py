@@ -1,0 +1,325 @@
+"""`tacit simulate` with real party processes: figures, determinism, resumption, and the ways in which a run can end."""
+
+import contextlib
+import json
+import multiprocessing
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tacit.cli import simulation
+from tacit.simulate.experiment import load
+from tacit.simulate.summary import ROUND_KEYS
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+Show = Callable[[str, str, dict[str, Any]], None]
+
+PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
+CLIENTS = [f"client-{number}" for number in range(1, 5)]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was held by the command."""
+
+    result: Result
+    directory: Path
+
+    @property
+    def model(self) -> bytes:
+        return (self.directory / "model.safetensors").read_bytes()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
+        return summary
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory, write_experiment: WriteExperiment) -> Path:
+    return write_experiment(tmp_path_factory.mktemp("small") / "small.toml")
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Path) -> Run:
+    """Three rounds with seed 7, verified. Tests only read it."""
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    copy = directory.parent / "copy.json"
+    options = ["--rounds", 3, "--seed", 7, "--verify", "--json", copy, "--out", directory]
+    return Run(tacit("simulate", small, *options), directory)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Show], None]:
+    """watch(show) has show(party, event, fields) called for everything that a party tells."""
+
+    def watch(look: Show) -> None:
+        show = simulation.Screen.show
+
+        def watched(screen: simulation.Screen, party: str, event: str, fields: dict[str, Any]) -> None:
+            look(party, event, fields)
+            show(screen, party, event, fields)
+
+        monkeypatch.setattr(simulation.Screen, "show", watched)
+
+    return watch
+
+
+def kill(name: str) -> None:
+    (process,) = (process for process in multiprocessing.active_children() if process.name == name)
+    process.kill()
+
+
+def test_a_run_that_is_held_in_full(finished: Run) -> None:
+    result = finished.result
+    assert (result.exit_code, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "starting the processes"
+    rounds = [line for line in lines if line.startswith("round   ")]
+    assert [line.split("  ")[:3] for line in rounds] == [["round", f" {n} of 3", "completed"] for n in (1, 2, 3)]
+    assert all("4 of 4 clients" in line for line in rounds)
+    assert sum("ring sum exact over 4 clients" in line for line in lines) == 3
+    assert lines[-1].endswith(f"everything is in {finished.directory}")
+    assert not set(result.stdout) & {"\x1b", "\r", "\b"}
+
+
+def test_the_summary_has_what_it_promises(finished: Run) -> None:
+    summary = finished.summary
+    assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
+    assert set(summary) == {
+        *("name", "final_accuracy", "final_loss", "wall_seconds", "rounds", "parties", "aggregation"),
+        *("configuration", "ended", "verified"),
+    }
+    assert summary["name"] == "small"
+    assert summary["ended"] == "all rounds are held"
+    assert summary["configuration"]["federation"] == {"clients": 4, "rounds": 3, "seed": 7}
+    assert summary["aggregation"]["threshold"] == 3
+    assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
+    for entry in summary["rounds"]:
+        assert set(entry) == {*ROUND_KEYS, "bytes_sent"}
+        assert (entry["status"], entry["code"], entry["dropped"], entry["samples"]) == ("completed", None, [], 60)
+        assert entry["survivors"] == entry["cohort"] == CLIENTS
+        assert set(entry["bytes_sent"]) == {"server", *CLIENTS}
+        assert all(sent > summary["aggregation"]["vector_bytes"] for sent in entry["bytes_sent"].values())
+        assert 0.0 <= entry["accuracy"] <= 1.0
+        assert 0.0 <= entry["train_accuracy"] <= 1.0
+    assert summary["final_accuracy"] == summary["rounds"][-1]["accuracy"]
+    assert summary["final_loss"] == summary["rounds"][-1]["loss"]
+    parties = summary["parties"]
+    assert {name: party["role"] for name, party in parties.items()} == {
+        "server": "server",
+        **dict.fromkeys(CLIENTS, "client"),
+    }
+    for party in parties.values():
+        assert {"TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK"} <= set(
+            party["phases"]
+        )
+        for phase in party["phases"].values():
+            assert set(phase) == {"seconds", "bytes_sent", "bytes_received"}
+
+    def moved(name: str, direction: str) -> int:
+        return int(sum(phase[direction] for phase in parties[name]["phases"].values()))
+
+    # What the clients sent is what the server received, and the other way round.
+    assert moved("server", "bytes_received") == sum(moved(name, "bytes_sent") for name in CLIENTS)
+    assert moved("server", "bytes_sent") == sum(moved(name, "bytes_received") for name in CLIENTS)
+    assert [entry["round"] for entry in summary["verified"]] == [1, 2, 3]
+    for entry in summary["verified"]:
+        assert entry["clients"] == 4
+        assert 0.0 < entry["largest_error"] <= entry["bound"]
+
+
+def test_no_party_left_a_traceback_or_a_secret(finished: Run) -> None:
+    assert {path.name: path.read_text() for path in (finished.directory / "logs").iterdir()} == {
+        f"{name}.log": "" for name in ("server", *CLIENTS)
+    }
+
+
+def test_the_same_seed_gives_the_same_model_whether_resumed_or_not(
+    tacit: Invoke, tmp_path: Path, small: Path, finished: Run
+) -> None:
+    first = Run(tacit("simulate", small, "--seed", 7, "--out", tmp_path / "run"), tmp_path / "run")
+    assert first.result.exit_code == 0
+    assert first.model != finished.model, "one round is missing yet"
+    again = tacit("simulate", "--resume", first.directory)
+    assert again.exit_code == 2
+    assert again.stderr == f"tacit: {first.directory} has 2 rounds already: ask for more with --rounds 3 or above\n"
+    result = tacit("simulate", "--resume", first.directory, "--rounds", 3)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert first.model == finished.model
+    assert [entry["round"] for entry in first.summary["rounds"]] == [1, 2, 3]
+    figures = ("round", "accuracy", "loss", "train_accuracy", "train_loss", "samples", "clipped", "survivors")
+    for ours, theirs in zip(first.summary["rounds"], finished.summary["rounds"], strict=True):
+        assert [ours[key] for key in figures] == [theirs[key] for key in figures]
+    assert load(first.directory / "experiment.toml").federation.rounds == 3
+
+
+def test_another_seed_gives_another_model_and_every_scheme_is_verified(
+    tacit: Invoke, tmp_path: Path, finished: Run, write_experiment: WriteExperiment
+) -> None:
+    """Seed 8, but for the scheme; and, with its seed, gradients in semi-honest mode."""
+    file = write_experiment(tmp_path / "small.toml", rounds=3)
+    other = Run(tacit("simulate", file, "--seed", 8, "--out", tmp_path / "other"), tmp_path / "other")
+    assert other.result.exit_code == 0
+    assert other.model != finished.model
+    more = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"'
+    file = write_experiment(tmp_path / "gradients.toml", more=more)
+    file.write_text(file.read_text().replace("[training]", '[training]\nalgorithm = "fedsgd"\nlearning_rate = 0.1'))
+    gradients = Run(tacit("simulate", file, "--verify", "--out", tmp_path / "run"), tmp_path / "run")
+    assert gradients.result.exit_code == 0, gradients.result.output
+    assert [entry["clients"] for entry in gradients.summary["verified"]] == [4, 4]
+    assert gradients.summary["rounds"][0]["samples"] == 60
+
+
+def test_a_killed_client_is_dropped_and_the_round_is_completed(
+    tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
+) -> None:
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if (party, event) == ("server", "round") and fields["round"] == 1:
+            kill("client-3")
+
+    watch(look)
+    run = Run(tacit("simulate", small, "--verify", "--out", tmp_path / "run"), tmp_path / "run")
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    assert "client-3: its process ended unexpectedly: killed by SIGKILL" in run.result.stdout
+    assert "left: member client-3, detail its link was lost for 0.5 s" in run.result.stdout
+    first, second = run.summary["rounds"]
+    assert first["status"] == second["status"] == "completed"
+    assert [gone["party"] for gone in first["dropped"]] == ["client-3"]
+    assert "client-3" in first["cohort"]
+    assert second["cohort"] == second["survivors"] == ["client-1", "client-2", "client-4"]
+    assert [entry["clients"] for entry in run.summary["verified"]] == [len(first["survivors"]), 3]
+
+
+def test_a_killed_server_ends_the_run(
+    tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
+) -> None:
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if (party, event) == ("server", "round"):
+            kill("server")
+
+    watch(look)
+    result = tacit("simulate", small, "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert result.stderr == "tacit: server: its process ended unexpectedly: killed by SIGKILL\n"
+    assert multiprocessing.active_children() == []
+
+
+def test_a_termination_is_an_interruption_too(
+    tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
+) -> None:
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if (party, event) == ("server", "round"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    watch(look)
+    result = tacit("simulate", small, "--out", tmp_path / "run")
+    assert result.exit_code == 130
+    assert result.stderr.startswith("tacit: interrupted; finished rounds are kept: tacit simulate --resume ")
+    assert multiprocessing.active_children() == []
+
+
+def test_a_run_with_an_aborted_round_has_its_own_status(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    """Clients with more samples than the largest weight give up, each with the reason."""
+    file = write_experiment(tmp_path / "small.toml", more="[aggregation]\nmax_weight = 14")
+    run = Run(tacit("simulate", file, "--out", tmp_path / "run"), tmp_path / "run")
+    assert (run.result.exit_code, run.result.stderr) == (3, "")
+    (aborted,) = run.summary["rounds"]
+    assert (aborted["status"], aborted["code"], aborted["survivors"]) == ("aborted", "THRESHOLD", [])
+    assert "this client has 15 samples and aggregation.max_weight is 14: raise it" in run.result.stdout
+    assert "round   1 of 2  aborted: " in run.result.stdout
+    assert "a round takes at least 3" in run.summary["ended"]
+    assert run.summary["ended"] in run.result.stdout
+
+
+def test_a_defect_in_a_party_is_one_line_and_a_traceback_in_its_log(
+    tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
+) -> None:
+    """The server finds its event log replaced by a directory: an error that no check foresees."""
+    run = Run(tacit("simulate", small, "--rounds", 1, "--out", tmp_path / "run"), tmp_path / "run")
+    (run.directory / "events" / "server.jsonl").unlink()
+    (run.directory / "events" / "server.jsonl").mkdir()
+    result = tacit("simulate", "--resume", run.directory, "--rounds", 2)
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"tacit: server: {run.directory}/events/server.jsonl: cannot be opened: Is a directory; choose another place\n"
+    )
+    assert run.model, "an earlier run is never removed"
+
+
+@contextlib.contextmanager
+def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """`tacit` as a program in a session of its own, as a terminal starts it; nothing of it is left behind."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from tacit.cli.main import main; main()", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+
+
+def members_of_session(session: int) -> list[int]:
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(ProcessLookupError):
+                if os.getsid(int(entry.name)) == session:
+                    members.append(int(entry.name))
+    return members
+
+
+def test_ctrl_c_leaves_no_process_and_the_run_goes_on_as_if_it_had_not_been(
+    tacit: Invoke, tmp_path: Path, small: Path
+) -> None:
+    run = tmp_path / "interrupted"
+    with command("simulate", small, "--rounds", 1000, "--seed", 7, "--out", run) as process:
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("round   1 of 1000  completed"):
+            assert line, process.communicate()
+        members = members_of_session(process.pid)
+        assert len(members) == 1 + 1 + 1 + 5  # supervisor, resource tracker, fork server, parties
+        descriptors = [os.pidfd_open(member) for member in members]
+        os.killpg(process.pid, signal.SIGINT)
+        _, complaint = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 130
+        assert complaint == f"tacit: interrupted; finished rounds are kept: tacit simulate --resume {run}\n"
+        for descriptor in descriptors:
+            assert select.select([descriptor], [], [], PATIENCE)[0], "a process outlived the command"
+            os.close(descriptor)
+    assert [path.read_text() for path in (run / "logs").iterdir()] == [""] * 5
+    asked = int(tacit("simulate", "--resume", run, "--rounds", 1).stderr.split("--rounds ")[1].split()[0])
+    resumed = tacit("simulate", "--resume", run, "--rounds", asked + 1)
+    assert resumed.exit_code == 0, resumed.output
+    whole = tmp_path / "whole"
+    assert tacit("simulate", small, "--rounds", asked + 1, "--seed", 7, "--out", whole).exit_code == 0
+    assert Run(resumed, run).model == Run(resumed, whole).model
+
+
+def test_ctrl_c_before_the_first_round_leaves_nothing(tmp_path: Path, small: Path) -> None:
+    with command("simulate", small, "--out", tmp_path / "run") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "starting the processes\n"
+        os.killpg(process.pid, signal.SIGINT)
+        _, complaint = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert complaint == "tacit: interrupted before the first round; nothing is kept\n"
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,69 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tacit.models.datasets import fed_isic
+
+COLUMNS = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2\n"
+
+
+def row(image: str, *, target: object = 0, centre: object = 0, fold: str = "train") -> str:
+    return f"{image},0,0,0,0,0,0,0,0,0,{target},{centre},{fold},{fold}_{centre}\n"
+
+
+TRAIN = [row(f"ISIC_{label:07d}", target=label, centre=label % 6) for label in range(8)]
+TEST = [row("ISIC_0000100_downsampled", target=3, centre=5, fold="test"), row("ISIC_0000101", target=1, fold="test")]
+
+
+@pytest.fixture
+def root(tmp_path: Path, picture: Callable[..., None]) -> Path:
+    """A training image in each of the eight classes, in six centres; two test images."""
+    for line in TRAIN + TEST:
+        path = tmp_path / "ISIC_2019_Training_Input_preprocessed" / f"{line.split(',')[0]}.jpg"
+        picture(path, height=16, width=20)
+    (tmp_path / "train_test_split").write_text(COLUMNS + "".join(TEST[:1] + TRAIN + TEST[1:]), encoding="utf-8")
+    return tmp_path
+
+
+def test_images_labels_and_centres(root: Path) -> None:
+    source = fed_isic.read(root)
+    assert source.class_names == ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
+    assert source.train.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert source.test.labels.tolist() == [3, 1]
+    assert source.train.centres is not None
+    assert source.train.centres.tolist() == [0, 1, 2, 3, 4, 5, 0, 1]
+    assert source.test.centres is not None
+    assert source.test.centres.tolist() == [5, 0]
+    assert list(source.train.images.sizes()) == [(16, 20)] * 8
+    assert list(source.test.images.sizes()) == [(16, 20)] * 2
+
+
+@pytest.mark.parametrize("name", ["ISIC_2019_Training_Input_preprocessed", "train_test_split"])
+def test_what_is_missing_is_named(root: Path, name: str) -> None:
+    (root / name).rename(root / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=f"{name} is no f"):
+        fed_isic.read(root)
+
+
+REFUSED = [
+    ([*TRAIN, *TEST, row("x", target=8)], "line 12: target is '8', expected 0 to 7"),
+    ([*TRAIN, *TEST, row("x", target="NV")], "line 12: target is 'NV', expected 0 to 7"),
+    ([*TRAIN, *TEST, row("x", centre=6)], "line 12: center is '6', expected 0 to 5"),
+    ([*TRAIN, *TEST, row("x", fold="val")], "line 12: fold is 'val', expected 'train' or 'test'"),
+    ([*TRAIN[:2], *TRAIN[3:], *TEST], "no image in fold 'train' of class BCC"),
+    (TRAIN, "no image in fold 'test'"),
+]
+
+
+@pytest.mark.parametrize(("lines", "message"), REFUSED, ids=range(len(REFUSED)))
+def test_bad_tables_are_refused(root: Path, lines: list[str], message: str) -> None:
+    (root / "train_test_split").write_text(COLUMNS + "".join(lines), encoding="utf-8")
+    with pytest.raises(ValueError, match=f"train_test_split.*{message}"):
+        fed_isic.read(root)
+
+
+def test_a_missing_column_is_named(root: Path) -> None:
+    (root / "train_test_split").write_text("image,target,fold\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="train_test_split has no column center"):
+        fed_isic.read(root)

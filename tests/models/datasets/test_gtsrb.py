@@ -1,0 +1,83 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torchvision.datasets import GTSRB
+
+from tacit.models.datasets import gtsrb
+
+HEADER = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId\n"
+
+
+@pytest.fixture
+def root(tmp_path: Path, picture: Callable[..., None]) -> Path:
+    """One training image in each of 43 classes, with two in class 7, and three test images."""
+    base = tmp_path / "gtsrb"
+    for label in range(43):
+        folder = base / "GTSRB" / "Training" / f"{label:05d}"
+        for number in range(2 if label == 7 else 1):
+            picture(folder / f"00000_{number:05d}.ppm")
+        (folder / f"GT-{label:05d}.csv").write_text(HEADER, encoding="utf-8")
+    lines = []
+    for number, label in enumerate((16, 1, 42)):
+        picture(base / "GTSRB" / "Final_Test" / "Images" / f"{number:05d}.ppm")
+        lines.append(f"{number:05d}.ppm;8;8;1;1;6;6;{label}\n")
+    (base / "GT-final_test.csv").write_text(HEADER + "".join(lines), encoding="utf-8")
+    return tmp_path
+
+
+def test_images_and_labels_are_those_of_torchvision(root: Path) -> None:
+    source = gtsrb.read(root)
+    assert source.class_names[:2] == ("00000", "00001")
+    assert len(source.class_names) == 43
+    for samples, split, count in ((source.train, "train", 44), (source.test, "test", 3)):
+        reference = list(GTSRB(str(root), split=split))
+        assert len(reference) == count
+        assert samples.labels.tolist() == [label for _, label in reference]
+        pixels = samples.images.pixels(np.arange(count), size=8)
+        assert np.array_equal(pixels, np.stack([np.asarray(image) for image, _ in reference]))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("gtsrb", "gtsrb is no folder; expected GTSRB in the folders"),
+        ("gtsrb/GTSRB/Training", "Training is no folder"),
+        ("gtsrb/GTSRB/Final_Test/Images", "Images is no folder; expected the test images"),
+        ("gtsrb/GT-final_test.csv", r"GT-final_test\.csv is no file"),
+    ],
+)
+def test_what_is_missing_is_named(root: Path, path: str, message: str) -> None:
+    (root / path).rename(root / "elsewhere")
+    with pytest.raises(FileNotFoundError, match=message):
+        gtsrb.read(root)
+
+
+@pytest.mark.parametrize("label", [0, 42])
+def test_an_empty_class_is_named(root: Path, label: int) -> None:
+    (root / f"gtsrb/GTSRB/Training/{label:05d}/00000_00000.ppm").unlink()
+    with pytest.raises(ValueError, match=rf"Training: no image of class {label:05d} \(\.ppm\)"):
+        gtsrb.read(root)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (HEADER + "00000.ppm;8;8;1;1;6;6;43\n", r"csv line 2: ClassId is '43', expected 0 to 42"),
+        (HEADER + "00000.ppm;8;8;1;1;6;6;stop\n", r"csv line 2: ClassId is 'stop'"),
+        (HEADER, "names no test image"),
+        (HEADER.replace(";ClassId", ""), "has no column ClassId"),
+    ],
+)
+def test_bad_tables_are_refused(root: Path, content: str, message: str) -> None:
+    (root / "gtsrb" / "GT-final_test.csv").write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=message):
+        gtsrb.read(root)
+
+
+def test_a_test_image_that_is_not_there_is_named(root: Path) -> None:
+    (root / "gtsrb/GTSRB/Final_Test/Images/00001.ppm").unlink()
+    images = gtsrb.read(root).test.images
+    with pytest.raises(ValueError, match=r"Images/00001\.ppm is not a readable image"):
+        list(images.sizes())

@@ -1,0 +1,97 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.models.datasets import npz
+
+
+@pytest.fixture
+def arrays() -> dict[str, Any]:
+    """Seven training and three test images of 4 x 6 pixels and two channels, in three classes."""
+    generator = np.random.default_rng(1)
+    return {
+        "x_train": generator.integers(0, 256, (7, 4, 6, 2), dtype=np.uint8),
+        "y_train": np.array([0, 1, 2, 0, 1, 2, 0], dtype=np.uint8),
+        "x_test": generator.integers(0, 256, (3, 4, 6, 2), dtype=np.uint8),
+        "y_test": np.array([2, 1, 0], dtype=np.int32),
+    }
+
+
+def write(folder: Path, arrays: dict[str, Any]) -> Path:
+    path = folder / "images.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def test_arrays_are_kept_as_they_are(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    source = npz.read(write(tmp_path, arrays))
+    for samples, part in ((source.train, "train"), (source.test, "test")):
+        count = len(arrays[f"x_{part}"])
+        assert np.array_equal(samples.images.pixels(np.arange(count), size=99), arrays[f"x_{part}"])
+        assert np.array_equal(samples.labels, arrays[f"y_{part}"])
+        assert samples.labels.dtype == np.int64
+        assert samples.centres is None
+        assert list(samples.images.sizes()) == [(4, 6)] * count
+    assert source.class_names == ("0", "1", "2")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"absent\.npz' is no file"):
+        npz.read(tmp_path / "absent.npz")
+
+
+@pytest.mark.parametrize("name", ["x_train", "y_train", "x_test", "y_test"])
+def test_a_missing_array_is_named(tmp_path: Path, arrays: dict[str, Any], name: str) -> None:
+    del arrays[name]
+    with pytest.raises(ValueError, match=f"holds no '{name}'"):
+        npz.read(write(tmp_path, arrays))
+
+
+REFUSED = [
+    ("x_train", np.zeros((7, 4, 6, 2), dtype=np.float32), "x_train is float32"),
+    ("x_train", np.full((7, 4, 6, 2), np.nan), "x_train is float64"),
+    ("x_train", np.zeros((7, 4), dtype=np.uint8), r"x_train is uint8 \[7, 4\]"),
+    ("x_test", np.zeros((3, 4, 6, 2, 1), dtype=np.uint8), r"x_test is uint8 \[3, 4, 6, 2, 1\]"),
+    ("x_test", np.zeros((0, 4, 6, 2), dtype=np.uint8), r"x_test is uint8 \[0, 4, 6, 2\]"),
+    ("x_test", np.zeros((3, 4, 6, 3), dtype=np.uint8), "x_train has 2 channels, x_test has 3"),
+    ("x_test", np.array([{}] * 3, dtype=object), "x_test cannot be read"),
+    ("y_train", np.full(7, np.nan), "y_train is float64"),
+    ("y_train", np.zeros(6, dtype=np.int64), r"y_train is int64 \[6\], expected integers \[7\]"),
+    ("y_train", np.zeros((7, 1), dtype=np.int64), r"y_train is int64 \[7, 1\]"),
+    ("y_train", np.array([0, 1, 2, -1, 0, 0, 0]), "y_train holds labels from -1 to 2"),
+    ("y_train", np.array([0, 1, 2, 2**16, 0, 0, 0]), "y_train holds labels from 0 to 65536"),
+    ("y_train", np.full(7, 2**64 - 1, dtype=np.uint64), "y_train holds labels from 18446744073709551615"),
+    ("y_test", np.array([0, 1, 3]), "y_test holds label 3, the largest in y_train is 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "array", "message"), REFUSED)
+def test_wrong_arrays_are_refused(
+    tmp_path: Path, arrays: dict[str, Any], name: str, array: np.ndarray[Any, Any], message: str
+) -> None:
+    arrays[name] = array
+    with pytest.raises(ValueError, match=message):
+        npz.read(write(tmp_path, arrays))
+
+
+def test_damaged_arrays_are_named(tmp_path: Path, arrays: dict[str, Any]) -> None:
+    path = write(tmp_path, arrays)
+    content = bytearray(path.read_bytes())
+    content[content.index(arrays["x_train"].tobytes())] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="x_train cannot be read: Bad CRC-32"):
+        npz.read(path)
+
+
+@pytest.mark.parametrize("form", ["text", "empty", "npy", "truncated"])
+def test_other_files_are_refused(tmp_path: Path, arrays: dict[str, Any], form: str) -> None:
+    path = write(tmp_path, arrays)
+    if form == "npy":
+        with path.open("wb") as file:
+            np.save(file, np.zeros(3))
+    else:
+        path.write_bytes({"text": b"x_train", "empty": b"", "truncated": path.read_bytes()[:-100]}[form])
+    with pytest.raises(ValueError, match=r"images\.npz' is not a readable \.npz file"):
+        npz.read(path)

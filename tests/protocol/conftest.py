@@ -1,0 +1,85 @@
+"""What every secure sum in these tests must satisfy, whoever cheats or drops out."""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.messages import ShareKeys, UnmaskShares
+from tacit.protocol.primitives import Label
+from tacit.protocol.sharing import PACKET_BYTES, commit_share
+from tacit.secagg.shamir import SHARE_BYTES
+from tacit.simulate.memory import MemorySum
+
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+
+
+def listed(bitmap: bytes, size: int) -> list[int]:
+    """The members of a set; bits that nobody owns, which an honest receiver refuses, are passed over."""
+    return [member for member in range(min(size, 8 * len(bitmap))) if bitmap[member // 8] >> member % 8 & 1]
+
+
+def opened_shares(run: MemorySum) -> dict[int, dict[Label, set[int]]]:
+    """The holders whose share of either kind left them, by owner; which kind it is follows from the commitments."""
+    agreement = run.agreement
+    index = agreement.cohort.index
+    commitments: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+    opened: dict[int, dict[Label, set[int]]] = defaultdict(lambda: {Label.KEY_SHARE: set(), Label.SEED_SHARE: set()})
+    for delivery in run.log:
+        message = delivery.message
+        if isinstance(message, ShareKeys):
+            for place, holder in enumerate(listed(message.holders, agreement.size)):
+                packet = message.packets[place * PACKET_BYTES :]
+                commitments[index(delivery.sender), holder] = packet[:32], packet[32:64]
+        elif isinstance(message, UnmaskShares):
+            holder = index(delivery.sender)
+            for place, owner in enumerate(listed(message.owners, agreement.size)):
+                share = message.shares[place * SHARE_BYTES : (place + 1) * SHARE_BYTES]
+                for label, committed in zip(
+                    (Label.KEY_SHARE, Label.SEED_SHARE), commitments.get((owner, holder), (b"", b"")), strict=True
+                ):
+                    if commit_share(label, agreement, owner=owner, holder=holder, share=share) == committed:
+                        opened[owner][label].add(holder)
+    return opened
+
+
+def check(run: MemorySum) -> Summed | ServerAborted:
+    """The server's one outcome: an exact sum or a coded end, and never both secrets of anybody."""
+    outcomes = [*run.outcome(Summed), *run.outcome(ServerAborted)]
+    assert len(outcomes) == 1
+    assert all(name == run.agreement.server for name, output in run.results if output is outcomes[0])
+    for kinds in opened_shares(run).values():
+        assert not kinds[Label.KEY_SHARE] & kinds[Label.SEED_SHARE]
+        assert min(map(len, kinds.values())) < run.agreement.parameters.threshold
+    outcome: Summed | ServerAborted = outcomes[0]
+    if isinstance(outcome, Summed):
+        assert outcome.survivors
+        np.testing.assert_array_equal(outcome.total, run.plain_sum(outcome.survivors))
+        assert {drop.member for drop in run.server.drops if drop.included} <= set(outcome.survivors)
+    return outcome
+
+
+@pytest.fixture
+def audit() -> Audit:
+    """Check a finished sum and return its outcome."""
+    return check
+
+
+@pytest.fixture
+def summed() -> Callable[[MemorySum], Summed]:
+    """Check a sum that must have succeeded and return it."""
+
+    def check_sum(run: MemorySum) -> Summed:
+        outcome = check(run)
+        assert isinstance(outcome, Summed), outcome
+        return outcome
+
+    return check_sum
+
+
+@pytest.fixture
+def opened() -> Callable[[MemorySum], dict[int, dict[Label, set[int]]]]:
+    """Which shares of whom left their holders."""
+    return opened_shares

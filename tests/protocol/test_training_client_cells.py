@@ -1,0 +1,230 @@
+"""Every message in every state of the client of a federation, against a table written down here."""
+
+import pytest
+
+from tacit.protocol.codec import decode, encode_structure
+from tacit.protocol.errors import Code
+from tacit.protocol.machine import Output
+from tacit.protocol.messages import (
+    MESSAGES,
+    Abort,
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    EndRound,
+    FetchModel,
+    FetchVector,
+    Finish,
+    Hello,
+    MaskedInput,
+    Message,
+    ModelChunk,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    StartRound,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorChunk,
+    VoidRound,
+    Welcome,
+)
+from tacit.protocol.primitives import Label, digest
+from tacit.protocol.rounds import Accepted, Ended, RoundOver, Train, Transmit
+from tacit.protocol.training_client import TRAINING_CLIENT_TABLE, TrainingClient, TrainingState
+from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+
+CLIENT = "client-0"
+HELD_BACK = {
+    "offline": "",
+    "await-welcome": "welcome",
+    "await-round": "start-round",
+    "fetching-model": "model-chunk",
+    "training": "",
+    "aggregating": "peer-keys",
+    "round-unmasked": "end-round",
+    "ended": "",
+}
+"""The situations, and the message of the server that does not reach the client in them."""
+
+
+def federation_in(situation: str) -> MemoryFederation:
+    federation = MemoryFederation(small_configuration(3), 3)
+    blocked = HELD_BACK[situation]
+    reached: list[Parcel] = []
+
+    def hold(parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver == CLIENT and (reached or blocked == parcel.packet.kind.TYPE):
+            reached.append(parcel)
+            return []
+        return [parcel]
+
+    federation.hook = hold
+    federation.idle = {CLIENT} if situation == "training" else set()
+    federation.paused = situation == "round-unmasked"
+    for name in federation.roster.clients[1:]:
+        federation.start_client(name)
+    if situation == "offline":
+        federation.clients[CLIENT] = TrainingClient(
+            CLIENT,
+            federation.roster,
+            signing=federation.signing[CLIENT],
+            policy=federation.policy,
+            journal=(),
+            entropy=federation.entropy,
+            patience=1.0,
+            grace=1.0,
+        )
+    else:
+        federation.start_client(CLIENT)
+    federation.deliver()
+    if situation == "ended":
+        federation.emit(CLIENT, federation.clients[CLIENT].give_up("the disk is full", federation.now))
+    federation.idle = {CLIENT}
+    federation.outputs.clear()
+    return federation
+
+
+def messages(federation: MemoryFederation) -> dict[type[Message], Message]:
+    """One well-formed message of each type, such as a client in this federation might accept."""
+    empty, hash_ = b"\x00", bytes(32)
+    examples: tuple[Message, ...] = (
+        Hello(roster=federation.roster.hash, promises=()),
+        Welcome(roster=federation.roster.hash, configuration=encode_structure(federation.configuration)),
+        VoidRound(session=hash_, round=1, signature=b""),
+        StartRound(
+            cohort=b"\x07",
+            model=digest(Label.MODEL, federation.model),
+            model_bytes=len(federation.model),
+            voided=(),
+        ),
+        FetchModel(chunk=0),
+        ModelChunk(chunk=0),
+        AdvertiseKeys(channel_key=hash_, mask_key=hash_, choices=b"", signature=b""),
+        PeerKeys(advertised=empty, digest=hash_, included=empty, adverts=b""),
+        ShareKeys(seed_commitment=hash_, holders=empty, packets=b"", signature=b""),
+        PeerShares(sharers=empty, owners=empty, packets=b""),
+        MaskedInput(complaints=empty),
+        FetchVector(chunk=0),
+        VectorChunk(chunk=0),
+        Survivors(survivors=empty),
+        ConfirmSurvivors(signature=b""),
+        UnmaskRequest(survivors=empty, signers=empty, signatures=b""),
+        UnmaskShares(owners=empty, shares=b""),
+        EndRound(code=Code.THRESHOLD, detail="too few"),
+        Finish(),
+        Abort(code=Code.KEYS, detail="because", culprit=""),
+    )
+    return {type(message): message for message in examples}
+
+
+# Verdicts: the state that follows; or who is told what: "ends CODE" the session, "aborts CODE" the round.
+SAME_IN_EVERY_ROUND = {EndRound: "AWAIT_ROUND", Abort: "AWAIT_ROUND", Finish: "ENDED", Welcome: "ends UNEXPECTED"}
+EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
+    # The situation: what becomes of messages that are not listed; the others.
+    "offline": ("ends SESSION", {}),
+    "await-welcome": (
+        "ends SESSION",
+        {Welcome: "AWAIT_ROUND", StartRound: "ends UNEXPECTED", Abort: "ends SESSION", Finish: "ENDED"},
+    ),
+    "await-round": (
+        "ends SESSION",
+        {StartRound: "FETCHING_MODEL", Finish: "ENDED", Welcome: "ends UNEXPECTED"},
+    ),
+    "fetching-model": ("aborts UNEXPECTED", {ModelChunk: "TRAINING", **SAME_IN_EVERY_ROUND}),
+    "training": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    "aggregating": ("aborts UNEXPECTED", {PeerKeys: "aborts MEMBERS", **SAME_IN_EVERY_ROUND}),
+    "round-unmasked": (
+        "aborts UNEXPECTED",
+        {
+            **dict.fromkeys(
+                (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequest, ModelChunk, Abort), "ignored"
+            ),
+            StartRound: "aborts REPEATED_MODEL",
+            EndRound: "AWAIT_ROUND",
+            Finish: "ENDED",
+            Welcome: "ends UNEXPECTED",
+        },
+    ),
+    "ended": ("nothing", {}),
+}
+
+
+def aborts(outputs: list[Output]) -> list[tuple[int, Abort]]:
+    """What the client tells the server with an Abort: in which round, and the message."""
+    packets = [decode(output.frames) for output in outputs if isinstance(output, Transmit)]
+    return [(packet.envelope.round, message) for packet in packets if isinstance(message := packet.parse(), Abort)]
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+@pytest.mark.parametrize("situation", EXPECTED)
+def test_cell(situation: str, kind: type[Message]) -> None:
+    federation = federation_in(situation)
+    client = federation.clients[CLIENT]
+    before, deadline = client.state, client.next_deadline
+    in_round = situation not in ("offline", "await-welcome", "await-round")
+    round = 0 if kind in (Welcome, Finish) else 2 if in_round and kind is StartRound else 1
+    payload = federation.model if kind is ModelChunk else None
+    message = messages(federation)[kind]
+    otherwise, cells = EXPECTED[situation]
+    verdict = cells.get(kind, otherwise)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, message, round=round, payload=payload))
+    told, over = aborts(outputs), [output for output in outputs if isinstance(output, RoundOver)]
+    ended = [output for output in outputs if isinstance(output, Ended)]
+    if verdict in ("nothing", "ignored"):
+        assert (outputs, client.state, client.next_deadline) == ([], before, deadline)
+        assert client.ignored == (verdict == "ignored")
+    elif verdict.startswith("ends"):
+        code = Code[verdict.split()[1]]
+        assert client.state is TrainingState.ENDED
+        assert [(at, abort.code, abort.culprit) for at, abort in told] == [(0, code, SERVER)]
+        assert [output.code for output in ended] == [code]
+        assert client.next_deadline is None
+    elif verdict.startswith("aborts"):
+        code = Code[verdict.split()[1]]
+        assert client.state is TrainingState.AWAIT_ROUND
+        assert [(at, abort.code, abort.culprit) for at, abort in told] == [(round, code, SERVER)]
+        assert [(output.round, output.code) for output in over] == [(number, code) for number in range(1, round + 1)]
+        assert not ended
+    else:
+        assert client.state is TrainingState[verdict]
+        assert told == []
+        closing = {EndRound: (1, Code.THRESHOLD), Abort: (1, Code.KEYS)}
+        assert [(output.round, output.code) for output in over] == ([closing[kind]] if kind in closing else [])
+        assert [output.code for output in ended] == ([None] if verdict == "ENDED" else [])
+        assert [type(output) for output in outputs if isinstance(output, Accepted | Train)] == (
+            {Welcome: [Accepted], ModelChunk: [Train]}.get(kind, [])
+        )
+
+
+@pytest.mark.parametrize("situation", [name for name in EXPECTED if name not in ("offline", "ended")])
+def test_an_abort_outside_of_a_round_ends_the_session(situation: str) -> None:
+    federation = federation_in(situation)
+    abort = Abort(code=Code.SHARES, detail="you are out", culprit=CLIENT)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, abort, round=0))
+    assert outputs == [Ended(Code.SHARES, "you are out")]
+    assert federation.clients[CLIENT].state is TrainingState.ENDED
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MESSAGES.values() if kind not in (Welcome, Finish, Abort, StartRound)]
+)
+@pytest.mark.parametrize("situation", ["await-round", "fetching-model", "aggregating"])
+def test_messages_of_a_round_do_not_come_outside(situation: str, kind: type[Message]) -> None:
+    federation = federation_in(situation)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, messages(federation)[kind], round=0))
+    assert [abort.code for _, abort in aborts(outputs)] == [Code.SESSION]
+    assert federation.clients[CLIENT].state is TrainingState.ENDED
+
+
+@pytest.mark.parametrize("kind", [Welcome, Finish])
+def test_messages_of_no_round_do_not_come_in_one(kind: type[Message]) -> None:
+    federation = federation_in("training")
+    outputs = federation.put(federation.forge(SERVER, CLIENT, messages(federation)[kind], round=1))
+    assert [abort.code for _, abort in aborts(outputs)] == [Code.SESSION]
+
+
+def test_every_state_has_a_situation() -> None:
+    seen = {federation_in(situation).clients[CLIENT].state for situation in EXPECTED}
+    assert seen == set(TrainingState)
+    assert {state for state, _ in TRAINING_CLIENT_TABLE} == seen - {TrainingState.ENDED}

@@ -1,0 +1,255 @@
+"""Every message in every state of the server of a federation, against a table written down here."""
+
+import pytest
+
+from tacit.protocol.codec import decode
+from tacit.protocol.errors import Code, LocalProtocolError
+from tacit.protocol.machine import Report, Trigger
+from tacit.protocol.messages import (
+    MESSAGES,
+    Abort,
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    EndRound,
+    FetchModel,
+    FetchVector,
+    Finish,
+    Hello,
+    MaskedInput,
+    Message,
+    ModelChunk,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    StartRound,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorChunk,
+    VoidRound,
+    Welcome,
+)
+from tacit.protocol.primitives import Label
+from tacit.protocol.rounds import Ended, RoundDone, Transmit
+from tacit.protocol.training_server import TRAINING_SERVER_TABLE, SessionState
+from tacit.simulate.memory_federation import JOIN_SECONDS, SERVER, MemoryFederation, Parcel, small_configuration
+
+CLIENT = "client-0"
+SITUATIONS = ("gathering", "in-round", "between-rounds", "await-promises", "ended")
+
+
+def federation_in(situation: str) -> MemoryFederation:
+    """Five clients, four of whom are enough; in "in-round" two have not trained yet."""
+    federation = MemoryFederation(small_configuration(5), 5, rounds=2)
+    names = list(federation.roster.clients)
+    if situation == "gathering":
+        names.remove("client-4")
+    elif situation == "in-round":
+        federation.idle = {CLIENT, "client-1"}  # So that the phase goes on without client-0.
+    elif situation == "between-rounds":
+        federation.paused = True
+    elif situation == "await-promises":
+
+        def hook(parcel: Parcel) -> list[Parcel]:
+            silent = parcel.sender in ("client-3", "client-4") and parcel.packet.kind is MaskedInput
+            return [] if silent or parcel.packet.kind is VoidRound else [parcel]
+
+        federation.hook = hook
+    elif situation == "ended":
+        federation.rounds_left = 1
+    for name in names:
+        federation.start_client(name)
+    federation.settle(until=15.0)
+    federation.hook = lambda parcel: [parcel]
+    federation.outputs.clear()
+    return federation
+
+
+STATES = dict(zip(SITUATIONS, SessionState, strict=True))
+
+
+def messages(federation: MemoryFederation) -> dict[type[Message], Message]:
+    """One well-formed message of each type, such as a server might accept from a member of this federation."""
+    empty, hash_ = b"\x00", bytes(32)
+    signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, hash_, (7).to_bytes(4, "little"), CLIENT.encode())
+    examples: tuple[Message, ...] = (
+        Hello(roster=federation.roster.hash, promises=()),
+        Welcome(roster=federation.roster.hash, configuration=b""),
+        VoidRound(session=hash_, round=7, signature=signature),
+        StartRound(cohort=empty, model=hash_, model_bytes=0, voided=()),
+        FetchModel(chunk=0),
+        ModelChunk(chunk=0),
+        AdvertiseKeys(channel_key=hash_, mask_key=hash_, choices=b"", signature=b""),
+        PeerKeys(advertised=empty, digest=hash_, included=empty, adverts=b""),
+        ShareKeys(seed_commitment=hash_, holders=empty, packets=b"", signature=b""),
+        PeerShares(sharers=empty, owners=empty, packets=b""),
+        MaskedInput(complaints=empty),
+        FetchVector(chunk=0),
+        VectorChunk(chunk=0),
+        Survivors(survivors=empty),
+        ConfirmSurvivors(signature=b""),
+        UnmaskRequest(survivors=empty, signers=empty, signatures=b""),
+        UnmaskShares(owners=empty, shares=b""),
+        EndRound(code=None, detail=""),
+        Finish(),
+        Abort(code=Code.LOCAL, detail="the disk is full", culprit=CLIENT),
+    )
+    return {type(message): message for message in examples}
+
+
+# Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "left" the session;
+# "left the round" only; "joined" again; "kept" (a promise); "served"; "ignored".
+SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+ALWAYS = {Hello: "joined", VoidRound: "kept", Abort: "left"}
+RESTING = {**ALWAYS, **dict.fromkeys((*SUM, FetchModel), "ignored")}
+EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
+    "gathering": ("barred", ALWAYS),
+    "in-round": (
+        "barred",
+        {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", FetchModel: "served", **ALWAYS},
+    ),
+    "between-rounds": ("barred", RESTING),
+    "await-promises": ("barred", RESTING),
+    "ended": ("ignored", {}),
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_cell(situation: str, kind: type[Message]) -> None:
+    federation = federation_in(situation)
+    server = federation.server
+    otherwise, cells = EXPECTED[situation]
+    verdict = cells.get(kind, otherwise)
+    assert server.state is STATES[situation]
+    hello = {"session": bytes(32), "sequence": 0} if kind is Hello else {}
+    round = server.round if kind in (*SUM, FetchModel) else 0
+    outputs = federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=round, **hello))
+    reports = [(output.event, output.fields["member"]) for output in outputs if isinstance(output, Report)]
+    packets = [decode(output.frames) for output in outputs if isinstance(output, Transmit) and output.to == CLIENT]
+    told = [(packet.envelope.round, packet.parse()) for packet in packets]
+    barred = [(at, message.code) for at, message in told if isinstance(message, Abort)]
+    assert server.state is STATES[situation]
+    assert not [output for output in outputs if isinstance(output, Transmit) and output.to != CLIENT]
+    in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
+    if verdict in ("ignored", "kept"):
+        assert outputs == []
+        assert server.ignored == (verdict == "ignored")
+    elif verdict == "barred":
+        assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
+        assert barred == [(0, Code.UNEXPECTED)]
+        hello = Hello(roster=federation.roster.hash, promises=())
+        assert federation.put(federation.forge(CLIENT, SERVER, hello, round=0, session=bytes(32), sequence=0)) == []
+    elif verdict.startswith("dropped"):
+        assert reports == [("dropped", CLIENT)]
+        assert barred == [(1, Code[verdict.split()[1]])]
+    elif verdict == "left":
+        assert reports == [("left", CLIENT), *in_sum]
+        assert told == []
+    elif verdict == "joined":
+        assert reports == [("left", CLIENT), *in_sum, ("joined", CLIENT)]
+        assert [type(message) for _, message in told] == [Welcome]
+    else:
+        assert verdict == "served"
+        assert told == [(1, ModelChunk(chunk=0))]
+        assert packets[0].payload == federation.model
+
+
+@pytest.mark.parametrize("situation", SITUATIONS[:-1])
+def test_a_forged_promise(situation: str) -> None:
+    federation = federation_in(situation)
+    forged = VoidRound(session=bytes(32), round=8, signature=messages(federation)[VoidRound].signature)  # type: ignore[attr-defined]
+    outputs = federation.put(federation.forge(CLIENT, SERVER, forged, round=0))
+    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SIGNATURE")
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None:
+    """An Abort within a round that is over already comes too late to mean anything."""
+    federation = federation_in(situation)
+    abort = Abort(code=Code.TIMEOUT, detail="no word", culprit=SERVER)
+    outputs = federation.put(federation.forge(CLIENT, SERVER, abort, round=federation.server.round or 1))
+    if situation == "in-round":
+        assert [output.fields["code"] for output in outputs] == ["LEFT"]
+    elif situation == "gathering":
+        assert [output.event for output in outputs if isinstance(output, Report)] == ["refused", "left"]
+    else:
+        assert outputs == []
+    if situation == "between-rounds":
+        federation.paused = False
+        federation.settle()
+        assert federation.outcome(RoundDone)[-1].cohort == federation.roster.clients
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+def test_who_has_not_said_hello_is_not_heard(kind: type[Message]) -> None:
+    federation = federation_in("gathering")
+    message = messages(federation)[kind]
+    hello = {"session": bytes(32)} if kind is Hello else {}
+    outputs = federation.put(federation.forge("client-4", SERVER, message, round=0, **hello))
+    assert (outputs == []) == (kind is not Hello)
+
+
+@pytest.mark.parametrize("sender", ["server", "stranger"])
+def test_only_clients_are_heard(sender: str) -> None:
+    federation = federation_in("gathering")
+    hello = Hello(roster=federation.roster.hash, promises=())
+    parcel = federation.forge(sender, SERVER, hello, round=0, session=bytes(32))
+    assert federation.server.feed(sender, parcel.frames, 0.0) == []
+    assert federation.server.ignored == 1
+
+
+@pytest.mark.parametrize("kind", [*SUM, FetchModel])
+def test_messages_of_a_round_to_come(kind: type[Message]) -> None:
+    federation = federation_in("in-round")
+    outputs = federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=2))
+    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SESSION")
+
+
+@pytest.mark.parametrize("kind", [*SUM, FetchModel, Abort])
+def test_messages_of_a_former_round_are_ignored(kind: type[Message]) -> None:
+    federation = MemoryFederation(small_configuration(5), 5, rounds=2)
+    federation.idle = set()
+    federation.paused = True
+    federation.run()
+    federation.idle = set(federation.roster.clients)
+    federation.paused = False
+    federation.settle(until=5.0)
+    assert (federation.server.state, federation.server.round) == (SessionState.IN_ROUND, 2)
+    waiting = federation.server.waiting_for
+    assert federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=1)) == []
+    assert federation.server.waiting_for == waiting == federation.roster.clients
+
+
+def test_chunks_beyond_the_model() -> None:
+    federation = federation_in("in-round")
+    outputs = federation.put(federation.forge(CLIENT, SERVER, FetchModel(chunk=1), round=1))
+    assert "chunk 1 is beyond the end of the model" in str(outputs[0])
+
+
+@pytest.mark.parametrize("situation", [name for name in SITUATIONS if name != "between-rounds"])
+def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
+    server = federation_in(situation).server
+    with pytest.raises(LocalProtocolError, match="no round is over"):
+        server.next_round(b"", 20.0)
+    with pytest.raises(LocalProtocolError, match="no round is over"):
+        server.finish(20.0)
+
+
+def test_every_state_has_a_situation() -> None:
+    assert set(STATES.values()) == set(SessionState)
+    assert {state for state, _ in TRAINING_SERVER_TABLE} == set(SessionState) - {SessionState.ENDED}
+    triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Trigger)}
+    assert triggers == {(state, cause) for state in ("GATHERING", "AWAIT_PROMISES") for cause in ("COMPLETE", "EXPIRE")}
+
+
+def test_without_enough_clients_the_session_ends() -> None:
+    federation = MemoryFederation(small_configuration(5), 5, smallest_cohort=4)
+    for name in federation.roster.clients[:3]:
+        federation.start_client(name)
+    federation.settle(until=JOIN_SECONDS - 1)
+    assert federation.server.state is SessionState.GATHERING
+    assert federation.server.waiting_for == ("client-3", "client-4")
+    federation.settle()
+    detail = "only 3 clients are there; a round takes at least 4"
+    assert federation.outcome(Ended) == [Ended(Code.THRESHOLD, detail)] * 4

@@ -1,0 +1,132 @@
+"""Runs that never took place: event logs written by hand, with known times and bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.protocol.messages import Phase
+from tacit.simulate.experiment import parse
+from tacit.simulate.reference import experiment_toml
+from tacit.simulate.run_directory import RunDirectory
+
+BEGAN = 1_800_000_000.0
+PHASE_ENDS = {
+    Phase.TRAIN: 1.0,
+    Phase.ADVERTISE_KEYS: 2.0,
+    Phase.SHARE_KEYS: 2.25,
+    Phase.MASKED_INPUT: 2.5,
+    Phase.CONSISTENCY_CHECK: 2.625,
+    Phase.UNMASK: 2.75,
+    Phase.SESSION: 3.0,
+}
+"""Seconds after a round began; all are exact in binary, so that sums of differences are too."""
+ROUND_SECONDS = PHASE_ENDS[Phase.SESSION]
+
+
+class ScriptedRun:
+    """Writes the run directory of a federation, event by event. `now` is the time of the next session or round."""
+
+    def __init__(self, path: Path, *, clients: int, toml: str) -> None:
+        self.run = RunDirectory.create(path)
+        experiment = parse(f"{toml}\n[federation]\nclients = {clients}\nrounds = 3\n", "script")
+        self.run.experiment.write_text(experiment_toml(experiment))
+        self.clients = [f"client-{number + 1}" for number in range(clients)]
+        self.now = BEGAN
+        self.gone: set[str] = set()
+        """Clients that were killed in this session."""
+
+    def log(self, party: str, event: str, *, at: float = 0.0, **fields: Any) -> None:
+        """An event, `at` seconds after now."""
+        line = {"time": self.now + at, "party": party, "event": event, **fields}
+        with self.run.events(party).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def session(self) -> None:
+        """The server is there, and the clients join."""
+        n = len(self.clients)
+        figures = {"parameters": 1000, "ring_bits": 24, "vector_bytes": 3021, "step": 0.001, "threshold": n - 1}
+        self.log("server", "configuration", **figures, neighbours=n - 1, configuration_hash="ab" * 32)
+        self.log("server", "listening", address="tcp://127.0.0.1:5555")
+        for name in self.clients:
+            self.log(name, "link-up", at=0.25, peer="server")
+        self.gone.clear()
+        self.now += 0.5
+
+    def round(
+        self,
+        number: int,
+        *,
+        status: str | None = "completed",
+        dropped: dict[str, bool] | None = None,
+        killed: Collection[str] = (),
+        clipped: int = 0,
+    ) -> None:
+        """One round. status None: no result. dropped: in MASKED_INPUT, with whether the sum has its update.
+        killed: clients whose logs end in MASKED_INPUT."""
+        dropped = dropped or {}
+        cohort = [name for name in self.clients if name not in self.gone]
+        self.gone |= set(killed)
+        self.log("server", "round", round=number, cohort=cohort)
+        for party in ("server", *cohort):
+            began = 0.0
+            for phase, end in PHASE_ENDS.items():
+                if party in killed and phase is Phase.MASKED_INPUT:
+                    break
+                following = Phase.TRAIN if phase is Phase.SESSION else [*PHASE_ENDS][[*PHASE_ENDS].index(phase) + 1]
+                self.log(party, "phase", at=end, round=number, phase=phase, seconds=end - began, next=following)
+                self.log(party, "traffic", at=end, round=number, phase=phase, sent=100, received=1000)
+                began = end
+        lost = [
+            {"party": name, "phase": "MASKED_INPUT", "code": "TIMEOUT", "detail": "it did not answer in time"}
+            for name in dropped
+        ]
+        for drop in lost:
+            fields = {key: value for key, value in drop.items() if key != "party"}
+            self.log("server", "dropped", at=2.4375, member=drop["party"], **fields)
+        if status is not None:
+            done = status == "completed"
+            survivors = [name for name in cohort if dropped.get(name, True)]
+            self.log(
+                "server",
+                "round-done",
+                at=ROUND_SECONDS,
+                round=number,
+                status=status,
+                code=None if done else "THRESHOLD",
+                detail="" if done else "only 1 clients sent a vector; 2 are needed",
+                culprit="",
+                cohort=cohort,
+                survivors=survivors if done else [],
+                dropped=[{**drop, "included_in_sum": dropped[drop["party"]]} for drop in lost],
+                samples=300 if done else 0,
+                train_accuracy=0.5 if done else None,
+                train_loss=1.5 if done else None,
+                clipped=clipped if done else None,
+                seconds=ROUND_SECONDS,
+                accuracy=0.125 * number,
+                loss=2.0 / number,
+            )
+        self.now += ROUND_SECONDS
+
+    def end(self) -> None:
+        """Everybody who is not gone says farewell."""
+        for party in ("server", *self.clients):
+            if party not in self.gone:
+                self.log(party, "ended", code=None, detail="all rounds are held")
+        self.now += 1.0
+
+
+Script = Callable[..., ScriptedRun]
+
+
+@pytest.fixture(scope="session")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Script:
+    """script(clients=, toml=) begins a run in a directory of its own."""
+    return lambda clients=4, toml="": ScriptedRun(
+        tmp_path_factory.mktemp("scripted") / "run", clients=clients, toml=toml
+    )

@@ -1,0 +1,96 @@
+"""The summary, from event logs written by hand: of one session, and of two of which the second repeats a round."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.parties.event_log import EventLog
+from tacit.simulate.experiment import Experiment
+from tacit.simulate.run_directory import RunDirectory
+from tacit.simulate.summary import ROUND_KEYS, summarise, write
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run")
+
+
+def log(run: RunDirectory, party: str, *events: tuple[str, dict[str, Any]]) -> None:
+    with EventLog(run.events(party), party) as opened:
+        for event, fields in events:
+            opened.write(event, **fields)
+
+
+def done(round: int, accuracy: float, status: str = "completed") -> tuple[str, dict[str, Any]]:
+    fields: dict[str, Any] = dict.fromkeys(ROUND_KEYS)
+    return "round-done", {**fields, "round": round, "status": status, "accuracy": accuracy, "loss": 2 * accuracy}
+
+
+def traffic(round: int, phase: str, sent: int, received: int) -> tuple[str, dict[str, Any]]:
+    return "traffic", {"round": round, "phase": phase, "sent": sent, "received": received}
+
+
+def phase(round: int, name: str, seconds: float) -> tuple[str, dict[str, Any]]:
+    return "phase", {"round": round, "phase": name, "seconds": seconds, "next": "SESSION"}
+
+
+SESSION = [("configuration", {"ring_bits": 24, "threshold": 4}), ("listening", {"address": "tcp://127.0.0.1:1"})]
+
+
+def test_figures_of_one_session(run: RunDirectory) -> None:
+    log(
+        run,
+        "hub",
+        *SESSION,
+        traffic(0, "SESSION", 10, 20),
+        phase(1, "TRAIN", 1.5),
+        traffic(1, "TRAIN", 100, 0),
+        done(1, 0.5),
+        phase(2, "TRAIN", 0.5),
+        traffic(2, "TRAIN", 50, 5),
+        traffic(2, "UNMASK", 7, 3),
+        done(2, 0.75),
+    )
+    log(run, "alice", traffic(2, "UNMASK", 3, 7))
+    summary = summarise(run, Experiment(name="cats"), wall_seconds=9.0)
+    assert (summary["name"], summary["wall_seconds"]) == ("cats", 9.0)
+    assert (summary["final_accuracy"], summary["final_loss"]) == (0.75, 1.5)
+    assert summary["aggregation"] == {"ring_bits": 24, "threshold": 4}
+    assert [entry["bytes_sent"] for entry in summary["rounds"]] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
+    assert set(summary["rounds"][0]) == {*ROUND_KEYS, "bytes_sent"}
+    assert summary["parties"]["hub"] == {
+        "role": "server",
+        "phases": {
+            "SESSION": {"seconds": 0.0, "bytes_sent": 10, "bytes_received": 20},
+            "TRAIN": {"seconds": 2.0, "bytes_sent": 150, "bytes_received": 5},
+            "UNMASK": {"seconds": 0.0, "bytes_sent": 7, "bytes_received": 3},
+        },
+    }
+    assert summary["parties"]["alice"]["role"] == "client"
+    assert summary["configuration"]["federation"]["clients"] == 5
+
+
+def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run: RunDirectory) -> None:
+    log(run, "server", *SESSION, traffic(1, "TRAIN", 1, 0), done(1, 0.1), done(2, 0.2, "aborted"))
+    log(run, "server", *SESSION, traffic(2, "TRAIN", 4, 0), traffic(2, "TRAIN", 8, 0), done(2, 0.3))
+    summary = summarise(run, Experiment(), wall_seconds=1.0)
+    assert [(entry["round"], entry["status"], entry["accuracy"]) for entry in summary["rounds"]] == [
+        (1, "completed", 0.1),
+        (2, "completed", 0.3),
+    ]
+    assert summary["rounds"][1]["bytes_sent"] == {"server": 12}
+    assert summary["final_accuracy"] == 0.3
+
+
+def test_a_run_without_a_round_has_no_figures(run: RunDirectory) -> None:
+    log(run, "server", *SESSION)
+    summary = summarise(run, Experiment(), wall_seconds=1.0)
+    assert (summary["rounds"], summary["final_accuracy"], summary["final_loss"]) == ([], None, None)
+
+
+def test_what_is_written_is_json(run: RunDirectory) -> None:
+    write({"name": "cats", "rounds": []}, run.summary)
+    assert json.loads(run.summary.read_text()) == {"name": "cats", "rounds": []}
+    assert run.summary.read_text().endswith("}\n")
