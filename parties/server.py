@@ -29,6 +29,7 @@ from tacit.parties.task import LOSS_UNIT, Keeper
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.machine import Output
+from tacit.protocol.messages import Phase
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended, RoundDone, Transmit
 from tacit.protocol.training_server import TrainingServer
@@ -94,9 +95,13 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         settings = self._settings
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
             self._diary.write("listening", address=endpoint.address)
-            ended = await self._serve(endpoint)
+            ended = await self._serve_until_stopped(endpoint)
         self._diary.close(self._machine.traffic)
         return ended
+
+    def _may_stop(self) -> bool:
+        # Once shares have been returned clients never contribute to this model again: the sum must be applied and kept.
+        return self._machine.phase is not Phase.UNMASK and self._working is None
 
     def _take_event(self, event: Event) -> list[Output]:
         now = self._diary.now()

@@ -63,11 +63,24 @@ class Shell(Generic[MachineT, EndpointT]):
         self._working: asyncio.Future[Any] | None = None
         self._ended: Ended | None = None
         self._told_alive = 0.0
+        self._stopping = False
+
+    async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
+        """Serve; when cancelled, go on until the party may stop."""
+        serving = asyncio.ensure_future(self._serve(endpoint))
+        try:
+            return await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self._stopping = True
+            await asyncio.wait([serving])
+            raise
 
     async def _serve(self, endpoint: EndpointT) -> Ended:
         receiving = asyncio.ensure_future(endpoint.receive())
         try:
             while self._ended is None:
+                if self._stopping and self._may_stop():
+                    raise asyncio.CancelledError
                 await self._wait(receiving)
                 if receiving.done():
                     event = receiving.result()
@@ -115,6 +128,10 @@ class Shell(Generic[MachineT, EndpointT]):
 
     def _start_work(self, work: Callable[..., Any], *arguments: Any) -> None:
         self._working = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+
+    def _may_stop(self) -> bool:
+        """Whether leaving now costs nothing that could not be had again."""
+        return True
 
     def _take_event(self, event: Event) -> list[Output]:
         raise NotImplementedError

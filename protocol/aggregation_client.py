@@ -12,6 +12,7 @@ the survivors, and the threshold are for.
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class AggregationClient(Machine[ClientState]):
             )
         self.agreement = agreement
         self.name = name
-        self.member = agreement.cohort.index(name)
+        self.member = agreement.places[name]
         self._signing = signing
         self._vector = vector
         self._entropy = entropy
@@ -136,8 +137,8 @@ class AggregationClient(Machine[ClientState]):
         neighbourhood = Graph(agreement, advertised, message.digest, choices).of(me)
         if included != neighbourhood.known(me):
             raise RemoteProtocolError(Code.MEMBERS, "the list of keys is not that of this client's neighbours")
-        self._require(len(advertised), "clients advertised keys")
-        self._require(len(neighbourhood.holders), "clients would hold this client's shares")
+        # Holders are among those who advertised, so that these too are at least the threshold.
+        self._require(len(neighbourhood.holders), "clients advertised keys and would hold this client's shares")
         seed = self._entropy(KEY_BYTES)
         packets = seal_shares(
             agreement,
@@ -167,17 +168,18 @@ class AggregationClient(Machine[ClientState]):
     def on_peer_shares(self, sender: str, message: PeerShares, payload: None, now: float) -> Step[ClientState]:
         agreement, me = self.agreement, self.member
         sharers = decode_members(message.sharers, agreement.size)
-        if me not in sharers or not set(sharers) <= set(self._advertised):
+        sharing = set(sharers)
+        if me not in sharing or not sharing <= set(self._advertised):
             raise RemoteProtocolError(
                 Code.MEMBERS, "the sharers lack this client, or were not among those who advertised"
             )
         owners = decode_members(message.owners, agreement.size)
-        if owners != tuple(owner for owner in self._neighbourhood.owners if owner in set(sharers)):
+        if owners != tuple(owner for owner in self._neighbourhood.owners if owner in sharing):
             raise RemoteProtocolError(Code.SHARES, "the shares are not those of the owners whom this client holds for")
         if len(message.packets) != PACKET_BYTES * len(owners):
             raise RemoteProtocolError(Code.SHARES, f"{len(owners)} packets do not have {len(message.packets)} bytes")
-        self._require(len(sharers), "clients shared their secrets")
-        self._require(len(set(self._neighbourhood.holders) & set(sharers)), "clients hold this client's shares")
+        holders = sharing.intersection(self._neighbourhood.holders)
+        self._require(len(holders), "clients shared their secrets and hold this client's shares")
         held, complaints = {}, []
         for position, owner in enumerate(owners):
             packet = message.packets[position * PACKET_BYTES : (position + 1) * PACKET_BYTES]
@@ -284,7 +286,7 @@ class AggregationClient(Machine[ClientState]):
                 session=agreement.session,
                 round=agreement.round,
                 model=agreement.model,
-                sharers=tuple(agreement.cohort[member] for member in sharers),
+                sharers=itemgetter(*sharers)(agreement.cohort),
                 threshold=agreement.parameters.threshold,
                 unmasked=unmasked,
             )
@@ -325,7 +327,7 @@ class AggregationClient(Machine[ClientState]):
 
     def _derive_masks(self, sharing: bytes, sharers: tuple[int, ...]) -> list[Mask]:
         masks = [Mask(derive(self._seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]
-        for peer in sorted(set(self._neighbourhood.peers) & set(sharers)):
+        for peer in sorted(set(sharers).intersection(self._neighbourhood.peers)):
             masks.append(pairwise_mask(self._mask_key, self._adverts[peer].mask_key, sharing, self.member, peer))
         return masks
 

@@ -1,28 +1,25 @@
 """The server of one secure sum: relay keys and shares, add masked vectors, take the masks off.
 
-In every phase the server waits for the members that are left in it. Whoever breaks a rule is excluded and named,
-whoever is gone or late is dropped, which for the sum is the same. A phase ends when nobody is waited for; with fewer
-members than the threshold the round ends in ABORTED, and nothing is revealed. Late and repeated messages are counted
-and ignored.
+In every phase the server waits for the members that are left in it (aggregation_attendance.py). Whoever breaks a rule
+is excluded and named, whoever is gone or late is dropped, which for the sum is the same. With fewer members than the
+threshold the round ends in ABORTED, and nothing is revealed. Late and repeated messages are counted and ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from tacit.protocol.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
-from tacit.protocol.aggregation_results import Dropped, ServerAborted, Summed
-from tacit.protocol.aggregation_tables import SERVER_TABLES, ServerState
+from tacit.protocol.aggregation_attendance import Attendance
+from tacit.protocol.aggregation_results import Summed
+from tacit.protocol.aggregation_tables import ServerState
 from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame, Packet
-from tacit.protocol.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.machine import Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.machine import Output, Report, Step
 from tacit.protocol.members import decode_members, encode_members
 from tacit.protocol.messages import (
     Abort,
     AdvertiseKeys,
     ConfirmSurvivors,
-    FetchVector,
     MaskedInput,
     Message,
     PeerKeys,
@@ -38,23 +35,16 @@ from tacit.protocol.primitives import Label
 from tacit.protocol.sharing import PACKET_BYTES, check_share
 from tacit.protocol.transcript import shares_signed, survivors_signed
 from tacit.protocol.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
-from tacit.protocol.vector_sum import VectorSum
 from tacit.secagg.shamir import SHARE_BYTES
 
 
-class AggregationServer(Machine[ServerState]):
+class AggregationServer(Attendance):
     """The server of one secure sum. Members are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
-        super().__init__(SERVER_TABLES["active" if agreement.active else "semi-honest"], ServerState.ADVERTISE_KEYS)
-        self.agreement = agreement
-        self.deadline = now + agreement.train_seconds + agreement.phase_seconds
-        self.waiting = set(range(agreement.size))
-        """Members that this phase still waits for."""
-        self.dropped: dict[int, tuple[str, Code, str]] = {}
-        """Phase, code and reason, by member."""
-        self._phase_began = now
+        super().__init__(agreement, now)
         self._adverts: dict[int, Advert] = {}
+        self._taken_keys: set[bytes] = set()
         self._choices: dict[int, tuple[int, ...]] = {}
         self._adverts_digest = b""
         self._sharing = b""
@@ -62,55 +52,33 @@ class AggregationServer(Machine[ServerState]):
         self._seed_commitments: dict[int, bytes] = {}
         self._packets: dict[int, dict[int, bytes]] = {}
         self._complaints: dict[int, tuple[int, ...]] = {}
-        self._vectors = VectorSum(agreement)
         self.masks = 0
         """How many masks it took off the sum."""
         self._survivors: tuple[int, ...] = ()
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
 
-    def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is gone."""
-        if member not in self.agreement.cohort:
-            return []
-        return self.trigger(Trigger.DROP, now, member, code, detail)
-
     @property
     def sharers(self) -> tuple[str, ...]:
         """Who was told to send a masked vector; empty before MASKED_INPUT."""
         return tuple(self.agreement.cohort[member] for member in self._packets) if self._sharing else ()
 
-    @property
-    def answered(self) -> int:
-        """How many members have answered in this phase."""
-        return self.agreement.size - len(self.waiting) - len(self.dropped)
-
-    @property
-    def drops(self) -> list[Dropped]:
-        """Everybody who is out, in the order of the cohort."""
-        return [
-            Dropped(self.agreement.cohort[member], phase, code, detail, member in self._vectors.included)
-            for member, (phase, code, detail) in sorted(self.dropped.items())
-        ]
-
-    def complete(self) -> bool:
-        return not self.waiting
-
     def late(self, sender: str, packet: Packet) -> bool:
-        member = self.agreement.cohort.index(sender)
+        member = self.agreement.places[sender]
         answered = packet.kind is not Abort and member not in self.waiting
         return answered or (packet.kind is MaskedInput and self._vectors.announced(member))
 
     def on_advertise_keys(self, sender: str, message: AdvertiseKeys, payload: None, now: float) -> Step[ServerState]:
-        member = self.agreement.cohort.index(sender)
+        member = self.agreement.places[sender]
         advert, choices = check_advert(self.agreement, member, message)
-        taken = {key for other in self._adverts.values() for key in (other.channel_key, other.mask_key)}
         refuse_equal_keys({member: advert})
-        if taken & {advert.channel_key, advert.mask_key}:
+        keys = {advert.channel_key, advert.mask_key}
+        if self._taken_keys & keys:
             raise RemoteProtocolError(Code.KEYS, "it advertised a key that another client advertised before")
 
         def commit() -> None:
             self._adverts[member], self._choices[member] = advert, choices
+            self._taken_keys.update(keys)
 
         return self._answered(member, commit)
 
@@ -143,7 +111,7 @@ class AggregationServer(Machine[ServerState]):
 
     def on_share_keys(self, sender: str, message: ShareKeys, payload: None, now: float) -> Step[ServerState]:
         agreement = self.agreement
-        member = agreement.cohort.index(sender)
+        member = agreement.places[sender]
         holders = self._neighbourhoods[member].holders
         if decode_members(message.holders, agreement.size) != holders:
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
@@ -191,7 +159,7 @@ class AggregationServer(Machine[ServerState]):
         self, sender: str, message: MaskedInput, payload: Frame | None, now: float
     ) -> Step[ServerState]:
         agreement = self.agreement
-        member = agreement.cohort.index(sender)
+        member = agreement.places[sender]
         complaints = decode_members(message.complaints, agreement.size)
         if not set(complaints) <= set(self._owners(member)):
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
@@ -218,7 +186,7 @@ class AggregationServer(Machine[ServerState]):
     def on_vector_chunk(
         self, sender: str, message: VectorChunk, payload: Frame | None, now: float
     ) -> Step[ServerState]:
-        member = self.agreement.cohort.index(sender)
+        member = self.agreement.places[sender]
         self._vectors.check(member, message.chunk)
         words = self._vectors.words(payload or b"", message.chunk)
 
@@ -237,11 +205,12 @@ class AggregationServer(Machine[ServerState]):
         present = tuple(member for member in survivors if member not in self.dropped)
         if shortage := self._shortage(len(present), "clients sent a vector and are still there"):
             return shortage
+        reachable = set(present)
         for owner in self._packets:
             holders = [
                 holder
                 for holder in self._neighbourhoods[owner].holders
-                if holder in present and owner not in self._complaints[holder]
+                if holder in reachable and owner not in self._complaints[holder]
             ]
             if len(holders) < agreement.parameters.threshold:
                 detail = f"only {len(holders)} holders have its shares; {agreement.parameters.threshold} are needed"
@@ -262,7 +231,7 @@ class AggregationServer(Machine[ServerState]):
     def on_confirm_survivors(
         self, sender: str, message: ConfirmSurvivors, payload: None, now: float
     ) -> Step[ServerState]:
-        member = self.agreement.cohort.index(sender)
+        member = self.agreement.places[sender]
         parts = survivors_signed(self.agreement, self._sharing, member, self._survivors)
         self.agreement.check_signature(member, message.signature, Label.SIGN_SURVIVORS, *parts)
 
@@ -280,7 +249,8 @@ class AggregationServer(Machine[ServerState]):
 
         def unmask_request(member: int) -> UnmaskRequest:
             known = set(self._neighbourhoods[member].known(member))
-            signers = [signer for signer in sorted(self._signatures) if signer in known]
+            # The threshold is what the client asks for; more signatures only cost it time.
+            signers = sorted(known & self._signatures.keys())[: agreement.parameters.threshold]
             return UnmaskRequest(
                 survivors=bitmap,
                 signers=encode_members(signers, agreement.size),
@@ -294,7 +264,7 @@ class AggregationServer(Machine[ServerState]):
 
     def on_unmask_shares(self, sender: str, message: UnmaskShares, payload: None, now: float) -> Step[ServerState]:
         agreement = self.agreement
-        holder = agreement.cohort.index(sender)
+        holder = agreement.places[sender]
         complaints = self._complaints[holder]
         owners = tuple(owner for owner in self._owners(holder) if owner not in complaints)
         if decode_members(message.owners, agreement.size) != owners:
@@ -350,81 +320,5 @@ class AggregationServer(Machine[ServerState]):
 
         return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names),), commit)
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[ServerState]:
-        # The code is what the client holds against others; it is no fault of its own.
-        return self._drop(sender, Code.LEFT, f"it gave up: {message.detail}", tell=False)
-
-    def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[ServerState]:
-        return self._drop(member, code, detail, tell=False)
-
-    def on_expire(self, now: float) -> Step[ServerState]:
-        steps = [
-            self._drop(self.agreement.cohort[member], Code.TIMEOUT, "it did not answer in time", tell=True)
-            for member in sorted(self.waiting)
-        ]
-
-        def commit() -> None:
-            # Whoever waited to upload is dropped too, so that nobody is left to be asked for a chunk.
-            for step in steps:
-                step.commit()
-
-        return Step(self.state, tuple(output for step in steps for output in step.outputs), commit)
-
-    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[ServerState]:
-        return self._drop(sender, error.code, error.detail, tell=True)
-
-    def _drop(self, name: str, code: Code, detail: str, *, tell: bool) -> Step[ServerState]:
-        member = self.agreement.cohort.index(name)
-        if member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
-            return Step(self.state)
-        phase = self.state.value
-        report = Report("dropped", {"member": name, "phase": phase, "code": code.name, "detail": detail})
-        told = (Send(name, Abort(code=code, detail=detail, culprit=name)),) if tell else ()
-
-        def commit() -> list[Output]:
-            self.dropped[member] = (phase, code, detail)
-            self.waiting.discard(member)
-            return self._requests(self._vectors.discard(member))
-
-        return Step(self.state, (report, *told), commit)
-
     def _owners(self, holder: int) -> tuple[int, ...]:
         return tuple(owner for owner in self._neighbourhoods[holder].owners if owner in self._packets)
-
-    def _requests(self, requests: list[tuple[int, int]]) -> list[Output]:
-        return [Send(self.agreement.cohort[member], FetchVector(chunk=chunk)) for member, chunk in requests]
-
-    def _answered(self, member: int, store: Callable[[], None], *outputs: Output) -> Step[ServerState]:
-        def commit() -> None:
-            store()
-            self.waiting.discard(member)
-
-        return Step(self.state, outputs, commit)
-
-    def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
-        self.waiting = set(members)
-        self._phase_began = now
-        self.deadline = now + self.agreement.phase_seconds
-
-    def _next(
-        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None]
-    ) -> Step[ServerState]:
-        report = Report("opened", {"phase": state.value, "members": len(messages)})
-        sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
-        return Step(state, (report, *sends), commit)
-
-    def _shortage(self, count: int, what: str) -> Step[ServerState] | None:
-        threshold = self.agreement.parameters.threshold
-        if count >= threshold:
-            return None
-        return self._aborted(Code.THRESHOLD, f"only {count} {what}; {threshold} are needed", "")
-
-    def _aborted(self, code: Code, detail: str, culprit: str) -> Step[ServerState]:
-        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=culprit)
-        sends = [Send(name, abort) for member, name in enumerate(self.agreement.cohort) if member not in self.dropped]
-
-        def commit() -> None:
-            self.deadline = None
-            self.waiting = set()
-
-        return Step(ServerState.ABORTED, (*sends, ServerAborted(code, detail, culprit)), commit)

@@ -55,6 +55,11 @@ class Agreement:
         return len(self.cohort)
 
     @cached_property
+    def places(self) -> dict[str, int]:
+        """The position of every member by its name."""
+        return {name: place for place, name in enumerate(self.cohort)}
+
+    @cached_property
     def context(self) -> bytes:
         """32 bytes that depend on everything above."""
         return digest(

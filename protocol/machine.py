@@ -2,7 +2,8 @@
 
 A role is a subclass with a table that maps (state, trigger) to a Row or to IGNORE. A trigger is the type of a received
 message or one of the internal ones: DROP (a member is gone), COMPLETE (nobody is waited for any more), EXPIRE (the
-deadline passed). What the table does not mention is refused: the exchange fails closed.
+deadline passed), or what the shell or a machine inside this one brings (Trigger). What the table does not mention is
+refused: the exchange fails closed.
 
 What happens to a message:
 
@@ -39,6 +40,10 @@ class Trigger(Enum):
     DROP = "drop"
     COMPLETE = "complete"
     EXPIRE = "expire"
+    CONTRIBUTE = "contribute"
+    SUM_OVER = "leave the secure sum"
+    NEXT_ROUND = "start the next round"
+    FINISH = "finish"
 
 
 @dataclass(frozen=True)

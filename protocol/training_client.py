@@ -73,9 +73,11 @@ def _table() -> Table[TrainingState]:
     table: dict[Any, Any] = {
         (s.OFFLINE, Trigger.START): Row("on_start", (s.AWAIT_WELCOME,)),
         (s.AWAIT_WELCOME, Welcome): Row("on_welcome", (s.AWAIT_ROUND,)),
-        (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL, s.TRAINING)),
+        (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL,)),
         (s.AWAIT_ROUND, EndRound): Row("on_end_round", (s.AWAIT_ROUND,)),
         (s.FETCHING_MODEL, ModelChunk): Row("on_model_chunk", (s.FETCHING_MODEL, s.TRAINING)),
+        (s.TRAINING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
+        (s.AGGREGATING, Trigger.SUM_OVER): Row("on_sum_over", (s.AWAIT_ROUND,)),
     }
     outside, within = (s.AWAIT_WELCOME, s.AWAIT_ROUND), (s.FETCHING_MODEL, s.TRAINING, s.AGGREGATING)
     for state in within:
@@ -175,17 +177,7 @@ class TrainingClient(Machine[TrainingState]):
         """The trained update as ring words; without effect if that round is over meanwhile."""
         if self.state is not TrainingState.TRAINING or round != self.round:
             return []
-        agreement = agree(
-            session=self._link.session,
-            round=round,
-            roster=self._roster,
-            configuration=self.configuration,
-            cohort=self._cohort,
-            model=self._model_hash,
-        )
-        self._sum = AggregationClient(agreement, self.name, signing=self._signing, vector=vector, entropy=self._entropy)
-        self.state = TrainingState.AGGREGATING
-        return self._relay(self._sum.start(now), now)
+        return self.trigger(Trigger.CONTRIBUTE, now, vector)
 
     def give_up(self, detail: str, now: float) -> list[Output]:
         """This party cannot go on (its own disk, data or device): tell the server, and end."""
@@ -281,6 +273,33 @@ class TrainingClient(Machine[TrainingState]):
 
         return Step(TrainingState.TRAINING if last else TrainingState.FETCHING_MODEL, (), commit)
 
+    def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
+        agreement = agree(
+            session=self._link.session,
+            round=self.round,
+            roster=self._roster,
+            configuration=self.configuration,
+            cohort=self._cohort,
+            model=self._model_hash,
+        )
+        begun = AggregationClient(agreement, self.name, signing=self._signing, vector=vector, entropy=self._entropy)
+
+        def commit() -> list[Output]:
+            self._sum = begun
+            return self._relay(begun.start(now), now)
+
+        return Step(TrainingState.AGGREGATING, (), commit)
+
+    def on_sum_over(self, aborted: ClientAborted | None, now: float) -> Step[TrainingState]:
+        if aborted is not None:
+            return self._over(aborted.code, aborted.detail, now)
+
+        def commit() -> None:
+            self._sum = None
+            self.deadline = now + self._patience
+
+        return Step(TrainingState.AWAIT_ROUND, (), commit)
+
     def on_end_round(self, sender: str, message: EndRound, payload: None, now: float) -> Step[TrainingState]:
         return self._over(message.code, message.detail, now)
 
@@ -344,12 +363,8 @@ class TrainingClient(Machine[TrainingState]):
                     entry = output.contribution
                     self._journal[entry.session, entry.round] = entry
                 relayed.append(output)
-        if aborted is not None:
-            relayed += self._take(self._over(aborted.code, aborted.detail, now), None, now)
-        elif self._sum is not None and self._sum.state is ClientState.DONE:
-            self._sum = None
-            self.state = TrainingState.AWAIT_ROUND
-            self.deadline = now + self._patience
+        if aborted is not None or (self._sum is not None and self._sum.state is ClientState.DONE):
+            relayed += self.trigger(Trigger.SUM_OVER, now, aborted)
         return relayed
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:

@@ -70,6 +70,9 @@ def _table() -> Table[SessionState]:
         (s.GATHERING, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
         (s.GATHERING, Trigger.EXPIRE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
         (s.IN_ROUND, FetchModel): Row("on_fetch_model", (s.IN_ROUND,)),
+        (s.IN_ROUND, Trigger.SUM_OVER): Row("on_sum_over", (s.BETWEEN_ROUNDS,)),
+        (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", (s.AWAIT_PROMISES,)),
+        (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED,)),
         (s.AWAIT_PROMISES, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
         (s.AWAIT_PROMISES, Trigger.EXPIRE): Row("on_no_promises", (s.ENDED,)),
     }
@@ -182,20 +185,11 @@ class TrainingServer(Machine[SessionState]):
 
     def next_round(self, model: bytes, now: float) -> list[Output]:
         """End the last round for its members and start the next one from this model."""
-        self._require_between_rounds()
-        outputs = self._end_round()
-        if digest(Label.MODEL, model) != self._model_hash:
-            self._promises_needed = 0
-        self._set_model(model)
-        self.state = SessionState.AWAIT_PROMISES
-        self.deadline = now + self._configuration.phase_seconds
-        return outputs + (self.trigger(Trigger.COMPLETE, now) if self.complete() else [])
+        return self.trigger(Trigger.NEXT_ROUND, now, model)
 
     def finish(self, now: float) -> list[Output]:
         """No more rounds: tell everybody."""
-        self._require_between_rounds()
-        step = self._ended(None, "all rounds are held")
-        return [*self._end_round(), *self._take(step, None, now)]
+        return self.trigger(Trigger.FINISH, now)
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []
@@ -269,6 +263,26 @@ class TrainingServer(Machine[SessionState]):
         chunk = memoryview(self._model)[start : start + CHUNK_BYTES]
         return Step(self.state, commit=lambda: [self._transmit(sender, ModelChunk(chunk=message.chunk), payload=chunk)])
 
+    def on_sum_over(self, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
+        finished = self._sum
+        if finished is None:
+            raise LocalProtocolError("a secure sum ended that was not going on")
+        return Step(SessionState.BETWEEN_ROUNDS, (), lambda: self._round_done(finished, result, now))
+
+    def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
+        def commit() -> list[Output]:
+            if digest(Label.MODEL, model) != self._model_hash:
+                self._promises_needed = 0
+            self._set_model(model)
+            self.deadline = now + self._configuration.phase_seconds
+            return self._end_round()
+
+        return Step(SessionState.AWAIT_PROMISES, (), commit)
+
+    def on_finish(self, now: float) -> Step[SessionState]:
+        ended = self._ended(None, "all rounds are held")
+        return Step(ended.state, (), lambda: [*self._end_round(), *(ended.commit() or ())])
+
     def on_void_round(self, sender: str, message: VoidRound, payload: None, now: float) -> Step[SessionState]:
         check_promise(self._roster, sender, message, message.signature)
         return Step(self.state, commit=lambda: self._promises.add(sender, message))
@@ -316,20 +330,16 @@ class TrainingServer(Machine[SessionState]):
                 if output.to in self._links:
                     relayed.append(self._transmit(output.to, output.message, payload=output.payload))
             elif isinstance(output, Summed | ServerAborted):
-                done += self._round_done(output, now)
+                done += self.trigger(Trigger.SUM_OVER, now, output)
             else:
                 relayed.append(output)
         return relayed + done
 
-    def _round_done(self, result: Summed | ServerAborted, now: float) -> list[Output]:
-        finished = self._sum
-        if finished is None:
-            raise LocalProtocolError("a secure sum ended that was not going on")
+    def _round_done(self, finished: AggregationServer, result: Summed | ServerAborted, now: float) -> list[Output]:
         aborted = isinstance(result, ServerAborted)
         sharers = self._promisers = finished.sharers
         self._promises_needed = len(sharers) - finished.agreement.parameters.threshold + 1 if aborted and sharers else 0
         self._sum = None
-        self.state = SessionState.BETWEEN_ROUNDS
         outputs: list[Output] = []
         for dropped in finished.drops:
             if dropped.code not in NOT_AT_FAULT:
@@ -386,10 +396,6 @@ class TrainingServer(Machine[SessionState]):
     def _set_model(self, model: bytes) -> None:
         self._model = model
         self._model_hash = digest(Label.MODEL, model)
-
-    def _require_between_rounds(self) -> None:
-        if self.state is not SessionState.BETWEEN_ROUNDS:
-            raise LocalProtocolError(f"no round is over: the server is to {self.state.value}")
 
     def _transmit(
         self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None

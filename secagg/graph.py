@@ -114,8 +114,8 @@ def ring_order(members: npt.NDArray[np.integer[Any]], seed: bytes) -> npt.NDArra
 
     Members, in ascending order, get one 64-bit keystream word each and are sorted by (word, member).
     """
-    ascending = np.unique(members)
-    if len(ascending) != len(members):
+    ascending = np.sort(members)
+    if (ascending[1:] == ascending[:-1]).any():
         raise ValueError("a member occurs twice on the ring")
     keys = np.frombuffer(keystream(seed, Usage.RING_ORDER, 8 * len(ascending)), "<u8")
     return ascending[np.argsort(keys, kind="stable")].astype(np.int64)

@@ -21,7 +21,7 @@ import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -55,6 +55,7 @@ class Exit:
 class _Party:
     process: ForkServerProcess
     connection: Connection
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Processes:
@@ -120,6 +121,14 @@ class Processes:
         while self._running or not self._news.empty():
             yield await self._news.get()
 
+    async def ask(self, name: str, reason: str, *, grace_seconds: float) -> None:
+        """Asks one process to end, and waits for that at most so long."""
+        party = self._running.get(name)
+        if party is not None:
+            with contextlib.suppress(OSError, TimeoutError):
+                party.connection.send_bytes(msgspec.msgpack.encode({"stop": reason}))
+                await asyncio.wait_for(party.ended.wait(), grace_seconds)
+
     async def stop(self, reason: str, *, grace_seconds: float) -> None:
         """Ends all processes: asks them, after `grace_seconds` terminates them, after as long again kills them."""
         request = msgspec.msgpack.encode({"stop": reason})
@@ -155,6 +164,7 @@ class Processes:
     def _bury(self, name: str) -> None:
         self._receive(name)  # Everything that it said comes before its Exit.
         party = self._running.pop(name)
+        party.ended.set()
         loop = asyncio.get_running_loop()
         loop.remove_reader(party.connection.fileno())
         loop.remove_reader(party.process.sentinel)

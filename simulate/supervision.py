@@ -60,6 +60,10 @@ class Supervisor:
                     await self._relay(name, message.pop("event"), message)
                 else:
                     self._last[name] = message
+        except asyncio.CancelledError:
+            # The server first, while the clients still answer: it may have a sum to finish.
+            await self._processes.ask(SERVER, "the run was interrupted", grace_seconds=LEAVE_SECONDS)
+            raise
         finally:
             if self._clearing is not None:
                 self._clearing.cancel()

@@ -16,23 +16,11 @@ from tacit.simulate.run_directory import RunDirectory
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 
 
-class Status:
-    """Stands for the line below the others."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def update(self, line: str) -> None:
-        self.lines.append(line)
-
-
-def screen(*, terminal: bool = False, encoding: str = "utf-8", width: int = 40) -> tuple[Screen, io.TextIOWrapper]:
+def screen(*, encoding: str = "utf-8", width: int = 40) -> tuple[Screen, io.TextIOWrapper]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, width=width, force_terminal=terminal, highlight=False)
+    console = Console(file=file, width=width, force_terminal=False, highlight=False)
     plan = Plan(Experiment(), RunDirectory(DIRECTORY), 10, 0, 1, began=time.monotonic())
-    made = Screen(console, plan)
-    made.status = Status()
-    return made, file
+    return Screen(console, plan), file
 
 
 def shown(file: io.TextIOWrapper) -> list[str]:
@@ -45,25 +33,27 @@ def done(**changes: Any) -> dict[str, Any]:
     return {**fields, "survivors": ["a", "b"], "cohort": ["a", "b", "c"], "detail": "", **changes}
 
 
-def test_a_pipe_learns_of_the_start_and_a_terminal_has_the_status_for_it() -> None:
-    assert shown(screen()[1]) == ["starting the processes"]
-    assert shown(screen(terminal=True)[1]) == []
+def test_a_pipe_learns_of_the_start_in_plain_text() -> None:
+    made, file = screen()
+    with made:
+        pass
+    assert shown(file) == ["starting the processes"]
 
 
 def test_lines_are_neither_wrapped_nor_read_as_markup() -> None:
     made, file = screen()
     made.show("server", "listening", {"address": "tcp://127.0.0.1:1"})
-    assert shown(file)[1:] == [f"server listens at tcp://127.0.0.1:1; run directory {DIRECTORY}"]
+    assert shown(file) == [f"server listens at tcp://127.0.0.1:1; run directory {DIRECTORY}"]
 
 
 def test_a_round_line_has_the_bytes_since_the_last() -> None:
     made, file = screen()
-    made.show("a", "traffic", {"sent": 1_000_000})
-    made.show("b", "traffic", {"sent": 500_000})
+    made.show("a", "traffic", {"sent": 1_000_000, "received": 0})
+    made.show("b", "traffic", {"sent": 500_000, "received": 0})
     made.show("server", "round-done", done())
     made.show("server", "round-done", done(round=2, status="aborted", detail="too few", clipped=None))
     made.show("server", "round-done", done(round=3, clipped=1234))
-    assert shown(file)[1:] == [
+    assert shown(file) == [
         "round   1 of 10  completed  accuracy 0.500  loss 1.250  2 of 3 clients  2.0 s  1.50 MB",
         "round   2 of 10  aborted: too few  2.0 s  0.00 MB",
         "round   3 of 10  completed  accuracy 0.500  loss 1.250  2 of 3 clients  2.0 s  0.00 MB"
@@ -86,21 +76,14 @@ def test_trouble_is_told_once_and_only_by_the_server(event: str, fields: dict[st
     made, file = screen()
     made.show("server", event, fields)
     made.show("client-1", event, fields)
-    assert shown(file)[1:] == ([line] if line else [])
+    assert shown(file) == ([line] if line else [])
 
 
 def test_a_party_that_failed_is_named() -> None:
     made, file = screen()
     made.show("client-1", "failed", {"reason": "the disk is full"})
     made.show("client-2", "exited", {"reason": "the federation is finished"})
-    assert shown(file)[1:] == ["  client-1: the disk is full"]
-
-
-def test_the_status_follows_round_and_phase() -> None:
-    made, _ = screen()
-    made.show("server", "round", {"round": 2, "cohort": []})
-    made.show("server", "opened", {"phase": "SHARE_KEYS", "members": 5})
-    assert made.status.lines == ["round 2 of 10: train", "round 2 of 10: share keys"]
+    assert shown(file) == ["  client-1: the disk is full"]
 
 
 SUMMARY = {
@@ -123,7 +106,7 @@ def test_the_end_fits_every_encoding(encoding: str) -> None:
     made, file = screen(encoding=encoding, width=80)
     made.finish(SUMMARY)
     lines = shown(file)
-    assert lines[1] == "digits: all rounds are held"
+    assert lines[0] == "digits: all rounds are held"
     row = next(line for line in lines if "server" in line)
     words = [word for word in row.split() if word.isascii() and word != "|"]
     assert " ".join(words) == "server 3.00 MB 1.00 MB 2.0 s 0.00 s"

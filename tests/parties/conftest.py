@@ -1,14 +1,29 @@
-"""Parties with fresh keys on the loopback interface, and a way to wait for a certain event."""
+"""Parties with fresh keys on the loopback interface, a way to wait for an event, and a whole small federation."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import pytest
+import torch
 
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.layout import Layout
+from tacit.parties.client import ClientParty, ClientSettings
+from tacit.parties.diary import Diary
 from tacit.parties.endpoint import Endpoint, Event
+from tacit.parties.event_log import EventLog
+from tacit.parties.journal import Journal
 from tacit.parties.keys import PartyKeys, generate
+from tacit.parties.server import OnRound, ServerParty, ServerSettings
+from tacit.parties.task import METRICS, Keeper, Learner, Task, Update
+from tacit.protocol.configuration import Configuration, Policy
 from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Ended, RoundDone
+from tacit.secagg.packing import Packing, Total, WeightForm
 
 # Only how long a broken test hangs; no test passes or fails by it otherwise.
 PATIENCE_SECONDS = 30
@@ -39,3 +54,177 @@ def until() -> Until:
             return event
 
     return until
+
+
+CLIENTS = ("client-1", "client-2", "client-3", "client-4")
+SECONDS = 60.0  # Deadlines that no test reaches.
+GRACE = 0.2
+SAMPLES = 6
+
+Told = list[tuple[str, dict[str, Any]]]
+OnUpdate = Callable[[int, Update], None]
+
+
+def proposal() -> tuple[Configuration, torch.nn.Module]:
+    task = Task(
+        model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
+        training=TrainingConfiguration(epochs=1, batch_size=6),
+        classes=3,
+        channels=1,
+    )
+    model = task.build(seed=3)
+    layout = Layout.of(model)
+    packing = Packing(
+        clients=len(CLIENTS),
+        clip=0.5,
+        value_bits=20,
+        max_weight=SAMPLES,
+        form=WeightForm.SCALAR,
+        tensor_sizes=layout.tensor_sizes,
+        metrics=METRICS,
+    )
+    configuration = Configuration(
+        scheme="fedavg",
+        mode="active",
+        graph="complete",
+        corrupt=0.33,
+        dropout=0.33,
+        threshold=0,
+        clients=len(CLIENTS),
+        clip=0.5,
+        value_bits=20,
+        max_weight=SAMPLES,
+        ring_bits=packing.ring.bits,
+        form=WeightForm.SCALAR,
+        tensor_sizes=layout.tensor_sizes,
+        metrics=METRICS,
+        layout=layout.digest(),
+        task=task.encode(),
+        train_seconds=SECONDS,
+        phase_seconds=SECONDS,
+    )
+    return configuration, model
+
+
+@dataclass
+class Federation:
+    """Starts parties as tasks of this process, and knows what they said."""
+
+    directory: Path
+    clients: ClassVar = CLIENTS
+    samples: ClassVar = SAMPLES
+    seconds: ClassVar = SECONDS
+    grace: ClassVar = GRACE
+    keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
+    told: dict[str, Told] = field(default_factory=dict)
+    news: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
+    rounds: list[tuple[RoundDone, Total | None]] = field(default_factory=list)
+    keeper: Keeper = field(init=False)
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        self.roster = Roster(
+            tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
+        )
+        self.configuration, model = proposal()
+        self.keeper = Keeper(self.configuration, model)
+
+    async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+        """A task that runs the server; returns when it listens."""
+        task = asyncio.create_task(self.server_party(rounds=rounds, on_round=on_round).run())
+        await self.event("server", "listening")
+        self.address = self.fields("server", "listening")[0]["address"]
+        return task
+
+    def server_party(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+        """The server, not yet running."""
+        settings = ServerSettings(
+            address="tcp://127.0.0.1:*",
+            keys=self.keys["server"],
+            roster=self.roster,
+            configuration=self.configuration,
+            rounds=rounds,
+            completed=0,
+            smallest_cohort=3,
+            join_seconds=SECONDS,
+            grace=GRACE,
+        )
+
+        def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
+            self.rounds.append((done, total))
+            return {"accuracy": 0.5}
+
+        return ServerParty(settings, self.keeper, self.diary("server"), on_round=on_round or note)
+
+    def join(self, name: str, **options: Any) -> asyncio.Task[Ended]:
+        """A task that runs a client; options as of client_party."""
+        return asyncio.create_task(self.client_party(name, **options).run())
+
+    def client_party(
+        self,
+        name: str,
+        *,
+        keys: PartyKeys | None = None,
+        roster: Roster | None = None,
+        policy: Policy | None = None,
+        patience: float = SECONDS,
+        on_update: OnUpdate = lambda round, update: None,
+        make: Callable[[Configuration], Learner] | None = None,
+    ) -> Any:
+        """A client, not yet running."""
+        settings = ClientSettings(
+            address=self.address,
+            keys=keys or self.keys[name],
+            roster=roster or self.roster,
+            policy=policy or Policy(),
+            journal=Journal(self.journal(name)),
+            patience=patience,
+            grace=GRACE,
+        )
+        return ClientParty(settings, make or self.learner, self.diary(name), on_update=on_update)
+
+    def diary(self, name: str) -> Diary:
+        said = self.told.setdefault(name, [])
+
+        def tell(event: str, fields: dict[str, Any]) -> None:
+            said.append((event, fields))
+            self._flag(name, event).set()
+
+        return Diary(EventLog(self.directory / f"{name}.events", name), tell)
+
+    def journal(self, name: str) -> Path:
+        return self.directory / f"{name}.journal"
+
+    async def event(self, name: str, event: str) -> None:
+        async with asyncio.timeout(SECONDS):
+            await self._flag(name, event).wait()
+
+    def fields(self, name: str, event: str) -> list[dict[str, Any]]:
+        return [fields for said, fields in self.told[name] if said == event]
+
+    def _flag(self, name: str, event: str) -> asyncio.Event:
+        return self.news.setdefault((name, event), asyncio.Event())
+
+    @staticmethod
+    def learner(configuration: Configuration) -> Learner:
+        """A learner on random images."""
+        x = torch.randn(SAMPLES, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+        return Learner(configuration, x, torch.arange(SAMPLES) % 3, seed=None, device=torch.device("cpu"))
+
+    @staticmethod
+    async def all_of(*tasks: asyncio.Task[Ended]) -> list[Ended]:
+        """How every one of these tasks ended."""
+        async with asyncio.timeout(SECONDS):
+            return await asyncio.gather(*tasks)
+
+    @staticmethod
+    async def vanish(task: asyncio.Task[Ended]) -> None:
+        """The party is gone without a word."""
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return Federation(tmp_path)

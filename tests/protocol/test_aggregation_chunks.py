@@ -108,21 +108,37 @@ def test_few_upload_at_a_time_and_each_within_its_window(summed: ExactSum) -> No
 
 
 @pytest.mark.usefixtures("small_chunks")
-@pytest.mark.parametrize("waiting", [True, False], ids=["waiting for its turn", "uploading"])
+@pytest.mark.parametrize("waiting", [True, False], ids=["waiting for their turn", "uploading"])
 def test_who_leaves_gives_its_turn_to_the_next(waiting: bool, summed: ExactSum) -> None:
-    run = memory_sum(UPLOADS + 3, active=False, length=LENGTH)
-    victim = f"c{UPLOADS + 1}" if waiting else "c0"
+    # Ten clients, of whom six are enough; four leave in the middle, and with them all who upload or all but two of
+    # those who wait.
+    run = memory_sum(2 * UPLOADS + 2, active=False, length=LENGTH)
+    leaving = {f"c{member}" for member in (range(UPLOADS, 2 * UPLOADS) if waiting else range(UPLOADS))}
 
     def hook(delivery: Delivery) -> list[Delivery]:
-        if (delivery.sender, delivery.message) == ("c1", VectorChunk(chunk=1)):
-            run.kill(victim)
+        if (delivery.sender, delivery.message) == ("c3", VectorChunk(chunk=1)):
+            for name in leaving:
+                run.kill(name)
         return [delivery]
 
     run.hook = hook
     run.run()
-    assert set(summed(run).survivors) == set(run.agreement.cohort) - {victim}
-    asked = [delivery.receiver for delivery in run.log if delivery.kind == "fetch-vector"]
-    assert (victim in asked) is not waiting
+    assert set(summed(run).survivors) == set(run.agreement.cohort) - leaving
+    assert {drop.member for drop in run.server.drops} == leaving
+    asked = {delivery.receiver for delivery in run.log if delivery.kind == "fetch-vector"}
+    assert leaving & asked == (set() if waiting else leaving)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("name", ["c0", f"c{UPLOADS}"], ids=["uploading", "waiting for its turn"])
+def test_a_vector_announced_twice_is_fetched_once(name: str, summed: ExactSum) -> None:
+    run = memory_sum(UPLOADS + 3, active=False, length=LENGTH)
+    run.hook = lambda d: [d, d] if (d.sender, d.kind) == (name, "masked-input") else [d]
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    assert run.server.ignored == 1
+    asked = [delivery.message for delivery in run.log if (delivery.receiver, delivery.kind) == (name, "fetch-vector")]
+    assert asked == [FetchVector(chunk=chunk) for chunk in range(CHUNKS)]
 
 
 def let_time_pass(run: MemorySum, seconds: float) -> None:

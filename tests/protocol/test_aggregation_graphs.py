@@ -13,7 +13,7 @@ from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Sum
 from tacit.protocol.errors import Code
 from tacit.protocol.members import decode_members, encode_members
 from tacit.protocol.messages import AdvertiseKeys, PeerKeys, ShareKeys, UnmaskRequest
-from tacit.protocol.neighbourhood import choose_holders, read_choices
+from tacit.protocol.neighbourhood import Graph, choose_holders, read_choices
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_neighbours, ring_order
 from tacit.simulate.memory import Delivery, MemorySum, memory_sum, replayable_entropy
 
@@ -87,6 +87,17 @@ def test_the_ring_is_the_harary_graph_on_an_order_that_follows_from_the_transcri
         return sorted(len(set(graph[a]) & set(graph[b])) for a in graph for b in graph[a])
 
     assert common(graphs[0]) == common(graphs[1]) == common(reference)
+
+
+def test_the_ring_depends_on_agreement_and_adverts() -> None:
+    agreement = sparse(False).agreement
+    everybody = tuple(range(25))
+    rings = {
+        tuple(Graph(changed, everybody, digest, {}).of(member).peers for member in everybody)
+        for changed in (agreement, replace(agreement, round=1))
+        for digest in (bytes(32), bytes(range(32)))
+    }
+    assert len(rings) == 4
 
 
 @modes

@@ -121,5 +121,6 @@ def test_what_is_sent_shows_neither_vector_nor_secrets(kind: str) -> None:
                       bytes(delivery.payload or b""))
     )  # fmt: skip
     assert not [secret for secret in secrets if secret in sent]
-    shown = "".join(map(repr, [run.server, *run.clients.values(), *run.results, *found.values()]))
+    held = [share for client in run.clients.values() for share in client._held.values()]
+    shown = "".join(map(repr, [run.server, *run.clients.values(), *run.results, *found.values(), *held]))
     assert not [secret for secret in secrets if repr(secret)[2:-1] in shown or secret.hex() in shown]

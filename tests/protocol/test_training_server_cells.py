@@ -230,9 +230,9 @@ def test_chunks_beyond_the_model() -> None:
 @pytest.mark.parametrize("situation", [name for name in SITUATIONS if name != "between-rounds"])
 def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
     server = federation_in(situation).server
-    with pytest.raises(LocalProtocolError, match="no round is over"):
+    with pytest.raises(LocalProtocolError, match=f"cannot start the next round in state {server.state.name}"):
         server.next_round(b"", 20.0)
-    with pytest.raises(LocalProtocolError, match="no round is over"):
+    with pytest.raises(LocalProtocolError, match=f"cannot finish in state {server.state.name}"):
         server.finish(20.0)
 
 
@@ -240,7 +240,12 @@ def test_every_state_has_a_situation() -> None:
     assert set(STATES.values()) == set(SessionState)
     assert {state for state, _ in TRAINING_SERVER_TABLE} == set(SessionState) - {SessionState.ENDED}
     triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Trigger)}
-    assert triggers == {(state, cause) for state in ("GATHERING", "AWAIT_PROMISES") for cause in ("COMPLETE", "EXPIRE")}
+    assert triggers == {
+        *((state, cause) for state in ("GATHERING", "AWAIT_PROMISES") for cause in ("COMPLETE", "EXPIRE")),
+        ("IN_ROUND", "SUM_OVER"),
+        ("BETWEEN_ROUNDS", "NEXT_ROUND"),
+        ("BETWEEN_ROUNDS", "FINISH"),
+    }
 
 
 def test_without_enough_clients_the_session_ends() -> None:
