@@ -2,6 +2,7 @@
 
 experiment.toml       the experiment as it was run
 model.safetensors     the global model after the last finished round, with that round's number
+report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the models that each client contributed to

@@ -64,7 +64,7 @@ class ArrayImages:
     def sizes(self) -> Iterator[tuple[int, int]]:
         return repeat((self.array.shape[1], self.array.shape[2]), len(self))
 
-    def pixels(self, indices: Indices, *, size: int) -> Pixels:  # noqa: ARG002 (part of the protocol)
+    def pixels(self, indices: Indices, *, size: int) -> Pixels:
         return self.array[indices]
 
     def representative(self) -> Indices:
