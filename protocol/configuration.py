@@ -146,7 +146,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except ValueError as error:
             raise RemoteProtocolError(Code.POLICY, str(error)) from None
         floor = self.threshold_floor or rule.threshold
-        if not floor <= parameters.threshold <= cohort:
+        if not max(floor, 2) <= parameters.threshold <= cohort:
             raise _refusal("threshold", parameters.threshold, f"{floor} to {cohort} of {cohort} clients")
         return parameters
 
