@@ -29,5 +29,6 @@ def report(
         typer.echo(f"tacit: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(WRONG_INPUT) from None
     except OSError as error:
-        typer.echo(f"tacit: {error.filename}: {error.strerror}; choose another file with --out", err=True)
+        place = error.filename or out or directory / "report.html"
+        typer.echo(f"tacit: {place}: {error.strerror}; choose another file with --out", err=True)
         raise typer.Exit(WRONG_INPUT) from None

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from tacit.cli.screen import Screen
+from tacit.parties.event_log import EventLogError
 from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
 from tacit.simulate.faults import FaultError, Faults, read_faults
 from tacit.simulate.processes import ProcessError
@@ -71,9 +72,11 @@ def run_simulation(
             plan = new_plan(chosen, out or default_directory(chosen.name), faults=faults(chosen), **options)
     except (ExperimentError, RunDirectoryError, UsageError, FaultError) as error:
         return _complain(errors, error, WRONG_INPUT)
+    except OSError as error:
+        return _complain(errors, error, FAILED)
     try:
-        with Screen(console, plan) as screen:
-            summary = asyncio.run(_interruptible(plan, screen))
+        screen = Screen(console, plan)
+        summary = asyncio.run(_interruptible(plan, screen))
         if json_file is not None:
             write(summary, json_file)
     except KeyboardInterrupt:
@@ -89,7 +92,7 @@ def run_simulation(
     except ServerLostError as error:
         remedy = f"finished rounds are kept: tacit simulate --resume {plan.run.path}"
         return _complain(errors, f"{error}; {remedy}", SERVER_LOST)
-    except (SimulationError, VerificationError, ProcessError, OSError) as error:
+    except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
         return _complain(errors, error, FAILED)
     screen.finish(summary)
     held = [entry["status"] for entry in summary["rounds"]]
@@ -107,6 +110,7 @@ async def _interruptible(plan: Plan, screen: Screen) -> dict[str, Any]:
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        return await simulate(plan, screen.show)
+        with screen:
+            return await simulate(plan, screen.show)
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

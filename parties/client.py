@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from tacit.parties.client_endpoint import ClientEndpoint
 from tacit.parties.diary import Diary
@@ -25,6 +26,9 @@ from tacit.protocol.primitives import SigningKey
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Accepted, Ended, RoundOver, Train, Transmit
 from tacit.protocol.training_client import TrainingClient
+
+CANNOT_TRAIN: Final = "it cannot train; its own log says why"
+"""What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._make_learner = learner
         self._on_update = on_update
         self._learner: Learner | None = None
+        self._obstacle = ""
+        """Why training failed; for this side only."""
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -85,7 +91,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             await self._perform(endpoint, self._machine.start(self._diary.now()))
             ended = await self._serve(endpoint)
         self._diary.close(self._machine.traffic)
-        return ended
+        return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
         now = self._diary.now()
@@ -106,7 +112,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         try:
             round, update = finished.result()
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
-            return self._machine.give_up(" ".join(str(error).split()), now)
+            self._obstacle = " ".join(str(error).split()) or type(error).__name__
+            self._diary.write("cannot-train", detail=self._obstacle)
+            return self._machine.give_up(CANNOT_TRAIN, now)
         return self._machine.contribute(round, update.words, now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:

@@ -20,7 +20,7 @@ from tacit.parties.shell import Surroundings
 from tacit.protocol.messages import Phase
 
 PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.SESSION)
-_MOMENT: Final = re.compile(r"(?P<party>[a-z0-9-]+)@(?P<phase>[A-Za-z_]+)(:(?P<round>[0-9]+))?")
+_MOMENT: Final = re.compile(r"(?P<party>[a-z0-9-]+)@(?P<phase>[A-Za-z_]+)(:(?P<round>[1-9][0-9]*))?")
 _SPEED: Final = re.compile(r"(?P<party>[a-z0-9-]+):(?P<kilobits>[0-9]+(\.[0-9]+)?)")
 _BITS_PER_KILOBIT: Final = 1000
 
@@ -63,14 +63,17 @@ class Faults:
         moments = tuple(fault for fault in self.moments if fault.party == party)
         return FaultySurroundings(moments, speed) if moments or speed else Surroundings()
 
-    def without_restart_of(self, party: str) -> Faults:
-        """What is left when this party was started again: it is not killed a second time."""
-        moments = tuple(fault for fault in self.moments if (fault.kind, fault.party) != (Kind.RESTART, party))
-        return Faults(moments, self.kilobits)
+    def after_kill(self, party: str) -> Faults | None:
+        """What is left for this party, which was killed, when it is started again; None if it stays away.
 
-    def restarts(self, party: str) -> bool:
-        """Whether this party comes back when it is killed."""
-        return any((fault.kind, fault.party) == (Kind.RESTART, party) for fault in self.moments)
+        Of several moments the earliest has struck; the others of that round cannot come any more.
+        """
+        own = [fault for fault in self.moments if fault.party == party]
+        struck = min(own, key=lambda fault: (fault.round, PHASES.index(fault.phase)), default=None)
+        if struck is None or struck.kind is not Kind.RESTART:
+            return None
+        later = tuple(fault for fault in own if fault.round > struck.round)
+        return Faults(later, tuple(limit for limit in self.kilobits if limit[0] == party))
 
 
 def read_faults(

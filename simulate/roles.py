@@ -51,9 +51,10 @@ class Role:
         """What is to happen around this party."""
         return self.faults.of(self.keys.name)
 
-    def after_restart(self) -> Role:
-        """The same party, started again."""
-        return replace(self, faults=self.faults.without_restart_of(self.keys.name))
+    def after_kill(self) -> Role | None:
+        """What the same party is given when it is started again; None if it stays away."""
+        faults = self.faults.after_kill(self.keys.name)
+        return None if faults is None else replace(self, faults=faults)
 
 
 async def serve(control: Control, **arguments: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tacit.simulate.faults import Faults
 from tacit.simulate.processes import Processes
 from tacit.simulate.reference import experiment_toml
 from tacit.simulate.roles import Role
-from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
+from tacit.simulate.run_directory import RunDirectory, RunDirectoryError, writing
 from tacit.simulate.summary import summarise, write
 from tacit.simulate.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.verification import verify
@@ -58,9 +58,13 @@ def default_directory(name: str) -> Path:
 
 
 def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
-    """Make the run directory of a new run. RunDirectoryError if it cannot be made."""
+    """Make the run directory of a new run. RunDirectoryError if it cannot be made, OSError if the disk is full."""
     run = RunDirectory.create(directory)
-    run.experiment.write_text(experiment_toml(experiment), encoding="utf-8")
+    try:
+        run.keep_experiment(experiment_toml(experiment))
+    except OSError:
+        run.discard()
+        raise
     seed = experiment.federation.seed
     # A seed for the split alone reveals nothing that a member does not know; 63 bits, as torch takes them.
     split_seed = seed if seed is not None else secrets.randbits(63)
@@ -68,14 +72,15 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 
 
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
-    """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read."""
+    """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
+    OSError if the disk is full."""
     held = run.progress()
     rounds_left = experiment.federation.rounds - held.round
     if rounds_left <= 0:
         raise RunDirectoryError(
             f"{run.path} has {held.round} rounds already: ask for more with --rounds {held.round + 1} or above"
         )
-    run.experiment.write_text(experiment_toml(experiment), encoding="utf-8")
+    run.keep_experiment(experiment_toml(experiment))
     return Plan(experiment, run, rounds_left, held.round, held.split_seed, **options)
 
 
@@ -83,7 +88,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     """Hold the rounds and return the summary, which is written too.
 
     InputError if the server cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a
-    wrong sum.
+    wrong sum; OSError if summary or report cannot be written.
     """
     names = party_names(plan.experiment.federation.clients)
     keys = {name: generate(name) for name in names}
@@ -113,8 +118,12 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     summary["ended"] = ended
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
-    write(summary, plan.run.summary)
-    await asyncio.to_thread(_report, plan.run)
+    try:
+        write(summary, plan.run.summary)
+        await asyncio.to_thread(_report, plan.run)
+    except OSError:
+        if failure is None:
+            raise
     if failure is not None:
         raise failure
     return summary
@@ -124,4 +133,5 @@ def _report(run: RunDirectory) -> None:
     # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
     from tacit.simulate.report import write_report
 
-    write_report(run)
+    with writing(run.path / "report.html"):
+        write_report(run)

@@ -12,8 +12,10 @@ verify/ROUND/         with --verify: each client's update and the server's sum
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,15 @@ _PROGRESS = "progress"
 
 class RunDirectoryError(Exception):
     """The directory cannot serve; the message names it and says what to do."""
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Around what writes a file of a run: an OSError comes out as one that names the file and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}; make room on the disk, or choose another place") from error
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +81,16 @@ class RunDirectory:
             raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
         return cls(path)
 
+    def keep_experiment(self, text: str) -> None:
+        """Write experiment.toml, whole or not at all: without it the run cannot go on. OSError if it cannot be."""
+        temporary = self.path / f".{self.experiment.name}.tmp"
+        with writing(self.experiment):
+            try:
+                temporary.write_text(text, encoding="utf-8")
+                os.replace(temporary, self.experiment)
+            finally:
+                temporary.unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Remove a directory that `create` made, when no run came of it."""
         shutil.rmtree(self.path, ignore_errors=True)
@@ -103,7 +124,10 @@ class RunDirectory:
 
     def save_update(self, round: int, name: str, *, words: npt.NDArray[Any], values: npt.NDArray[np.float32]) -> None:
         """What a client contributed: quantised words, and the weighted values that they stand for."""
-        np.savez(self._verification(round) / f"{name}.npz", words=words, values=values)
+        path = self.path / "verify" / str(round) / f"{name}.npz"
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(path, words=words, values=values)
 
     def save_sum(
         self,
@@ -115,13 +139,11 @@ class RunDirectory:
         names: Iterable[str],
     ) -> None:
         """What the server got: the sum of the words, the values decoded from it, their error bound, the survivors."""
-        np.savez(self._verification(round) / "sum.npz", words=words, values=values, bound=bound, names=list(names))
+        path = self.path / "verify" / str(round) / "sum.npz"
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(path, words=words, values=values, bound=bound, names=list(names))
 
     def verified_rounds(self) -> list[Path]:
         """The directories of the rounds that --verify recorded, in order."""
         return sorted((self.path / "verify").glob("*"), key=lambda path: int(path.name))
-
-    def _verification(self, round: int) -> Path:
-        directory = self.path / "verify" / str(round)
-        directory.mkdir(parents=True, exist_ok=True)
-        return directory

@@ -21,7 +21,7 @@ from tacit.secagg.packing import Total, WeightForm
 from tacit.simulate.child import Control
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.roles import USER_ERRORS, Role, explain, server_outcome, tell
-from tacit.simulate.run_directory import Progress, RunDirectory
+from tacit.simulate.run_directory import Progress, RunDirectory, writing
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 EVALUATION_BATCH: Final = 256
@@ -45,7 +45,8 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
 
         def save(round: int) -> None:
             progress = Progress(round=round, split_seed=role.split_seed)
-            checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
+            with writing(run.model):
+                checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
 
         def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
             if role.verify and total is not None and done.total is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from tacit.parties.event_log import read
 from tacit.simulate.experiment import Experiment
-from tacit.simulate.run_directory import RunDirectory
+from tacit.simulate.run_directory import RunDirectory, writing
 
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
@@ -49,8 +49,9 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
 
 
 def write(summary: dict[str, Any], path: Path) -> None:
-    """Write a summary as indented JSON."""
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+    """Write a summary as indented JSON. OSError, which names the file, if it cannot be."""
+    with writing(path):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def _is_server(events: list[dict[str, Any]]) -> bool:

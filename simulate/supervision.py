@@ -2,6 +2,7 @@
 
 The clients are started when the server listens. A client that fails is the federation's business and is only shown.
 When the server has ended, the clients get time to notice; whoever is still there then (frozen, say) is ended.
+So is a server that a client has given up, and that goes on saying nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tacit.simulate.processes import Exit, Processes
-from tacit.simulate.roles import ABORTED, Role, serve, take_part
+from tacit.simulate.roles import ABORTED, SERVER_LOST, Role, serve, take_part
 
 SERVER = "server"
 LEAVE_SECONDS = 5.0
@@ -33,7 +34,7 @@ class InputError(SimulationError):
 
 
 class ServerLostError(SimulationError):
-    """The server's process died in the middle of the run."""
+    """The server's process died, or froze, in the middle of the run."""
 
 
 class Supervisor:
@@ -48,12 +49,17 @@ class Supervisor:
         self._ended = ""
         self._failure: SimulationError | None = None
         self._clearing: asyncio.Task[None] | None = None
+        self._words = 0
+        """How often the server has said something."""
+        self._silent = False
+        self._grace = roles[SERVER].experiment.deadlines.grace
 
     async def follow(self, *, rounds: int, completed: int) -> str:
         """Run until everybody has ended; returns how the server says it ended, or raises SimulationError."""
         await self._processes.start(SERVER, serve, role=self._roles[SERVER], rounds=rounds, completed=completed)
         try:
             async for name, message in self._processes.messages():
+                self._words += name == SERVER
                 if isinstance(message, Exit):
                     await self._bury(name, message)
                 elif "event" in message:
@@ -87,10 +93,16 @@ class Supervisor:
         reason, failed = _ending(last, exit)
         if name != SERVER:
             self._show(name, "failed" if failed else "exited", {"reason": reason})
-            if exit.signal is not None and self._roles[name].faults.restarts(name):
-                self._roles[name] = self._roles[name].after_restart()
+            revived = self._roles[name].after_kill() if exit.signal is not None else None
+            if self._clearing is not None:
+                return
+            if revived is not None:
+                self._roles[name] = revived
                 await self._start_client(name)
+            elif last.get("finished", {}).get("status") == SERVER_LOST:
+                self._clearing = asyncio.ensure_future(self._end_if_silent(self._grace + LEAVE_SECONDS))
             return
+        self._stop_clearing()
         if not failed:
             self._ended = reason
             self._clear("the server has ended", LEAVE_SECONDS)
