@@ -37,6 +37,9 @@ format: setup ## format the sources
 docs: setup ## write the generated documents again
 	$(BIN)/python -m tacit.simulate.documents docs
 
+bench: setup ## measure what secure aggregation costs, and write docs/costs.md (minutes)
+	$(BIN)/python -m tacit.simulate.bench.page docs
+
 clean: ## remove everything that can be made again
 	rm -rf build dist *.egg-info .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs
 

@@ -87,7 +87,11 @@ def _end(code: int) -> NoReturn:
 
 
 def _send_output_to(log: Path) -> None:
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except FileNotFoundError:
+        # The run was called off while this process was on its way, and its directory is removed.
+        os._exit(1)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)

@@ -14,6 +14,7 @@ from tacit.parties.client import ClientParty, ClientSettings
 from tacit.parties.diary import Diary
 from tacit.parties.event_log import EventLog
 from tacit.parties.journal import Journal
+from tacit.parties.stopwatch import Stopwatch
 from tacit.parties.task import Learner, Update
 from tacit.protocol.configuration import Configuration
 from tacit.simulate.child import Control
@@ -60,7 +61,10 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         with EventLog(run.events(name), name) as log:
             diary = Diary(log, tell(control))
             party = ClientParty(settings, learner, diary, on_update=keep, surroundings=role.surroundings())
-            return client_outcome(await party.run())
+            stopwatch = Stopwatch().install()
+            ended = await party.run()
+            diary.write("work", seconds=dict(stopwatch.seconds))
+            return client_outcome(ended)
     except USER_ERRORS as error:
         return explain(error)
 

@@ -110,6 +110,7 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
         "clipping": _clipping(history),
         "bars": _bars(server, history.clients),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
+        "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
         "timelines": _timelines(history),
@@ -182,6 +183,22 @@ def _bars(server: Party | None, clients: Sequence[Party]) -> dict[str, list[Mark
             of(lambda party: party.received, PHASES, BYTE_UNITS, "Payload received", "received", "received"),
         ],
     }
+
+
+def _work(server: Party | None, clients: Sequence[Party]) -> list[dict[str, Any]]:
+    """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
+    telling = [client for client in clients if client.work]
+    parties = [*telling, server] if server else telling
+    kinds = {kind for party in parties for kind in party.work}
+    rows = [
+        {
+            "kind": kind,
+            "server": server.work[kind] if server else None,
+            "client": median(client.work[kind] for client in telling) if telling else None,
+        }
+        for kind in kinds
+    ]
+    return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
 
 
 def _phase_row(phase: Phase, server: Party | None, clients: Sequence[Party]) -> dict[str, Any]:

@@ -98,6 +98,8 @@ class Party:
     seconds: defaultdict[Phase, float] = field(default_factory=lambda: defaultdict(float))
     sent: Counter[Phase] = field(default_factory=Counter)
     received: Counter[Phase] = field(default_factory=Counter)
+    work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of the protocol by kind of work, if the party lived to tell."""
 
 
 @dataclass(frozen=True)

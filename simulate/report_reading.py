@@ -47,6 +47,10 @@ class _PhaseEnded(msgspec.Struct, frozen=True):
     next: Phase
 
 
+class _Worked(msgspec.Struct, frozen=True):
+    seconds: dict[str, float]
+
+
 class _Moved(msgspec.Struct, frozen=True):
     round: int
     phase: Phase
@@ -156,6 +160,9 @@ class _Session:
             party.received[moved.phase] += moved.received
             if name == self._history.server and (round := self._rounds.get(moved.round)):
                 round.moved += moved.sent + moved.received
+        elif kind == "work":
+            for work, seconds in msgspec.convert(event, _Worked).seconds.items():
+                party.work[work] += seconds
         elif self._is_trouble(event):
             about = next((event[key] for key in ("member", "from", "against", "to", "peer") if key in event), "")
             detail = event.get("detail") or event.get("reason") or (f"by {event['by']}" if "by" in event else "")

@@ -37,7 +37,9 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror or error}; make room on the disk, or choose another place") from error
+        raise OSError(
+            f"{path} cannot be written: {error.strerror or error}; make room on the disk, or choose another place"
+        ) from error
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from tacit.models.training import evaluate
 from tacit.parties.diary import Diary
 from tacit.parties.event_log import EventLog
 from tacit.parties.server import ServerParty, ServerSettings
+from tacit.parties.stopwatch import Stopwatch
 from tacit.parties.task import METRICS, Keeper, Task
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.rounds import RoundDone
@@ -74,7 +75,10 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             diary = Diary(log, tell(control))
             diary.write("configuration", **describe(configuration))
             party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=role.surroundings())
-            return server_outcome(await party.run())
+            stopwatch = Stopwatch().install()
+            ended = await party.run()
+            diary.write("work", seconds=dict(stopwatch.seconds))
+            return server_outcome(ended)
     except USER_ERRORS as error:
         return explain(error)
 

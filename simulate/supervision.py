@@ -51,7 +51,9 @@ class Supervisor:
         self._clearing: asyncio.Task[None] | None = None
         self._words = 0
         """How often the server has said something."""
-        self._silent = False
+        self._silence = ""
+        """Why the server was ended, if it froze."""
+        self._watching: asyncio.Task[None] | None = None
         self._grace = roles[SERVER].experiment.deadlines.grace
 
     async def follow(self, *, rounds: int, completed: int) -> str:
@@ -71,8 +73,9 @@ class Supervisor:
             await self._processes.ask(SERVER, "the run was interrupted", grace_seconds=LEAVE_SECONDS)
             raise
         finally:
-            if self._clearing is not None:
-                self._clearing.cancel()
+            for task in (self._watching, self._clearing):
+                if task is not None:
+                    task.cancel()
         if self._failure is not None:
             raise self._failure
         return self._ended
@@ -93,16 +96,20 @@ class Supervisor:
         reason, failed = _ending(last, exit)
         if name != SERVER:
             self._show(name, "failed" if failed else "exited", {"reason": reason})
-            revived = self._roles[name].after_kill() if exit.signal is not None else None
             if self._clearing is not None:
                 return
+            revived = self._roles[name].after_kill() if exit.signal is not None else None
             if revived is not None:
                 self._roles[name] = revived
                 await self._start_client(name)
-            elif last.get("finished", {}).get("status") == SERVER_LOST:
-                self._clearing = asyncio.ensure_future(self._end_if_silent(self._grace + LEAVE_SECONDS))
+            elif last.get("finished", {}).get("status") == SERVER_LOST and self._watching is None:
+                self._watching = asyncio.ensure_future(self._end_silent_server(self._grace + LEAVE_SECONDS))
             return
-        self._stop_clearing()
+        if self._watching is not None:
+            self._watching.cancel()
+        if self._silence:
+            self._failure = ServerLostError(f"{name}: {self._silence}")
+            return
         if not failed:
             self._ended = reason
             self._clear("the server has ended", LEAVE_SECONDS)
@@ -112,8 +119,16 @@ class Supervisor:
         kind = ServerLostError if exit.signal is not None else SimulationError
         self._failure = kind(f"{name}: {reason}")
         # The clients shall notice by themselves, and say so.
-        grace = self._roles[SERVER].experiment.deadlines.grace
-        self._clear("the server is gone", grace + LEAVE_SECONDS)
+        self._clear("the server is gone", self._grace + LEAVE_SECONDS)
+
+    async def _end_silent_server(self, patience: float) -> None:
+        """End the run if the server, which says every second that it is alive, says nothing for so many seconds."""
+        words = self._words
+        await asyncio.sleep(patience)
+        self._watching = None
+        if self._words == words:
+            self._silence = f"it said nothing for {patience:g} s after a client had given it up, and was ended"
+            self._clear("the server is silent", 0)
 
     def _clear(self, reason: str, after_seconds: float) -> None:
         """End, after some time, whoever is still there."""

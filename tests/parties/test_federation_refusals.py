@@ -135,6 +135,7 @@ async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) 
 @pytest.mark.parametrize("error", [ValueError("too\nlittle data"), OSError("no such file"), FloatingPointError("nan")])
 async def test_a_client_that_cannot_train_says_why_at_home_only(federation: Any, error: Exception) -> None:
     """The reason may hold numbers of samples or losses, which only the secure sum may carry to the server."""
+
     def fail(configuration: Configuration) -> Learner:
         raise error
 

@@ -1,0 +1,258 @@
+"""Faults on purpose, with real processes: who dies, freezes or comes back, what becomes of the rounds, the status."""
+
+import json
+import multiprocessing
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tacit.simulate import run as simulation_run
+from tacit.simulate import supervision
+from tacit.simulate.processes import Exit, Processes
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+
+ACTIVE_PHASES = ("TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
+SEMI_HONEST_PHASES = tuple(phase for phase in ACTIVE_PHASES if phase != "CONSISTENCY_CHECK")
+SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"'
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was held by the command."""
+
+    result: Result
+    directory: Path
+
+    @property
+    def model(self) -> bytes:
+        return (self.directory / "model.safetensors").read_bytes()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
+        return summary
+
+    def events(self, party: str, event: str) -> list[dict[str, Any]]:
+        """The events of this kind that a party logged."""
+        lines = (self.directory / "events" / f"{party}.jsonl").read_text().splitlines()
+        return [fields for fields in map(json.loads, lines) if fields["event"] == event]
+
+
+Simulate = Callable[..., Run]
+
+
+@pytest.fixture
+def simulate(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, monkeypatch: pytest.MonkeyPatch
+) -> Simulate:
+    """simulate(*options, deadlines=, clients=, rounds=, more=) holds a run; the frozen get little time at its end."""
+    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 1.5)
+    monkeypatch.setattr(supervision, "STOP_SECONDS", 0.25)
+
+    def simulate(*options: object, deadlines: str = "grace = 0.5", **experiment: Any) -> Run:
+        file = write_experiment(tmp_path / "small.toml", **experiment)
+        file.write_text(file.read_text().replace("grace = 0.5", deadlines))
+        run = Run(tacit("simulate", file, *options, "--out", tmp_path / "run"), tmp_path / "run")
+        assert multiprocessing.active_children() == [], "a process was left behind"
+        return run
+
+    return simulate
+
+
+@pytest.fixture
+def exits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Exit]]:
+    """How every process of the test's runs ended, in order."""
+    seen: list[tuple[str, Exit]] = []
+
+    class Watched(Processes):
+        async def messages(self) -> AsyncIterator[tuple[str, Any]]:
+            async for name, message in super().messages():
+                if isinstance(message, Exit):
+                    seen.append((name, message))
+                yield name, message
+
+    monkeypatch.setattr(simulation_run, "Processes", Watched)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("phases", "more"), [(ACTIVE_PHASES, ""), (SEMI_HONEST_PHASES, SEMI_HONEST)], ids=["active", "semi-honest"]
+)
+def test_a_client_that_dies_in_any_phase_is_dropped_and_the_round_completed(
+    simulate: Simulate, exits: list[tuple[str, Exit]], phases: tuple[str, ...], more: str
+) -> None:
+    """One client after the other, each in a later phase of a later round; the sums are verified."""
+    options = [f"--drop=client-{number}@{phase.lower()}:{number}" for number, phase in enumerate(phases, start=1)]
+    clients = [f"client-{number}" for number in range(1, len(phases) + 4)]
+    run = simulate(*options, "--verify", clients=len(clients), rounds=len(phases), more=more)
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    summary = run.summary
+    for number, (phase, held) in enumerate(zip(phases, summary["rounds"], strict=True), start=1):
+        included = phase in ("CONSISTENCY_CHECK", "UNMASK")
+        (gone,) = held["dropped"]
+        # The server cannot tell a client that trains from one whose keys are on their way.
+        seen = "ADVERTISE_KEYS" if phase == "TRAIN" else phase
+        assert (gone["party"], gone["phase"], gone["included_in_sum"]) == (f"client-{number}", seen, included)
+        assert (gone["code"], gone["detail"]) == ("LEFT", "its link was lost for 0.5 s")
+        assert held["status"] == "completed"
+        assert held["cohort"] == clients[number - 1 :]
+        assert held["survivors"] == clients[number - 1 if included else number :]
+    assert [entry["clients"] for entry in summary["verified"]] == [len(held["survivors"]) for held in summary["rounds"]]
+    ends = dict(exits)
+    assert all(str(ends[f"client-{number}"]) == "killed by SIGKILL" for number in range(1, len(phases) + 1))
+    assert {ends[name].code for name in ("server", *clients[len(phases) :])} == {0}
+
+
+@pytest.mark.parametrize(
+    ("phase", "detail"),
+    [
+        ("SHARE_KEYS", "only 3 clients shared their secrets; 4 are needed"),
+        ("MASKED_INPUT", "only 3 clients sent a vector and are still there; 4 are needed"),
+        ("CONSISTENCY_CHECK", "only 3 clients signed the survivors; 4 are needed"),
+    ],
+)
+def test_below_the_threshold_the_round_is_aborted_and_the_next_one_held_by_who_is_left(
+    simulate: Simulate, phase: str, detail: str
+) -> None:
+    drops = [f"--drop={client}@{phase}" for client in ("client-2", "client-4")]
+    run = simulate(*drops, clients=5, rounds=2)
+    assert (run.result.exit_code, run.result.stderr) == (3, "")
+    aborted, held = run.summary["rounds"]
+    assert (aborted["status"], aborted["code"], aborted["survivors"]) == ("aborted", "THRESHOLD", [])
+    assert aborted["detail"].startswith(detail)
+    assert aborted["detail"].endswith(": its link was lost for 0.5 s")
+    assert {(gone["party"], gone["phase"]) for gone in aborted["dropped"]} == {("client-2", phase), ("client-4", phase)}
+    assert f"round   1 of 2  aborted: {detail}" in run.result.stdout
+    assert held["status"] == "completed"
+    assert held["survivors"] == ["client-1", "client-3", "client-5"]
+
+
+def test_below_the_threshold_of_an_opened_sum_its_model_is_not_used_again(simulate: Simulate) -> None:
+    """Who has opened its masks promises nothing, so that no round may start from the same model."""
+    drops = [f"--drop={client}@UNMASK:2" for client in ("client-2", "client-4")]
+    run = simulate(*drops, clients=5, rounds=3, deadlines="grace = 0.5\nphase = 2.0")
+    assert (run.result.exit_code, run.result.stderr) == (3, "")
+    assert [held["status"] for held in run.summary["rounds"]] == ["completed", "aborted"]
+    assert run.summary["rounds"][1]["detail"].startswith("only 3 shares of client-1 came back; 4 are needed")
+    assert run.summary["ended"] == (
+        "round 2 was aborted, and too few clients promised never to open its sum to repeat it"
+    )
+
+
+def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_same_model(
+    simulate: Simulate, tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, exits: list[tuple[str, Exit]]
+) -> None:
+    """It dies in a later phase of a later round each time that the run is resumed."""
+    clients = [f"client-{number}" for number in range(1, 5)]
+    rounds = len(ACTIVE_PHASES) + 2
+    directory = tmp_path / "run"
+    for round, phase in enumerate(ACTIVE_PHASES, start=2):
+        drop = f"--drop=server@{phase}:{round}"
+        exits.clear()
+        if round == 2:
+            result = simulate("--seed", 7, drop, rounds=rounds).result
+        else:
+            result = tacit("simulate", "--resume", directory, drop)
+        assert result.exit_code == 4
+        assert result.stderr == (
+            "tacit: server: its process ended unexpectedly: killed by SIGKILL; finished rounds are kept: "
+            f"tacit simulate --resume {directory}\n"
+        )
+        assert exits[0] == ("server", Exit(None, "SIGKILL"))
+        assert sorted(exits[1:]) == [(client, Exit(4, None)) for client in clients]
+        for client in clients:
+            assert f"  {client}: the link to server is lost and did not come back in 0.5 s\n" in result.stdout
+            assert Run(result, directory).events(client, "ended")[-1]["code"] == "LEFT"
+        assert multiprocessing.active_children() == []
+    resumed = Run(tacit("simulate", "--resume", directory), directory)
+    assert (resumed.result.exit_code, resumed.result.stderr) == (0, "")
+    held = [(entry["round"], entry["status"]) for entry in resumed.summary["rounds"]]
+    assert [entry for entry in held if entry[1] == "completed"] == [(n, "completed") for n in range(1, rounds + 1)]
+    file, whole = write_experiment(tmp_path / "whole.toml", rounds=rounds), tmp_path / "whole"
+    assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
+    assert resumed.model == Run(resumed.result, whole).model
+
+
+def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
+    simulate: Simulate, exits: list[tuple[str, Exit]]
+) -> None:
+    run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1, deadlines="grace = 0.5\nphase = 2.0")
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    (held,) = run.summary["rounds"]
+    (gone,) = held["dropped"]
+    assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", "MASKED_INPUT", False)
+    assert (gone["code"], gone["detail"]) == ("TIMEOUT", "it did not answer in time")
+    assert held["survivors"] == ["client-1", "client-2", "client-4"]
+    assert exits[-1] == ("client-3", Exit(None, "SIGKILL"))
+
+
+def test_a_frozen_server_is_given_up_by_its_clients_and_ended(
+    simulate: Simulate, exits: list[tuple[str, Exit]]
+) -> None:
+    deadlines = "grace = 0.5\nphase = 0.5\njoin = 4.0\ntrain = 0.5"
+    run = simulate("--stall", "server@TRAIN", rounds=1, deadlines=deadlines)
+    assert run.result.exit_code == 4
+    assert run.result.stderr == (
+        "tacit: server: it said nothing for 2 s after a client had given it up, and was ended; finished rounds are "
+        f"kept: tacit simulate --resume {run.directory}\n"
+    )
+    assert "client-1: no word from server while it was to await the next round" in run.result.stdout
+    assert exits[-1] == ("server", Exit(None, "SIGKILL"))
+
+
+def test_a_client_that_is_started_again_is_back_in_the_next_round_every_time(
+    simulate: Simulate, exits: list[tuple[str, Exit]]
+) -> None:
+    """Within a grace that does not end: the server learns of the death when the client is back."""
+    options = ["--restart=client-3@MASKED_INPUT:1", "--restart=client-3@UNMASK:2"]
+    run = simulate(*options, rounds=3, deadlines="grace = 3600.0\nphase = 3600.0")
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    first, second, third = run.summary["rounds"]
+    for held, phase, included in ((first, "MASKED_INPUT", False), (second, "UNMASK", True)):
+        (gone,) = held["dropped"]
+        assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", phase, included)
+        assert (gone["code"], gone["detail"]) == ("LEFT", "it started again")
+    assert third["survivors"] == ["client-1", "client-2", "client-3", "client-4"]
+    assert [str(exit) for name, exit in exits if name == "client-3"] == ["killed by SIGKILL"] * 2 + ["exit code 0"]
+
+
+def test_a_slow_link_takes_its_time(simulate: Simulate) -> None:
+    speed = 200  # kbit/s
+    run = simulate("--slow", f"client-2:{speed}", rounds=1)
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    assert run.summary["rounds"][0]["survivors"] == ["client-1", "client-2", "client-3", "client-4"]
+    phases = run.summary["parties"]["client-2"]["phases"].values()
+    moved = sum(phase["bytes_sent"] + phase["bytes_received"] for phase in phases)
+    assert sum(phase["seconds"] for phase in phases) >= moved * 8 / (speed * 1000)
+
+
+def test_a_quiet_run_shows_nothing(simulate: Simulate) -> None:
+    run = simulate("--quiet", "--drop", "client-1@UNMASK", rounds=1)
+    assert (run.result.exit_code, run.result.output) == (0, "")
+    assert run.summary["final_accuracy"] is not None
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "expected"),
+    [
+        ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
+        ("--stall", "client-2@MASKING", "MASKING is no phase; they are TRAIN, ADVERTISE_KEYS, SHARE_KEYS"),
+        ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
+        ("--slow", "client-2:fast", "write PARTY:KBIT with a speed above 0, such as client-2:500"),
+    ],
+)
+def test_a_bad_notation_is_one_line(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, option: str, text: str, expected: str
+) -> None:
+    file = write_experiment(tmp_path / "small.toml")
+    result = tacit("simulate", file, option, text, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"tacit: {option} {text}: {expected}")
+    assert not (tmp_path / "run").exists()

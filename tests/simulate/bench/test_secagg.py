@@ -1,0 +1,77 @@
+"""`tacit bench secagg` holds real sums and says what they cost."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+
+STABLE_KEYS = {
+    "client_total_ms",
+    "server_total_ms",
+    "client_ms",
+    "server_ms",
+    "bytes_up_per_client",
+    "bytes_down_per_client",
+    "expansion",
+    "keystream_ratio",
+    "peak_rss_mb",
+    "neighbours",
+    "threshold",
+    "sum_is_exact",
+}
+SEMI_HONEST = {"ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "UNMASK"}
+
+
+def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    file = tmp_path / "figures.json"
+    done = CliRunner().invoke(app, ["bench", "secagg", *arguments, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    figures: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    assert set(figures) >= STABLE_KEYS
+    assert figures["sum_is_exact"] is True
+    return figures
+
+
+def test_semi_honest_with_dropouts_and_profile(tmp_path: Path) -> None:
+    figures = bench(
+        tmp_path, "--clients", "24", "--dimension", "2000", "--dropout", "0.25", "--corrupt", "0.2", "--profile"
+    )
+    assert figures["survivors"] == 18
+    assert figures["neighbours"] < 23
+    assert set(figures["client_ms"]) == set(figures["server_ms"]) == SEMI_HONEST
+    assert figures["masks_per_client"] == figures["neighbours"] + 1
+    assert {"key agreement", "sharing", "masking", "reconstruction", "serialisation"} <= set(figures["profile_seconds"])
+
+
+def test_active_with_counts_in_several_chunks(tmp_path: Path) -> None:
+    figures = bench(tmp_path, "--clients", "4", "--dimension", "400000", "--mode", "active", "--counts")
+    assert set(figures["client_ms"]) == SEMI_HONEST | {"CONSISTENCY_CHECK"}
+    assert (figures["neighbours"], figures["threshold"]) == (3, 3)
+    # 16 value bits, 2 for the sum over four clients and 3 for their count fit 24 bits: three bytes of four.
+    assert figures["ring_bits"] == 24
+    assert 0.75 < figures["expansion"] < 0.76
+
+
+def test_over_sockets_with_a_dropout(tmp_path: Path) -> None:
+    figures = bench(tmp_path, "--clients", "5", "--dimension", "500", "--dropout", "0.2", "--transport", "zmq")
+    assert figures["survivors"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "complaint"),
+    [
+        (("--clients", "5", "--graph", "regular", "--corrupt", "0.2"), 2, "no regular graph of 5 clients"),
+        (("--clients", "5", "--mode", "active", "--dropout", "0.4"), 1, "4 are needed"),
+        (("--clients", "201", "--transport", "zmq", "--dimension", "10"), 1, "at most 200 clients"),
+        (("--clients", "1"), 2, "greater than or equal to 2"),
+    ],
+)
+def test_what_cannot_be_held_is_refused(arguments: tuple[str, ...], status: int, complaint: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "secagg", "--dimension", "100", *arguments])
+    assert done.exit_code == status
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
