@@ -202,7 +202,8 @@ class TrainingServer(Machine[SessionState]):
     def complete(self) -> bool:
         if self.state is SessionState.GATHERING:
             there = self._links.keys() - self._lost.keys()
-            return len(there) >= min(len(self._roster.clients), self._configuration.clients)
+            possible = len(self._roster.clients) - len(self._barred)
+            return len(there) >= min(possible, self._configuration.clients)
         return self._promises.count(self.session, self.round, self._promisers) >= self._promises_needed
 
     def on_hello(self, sender: str, message: Hello, payload: None, now: float) -> Step[SessionState]:

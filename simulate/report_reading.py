@@ -26,6 +26,7 @@ TROUBLE = {
     "complaint": "heard a complaint against",
     "not-sent": "could not send to",
     "link-lost": "lost the link to",
+    "cannot-train": "could not train",
     "round-over": "ended its round early",
     "ended": "ended the session early",
 }

@@ -132,7 +132,7 @@ def write_page(directory: Path, rows: list[dict[str, Any]], agreement: float, by
     lines += [
         "",
         "The formula counts what grows, on one core: a client with k neighbours makes 2k key agreements and expands",
-        "k + 1 masks of D words; the server expands a mask for every survivor, and one for every surviving neighbour of",
+        "k + 1 masks of D words; the server expands one for every survivor, and one for every surviving neighbour of",
         f"a dropped client. A key agreement takes {1e6 * agreement:.0f} us here, a keystream byte {1e9 * byte:.3f} ns.",
         "What is above the formula is hashing, sealing, encoding, and Python; what is below it, the second core.",
         *_million(agreement, byte),
@@ -152,7 +152,7 @@ def _million(agreement: float, byte: float) -> list[str]:
         "## A million clients",
         "",
         f"The regular graph of a million clients has {neighbours} neighbours, so a client's work and traffic hardly",
-        f"differ from those at N = 1,000. The server would expand {masks / 1e6:.1f} million masks of {DIMENSION:,} words,",
+        f"differ from those at N = 1,000. The server would expand {masks / 1e6:.1f} million masks of D words,",
         f"{hours:.2f} core-hours by the formula, besides {gigabytes:.0f} GB of vectors to receive (36-bit words). This",
         "implementation takes at most 10,000 clients to a cohort; the field of its shares admits 65,520.",
     ]
