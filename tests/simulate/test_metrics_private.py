@@ -192,6 +192,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "accuracy", "loss",  # of the server's own test images
     },
+    "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},
 }  # fmt: skip
 """Every field of the events that a server writes in a run without trouble."""
@@ -203,6 +204,7 @@ CLIENT_EVENTS: dict[str, set[str]] = {
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "round-over": {"code", "detail", "round"},
+    "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},
 }
 """The clients' own logs hold no metric either."""
