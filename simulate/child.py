@@ -15,10 +15,13 @@ import faulthandler
 import importlib
 import os
 import pickle
+import select
+import shutil
 import sys
 import threading
 import traceback
 from collections.abc import Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from operator import attrgetter
 from pathlib import Path
@@ -26,12 +29,35 @@ from typing import Any, NoReturn
 
 import msgspec
 
+ENDING_SECONDS = 0.5
+"""How long a supervisor that closed its connections may still take to end."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The supervisor's process, and the temporary folder where multiprocessing keeps its socket."""
+
+    pid: int
+    scratch: Path
+
+    def remove_remains(self) -> None:
+        """Remove the folder if that process has ended without doing so. Ending takes a moment: it is waited for."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            pass
+        else:
+            if not select.select([descriptor], [], [], ENDING_SECONDS)[0]:
+                return
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
 
 class Control:
     """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, origin: Origin) -> None:
         self._connection = connection
+        self._origin = origin
         self._sending = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -41,16 +67,23 @@ class Control:
             with self._sending:
                 self._connection.send_bytes(encoded)
         except OSError:
-            _end(1)
+            self.abandon()
+
+    def abandon(self) -> NoReturn:
+        """The supervisor is gone: leave nothing of it, and end."""
+        self._origin.remove_remains()
+        os._exit(1)
 
 
-def run(connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes) -> NoReturn:
+def run(
+    connection: Connection, log: Path, preload: str, target: tuple[str, str], arguments: bytes, origin: Origin
+) -> NoReturn:
     """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
     _send_output_to(log)
-    control = Control(connection)
+    control = Control(connection, origin)
     loop = asyncio.new_event_loop()
     party = loop.create_task(_run_target(control, preload, target, arguments))
-    threading.Thread(target=_watch, args=(connection, loop, party), daemon=True).start()
+    threading.Thread(target=_watch, args=(connection, loop, party, control), daemon=True).start()
     result: object = None
     try:
         result = loop.run_until_complete(party)
@@ -71,12 +104,14 @@ async def _run_target(control: Control, preload: str, target: tuple[str, str], a
     return await attrgetter(name)(importlib.import_module(module))(control, **pickle.loads(arguments))
 
 
-def _watch(connection: Connection, loop: asyncio.AbstractEventLoop, party: asyncio.Task[object]) -> None:
+def _watch(
+    connection: Connection, loop: asyncio.AbstractEventLoop, party: asyncio.Task[object], control: Control
+) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, str])
             loop.call_soon_threadsafe(party.cancel, request["stop"])
-    os._exit(1)
+    control.abandon()
 
 
 def _end(code: int) -> NoReturn:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -96,7 +97,14 @@ class Processes:
         process = get_context("forkserver").Process(
             target=child.run,
             name=name,
-            args=(theirs, self._directory / f"{name}.log", self._preload, location, pickled),
+            args=(
+                theirs,
+                self._directory / f"{name}.log",
+                self._preload,
+                location,
+                pickled,
+                child.Origin(os.getpid(), Path(get_temp_dir())),
+            ),
             daemon=True,  # The interpreter's exit then ends the children instead of waiting for them.
         )
         try:

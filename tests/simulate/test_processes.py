@@ -178,11 +178,15 @@ async def test_a_fork_server_without_the_preload_is_reported(
     assert "the fork server does not hold process_targets" in failure["failed"]
 
 
+TEMPORARY: dict[int, str] = {}
+"""The folder for temporary files of every supervisor."""
+
+
 @contextmanager
 def supervisor(directory: Path, preload: str, ending: str, *targets: str) -> Iterator[subprocess.Popen[str]]:
-    """Runs supervisor.py in a process group of its own, as a terminal does; leaves nothing of it behind.
+    """Runs supervisor.py in a process group of its own, as a terminal does, with an empty folder for temporary files.
 
-    A killed supervisor cannot remove the fork server's socket: it gets a temporary folder (of a short name) for that.
+    The folder has a short name, because the fork server's socket is in it.
     """
     sockets = tempfile.TemporaryDirectory()
     path = os.pathsep.join([str(HERE), str(directory), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -194,6 +198,7 @@ def supervisor(directory: Path, preload: str, ending: str, *targets: str) -> Ite
         text=True,
         start_new_session=True,
     )
+    TEMPORARY[process.pid] = sockets.name
     try:
         yield process
     finally:
@@ -201,6 +206,11 @@ def supervisor(directory: Path, preload: str, ending: str, *targets: str) -> Ite
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=PATIENCE)
         sockets.cleanup()
+
+
+def temporary_files(process: subprocess.Popen[str]) -> list[str]:
+    """What the supervisor left in its folder for temporary files."""
+    return os.listdir(TEMPORARY[process.pid])
 
 
 def signal_group(process: subprocess.Popen[str]) -> None:
@@ -245,6 +255,7 @@ def test_no_process_outlives_the_supervisor(
         _, complaint = process.communicate(timeout=PATIENCE)
         wait_until_gone(descriptors)
         assert process.returncode == code
+        assert temporary_files(process) == []
         if ending == "raise":
             assert complaint.endswith("LookupError: the supervisor has a defect\n")
         else:
