@@ -90,7 +90,9 @@ class AggregationClient(Machine[ClientState]):
         self._masks: list[Mask] = []
         self.masks = 0
         """How many masks its vector got."""
+        self._sharing = b""
         self._survivors: tuple[int, ...] = ()
+        self._survivors_bitmap = b""
 
     def start(self, now: float) -> list[Output]:
         """Advertise keys."""
@@ -197,11 +199,12 @@ class AggregationClient(Machine[ClientState]):
                 complaints.append(owner)
         if me in complaints:
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
-        masks = self._derive_masks(agreement.sharing_digest(self._adverts_digest, sharers), sharers)
+        sharing = agreement.sharing_digest(self._adverts_digest, sharers)
+        masks = self._derive_masks(sharing, sharers)
         masked = MaskedInput(complaints=encode_members(complaints, agreement.size))
 
         def commit() -> None:
-            self._sharers, self._held, self._masks = sharers, held, masks
+            self._sharers, self._sharing, self._held, self._masks = sharers, sharing, held, masks
             self.masks = len(masks)
             self.deadline = now + agreement.input_seconds + agreement.phase_seconds
 
@@ -223,10 +226,11 @@ class AggregationClient(Machine[ClientState]):
 
     def on_survivors(self, sender: str, message: Survivors, payload: None, now: float) -> Step[ClientState]:
         survivors = self._checked_survivors(message.survivors)
-        signature = self._signing.sign(Label.SIGN_SURVIVORS, *self._survivors_signed(self.member, survivors))
+        signed = survivors_signed(self._sharing, self.member, message.survivors)
+        signature = self._signing.sign(Label.SIGN_SURVIVORS, *signed)
 
         def commit() -> None:
-            self._survivors = survivors
+            self._survivors, self._survivors_bitmap = survivors, message.survivors
             self.deadline = now + 2 * self.agreement.phase_seconds
 
         return Step(ClientState.AWAIT_UNMASK_REQUEST, (self._send(ConfirmSurvivors(signature=signature)),), commit)
@@ -318,12 +322,8 @@ class AggregationClient(Machine[ClientState]):
         self._require(len(signers), "clients signed the survivors")
         for position, member in enumerate(signers):
             signature = signatures[position * SIGNATURE_BYTES : (position + 1) * SIGNATURE_BYTES]
-            parts = self._survivors_signed(member, self._survivors)
+            parts = survivors_signed(self._sharing, member, self._survivors_bitmap)
             agreement.check_signature(member, signature, Label.SIGN_SURVIVORS, *parts)
-
-    def _survivors_signed(self, member: int, survivors: tuple[int, ...]) -> tuple[bytes, ...]:
-        sharing = self.agreement.sharing_digest(self._adverts_digest, self._sharers)
-        return survivors_signed(self.agreement, sharing, member, survivors)
 
     def _derive_masks(self, sharing: bytes, sharers: tuple[int, ...]) -> list[Mask]:
         masks = [Mask(derive(self._seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]

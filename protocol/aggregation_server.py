@@ -55,6 +55,7 @@ class AggregationServer(Attendance):
         self.masks = 0
         """How many masks it took off the sum."""
         self._survivors: tuple[int, ...] = ()
+        self._survivors_bitmap = b""
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
 
@@ -219,7 +220,7 @@ class AggregationServer(Attendance):
         bitmap = encode_members(survivors, agreement.size)
 
         def commit() -> None:
-            self._survivors = survivors
+            self._survivors, self._survivors_bitmap = survivors, bitmap
             self._begin_phase(present, now)
 
         if agreement.active:
@@ -232,7 +233,7 @@ class AggregationServer(Attendance):
         self, sender: str, message: ConfirmSurvivors, payload: None, now: float
     ) -> Step[ServerState]:
         member = self.agreement.places[sender]
-        parts = survivors_signed(self.agreement, self._sharing, member, self._survivors)
+        parts = survivors_signed(self._sharing, member, self._survivors_bitmap)
         self.agreement.check_signature(member, message.signature, Label.SIGN_SURVIVORS, *parts)
 
         def commit() -> None:
@@ -245,14 +246,13 @@ class AggregationServer(Attendance):
         present = tuple(member for member in sorted(self._signatures) if member not in self.dropped)
         if shortage := self._shortage(len(present), "clients signed the survivors"):
             return shortage
-        bitmap = encode_members(self._survivors, agreement.size)
 
         def unmask_request(member: int) -> UnmaskRequest:
             known = set(self._neighbourhoods[member].known(member))
             # The threshold is what the client asks for; more signatures only cost it time.
             signers = sorted(known & self._signatures.keys())[: agreement.parameters.threshold]
             return UnmaskRequest(
-                survivors=bitmap,
+                survivors=self._survivors_bitmap,
                 signers=encode_members(signers, agreement.size),
                 signatures=b"".join(self._signatures[signer] for signer in signers),
             )

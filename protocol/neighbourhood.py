@@ -9,6 +9,7 @@ run along every choice, in both directions.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,7 +67,7 @@ class Graph:
             return Neighbourhood(around, around, around)
         present = set(self._advertised)
         holders = tuple(holder for holder in self._choices[member] if holder in present)
-        owners = self._chosen_by.get(member, ())
+        owners = self._owners(member)
         return Neighbourhood(holders, owners, tuple(sorted({*holders, *owners})))
 
     def _around(self, member: int) -> tuple[int, ...]:
@@ -86,13 +87,19 @@ class Graph:
         place[order] = np.arange(order.size)
         return order, place
 
+    def _owners(self, holder: int) -> tuple[int, ...]:
+        holders, owners = self._choices_by_holder
+        low, high = np.searchsorted(holders, (holder, holder + 1))
+        return tuple(owners[low:high].tolist())
+
     @cached_property
-    def _chosen_by(self) -> dict[int, tuple[int, ...]]:
-        owners: dict[int, list[int]] = {}
-        for owner in sorted(self._choices):
-            for holder in self._choices[owner]:
-                owners.setdefault(holder, []).append(owner)
-        return {holder: tuple(chosen) for holder, chosen in owners.items()}
+    def _choices_by_holder(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every choice as a holder and its owner: holders rising, and owners rising for each of them."""
+        choosers = sorted(self._choices)
+        holders = np.array([self._choices[owner] for owner in choosers], np.int64)
+        owners = np.repeat(np.array(choosers, np.int64), holders.shape[1])
+        order = np.argsort(holders, axis=None, kind="stable")
+        return holders.ravel()[order], owners[order]
 
 
 def choose_holders(agreement: Agreement, member: int, entropy: Entropy) -> bytes:
@@ -109,12 +116,12 @@ def read_choices(agreement: Agreement, member: int, choices: bytes) -> tuple[int
     expected = 2 * agreement.parameters.neighbours if agreement.regular and agreement.active else 0
     if len(choices) != expected:
         raise RemoteProtocolError(Code.MEMBERS, f"an advert names holders in {expected} bytes, not {len(choices)}")
-    holders = np.frombuffer(choices, "<u2").astype(np.int64)
-    if holders.size and ((np.diff(holders) <= 0).any() or holders[-1] >= agreement.size or (holders == member).any()):
+    holders = struct.unpack(f"<{len(choices) // 2}H", choices)
+    if holders and (list(holders) != sorted(set(holders)) or holders[-1] >= agreement.size or member in holders):
         raise RemoteProtocolError(
             Code.MEMBERS, "an advert names holders out of order, twice, outside the cohort, or itself"
         )
-    return tuple(holders.tolist())
+    return holders
 
 
 def _without(members: tuple[int, ...], member: int) -> tuple[int, ...]:

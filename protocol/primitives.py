@@ -8,6 +8,7 @@ another; variable parts are length-prefixed, so that no two lists of parts hash 
 from __future__ import annotations
 
 import hashlib
+import struct
 from enum import Enum
 from typing import Final
 
@@ -23,6 +24,7 @@ from tacit.protocol.errors import Code, RemoteProtocolError
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16
+_LENGTH: Final = struct.Struct("<Q")
 
 
 class Label(bytes, Enum):
@@ -48,14 +50,14 @@ class Label(bytes, Enum):
 
 def framed(label: Label, *parts: bytes) -> bytes:
     """label and parts, each behind its length as eight little-endian bytes: injective."""
-    return b"".join(len(part).to_bytes(8, "little") + part for part in (label.value, *parts))
+    return b"".join([piece for part in (label.value, *parts) for piece in (_LENGTH.pack(len(part)), part)])
 
 
 def digest(label: Label, *parts: bytes | bytearray) -> bytes:
     """SHA-256 of the framed parts, 32 bytes; nothing is copied."""
     hasher = hashlib.sha256()
     for part in (label.value, *parts):
-        hasher.update(len(part).to_bytes(8, "little"))
+        hasher.update(_LENGTH.pack(len(part)))
         hasher.update(part)
     return hasher.digest()
 

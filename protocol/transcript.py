@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tacit.protocol.agreement import Agreement
-from tacit.protocol.members import encode_members
 from tacit.protocol.primitives import AgreementKey, Label, derive
 from tacit.secagg.keystream import Mask, Usage
 
@@ -23,8 +22,6 @@ def shares_signed(
     return agreement.context, adverts, member.to_bytes(2, "little"), seed_commitment, holders, packets
 
 
-def survivors_signed(
-    agreement: Agreement, sharing: bytes, member: int, survivors: tuple[int, ...]
-) -> tuple[bytes, ...]:
-    """What a signature over the survivors covers."""
-    return sharing, member.to_bytes(2, "little"), encode_members(survivors, agreement.size)
+def survivors_signed(sharing: bytes, member: int, survivors: bytes) -> tuple[bytes, ...]:
+    """What a signature over the bitmap of survivors covers."""
+    return sharing, member.to_bytes(2, "little"), survivors

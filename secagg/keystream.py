@@ -35,6 +35,9 @@ _ZEROS = memoryview(
     bytes(1 << 17)
 )  # Encrypted into keystream. These, the stream and the block of words fit an L2 cache.
 _BYTES_WORTH_A_THREAD = 1 << 20
+"""Keystream that repays starting a thread."""
+_SPAN_WORTH_A_THREAD = 1 << 17
+"""Bytes of the vector that repay preparing every cipher once more, which one thread does at a time."""
 
 
 class Usage(bytes, Enum):
@@ -76,7 +79,8 @@ def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int =
     words_per_cipher_block = _CIPHER_BLOCK // ring.word.itemsize
     if start < 0 or start % words_per_cipher_block:
         raise ValueError(f"masks start at multiples of {words_per_cipher_block} words of {ring.word}, not at {start}")
-    threads = min(os.cpu_count() or 1, 1 + words.nbytes * len(masks) // _BYTES_WORTH_A_THREAD)
+    worth = min(words.nbytes // _SPAN_WORTH_A_THREAD, 1 + words.nbytes * len(masks) // _BYTES_WORTH_A_THREAD)
+    threads = max(1, min(os.cpu_count() or 1, worth))
     span = max(1, -(-words.size // (threads * words_per_cipher_block))) * words_per_cipher_block
     spans = [words[low : low + span] for low in range(0, words.size, span)]
     first_blocks = [(start + low) // words_per_cipher_block for low in range(0, words.size, span)]

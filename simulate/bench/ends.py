@@ -10,7 +10,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -34,17 +34,6 @@ class BenchmarkError(Exception):
     """The sum was not held; the message says why."""
 
 
-class ClientEnd(Protocol):
-    """A client as the benchmark drives it: frames in, frames out, seconds by phase."""
-
-    seconds: dict[Phase, float]
-    masks: int
-
-    def start(self) -> list[Frames]: ...
-
-    def receive(self, frames: Frames) -> list[Frames]: ...
-
-
 def vector(ring: Ring, length: int, number: int) -> Words:
     """The vector of a client: uniform ring words, the same whenever it is asked for."""
     words = np.random.default_rng(number).integers(0, 1 << 32, length, np.uint32).astype(ring.word)
@@ -53,7 +42,7 @@ def vector(ring: Ring, length: int, number: int) -> Words:
 
 
 class TimedClient:
-    """A client in this process."""
+    """A client, timed by phase."""
 
     def __init__(self, agreement: Agreement, number: int, signing: SigningKey) -> None:
         self.seconds: dict[Phase, float] = defaultdict(float)

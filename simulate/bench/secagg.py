@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import deque
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
@@ -23,13 +24,16 @@ from tacit.protocol.messages import Phase
 from tacit.protocol.primitives import SigningKey
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.bench.ends import SERVER, BenchmarkError, ClientEnd, Frames, TimedClient, TimedServer, vector
+from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vector
+from tacit.simulate.bench.exchange import Exchange
+from tacit.simulate.bench.hosts import ClientHost
 from tacit.simulate.bench.keystream import keystream_ratio
-from tacit.simulate.bench.remote import RemoteClient
 from tacit.simulate.bench.sockets import exchange_over_sockets
 
 VALUE_BITS: Final = 16
 NO_DEADLINE: Final = 86_400.0
+SEQUENTIAL_CLIENTS: Final = 1_000
+"""Up to here one party works at a time, so that its time is its own; beyond, every core does, to be done sooner."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,39 +93,41 @@ class Setting:
 def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool) -> dict[str, Any]:
     """Hold the sum and return the figures. BenchmarkError or ValueError if it cannot be held.
 
-    profile: tell the seconds by kind of work, of all parties but the first client together.
+    profile: tell the seconds by kind of work, of all parties together.
     """
-    secrets = [os.urandom(32) for _ in range(setting.clients)]
-    signing = [SigningKey(secret) for secret in secrets]
-    agreement = setting.agreement(tuple(key.public for key in signing))
+    secrets = {number: os.urandom(32) for number in range(setting.clients)}
+    agreement = setting.agreement(tuple(SigningKey(secret).public for secret in secrets.values()))
     server = TimedServer(agreement)
     staying = setting.clients - int(setting.dropout * setting.clients)
     dropping = set(agreement.cohort[staying:])
     progress(f"preparing {setting.clients} clients")
-    with RemoteClient(agreement, signing_secret=secrets[0]) as remote:
-        clients: dict[str, ClientEnd] = {agreement.cohort[0]: remote}
-        for number in range(1, setting.clients):
-            clients[agreement.cohort[number]] = TimedClient(agreement, number, signing[number])
+    cores = (os.cpu_count() or 1) if setting.clients > SEQUENTIAL_CLIENTS else 1
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(ClientHost(agreement, {n: secrets[n] for n in members}, profile=profile))
+            for members in (range(1), *(range(1 + core, setting.clients, cores) for core in range(cores)))
+        ]
         stopwatch = Stopwatch().install() if profile else Stopwatch()
         began = time.perf_counter()
         if setting.sockets:
-            asyncio.run(exchange_over_sockets(clients, server, dropping, progress))
+            ends = {agreement.cohort[n]: partial(host.ask, n) for host in hosts for n in host.members}
+            asyncio.run(exchange_over_sockets(ends, server, dropping, progress))
         else:
-            _exchange(clients, server, dropping, progress)
+            Exchange(hosts, server, dropping, progress, at_once=cores).hold()
         wall_seconds = time.perf_counter() - began
         stopwatch.remove()
-        peak_bytes = remote.peak_bytes()
+        figures = [host.figures() for host in hosts]
     if server.summed is None:
         raise BenchmarkError("the exchange ended without a sum")
     expected = np.zeros(agreement.length, agreement.ring.word)
     for name in server.summed.survivors:
         agreement.ring.add_into(expected, vector(agreement.ring, agreement.length, agreement.cohort.index(name)))
-    finished = [client for name, client in clients.items() if name not in dropping]
-    masks = max(client.masks for client in finished)
+    seconds = {member: spent for host in figures for member, spent in host.seconds.items() if member < staying}
+    masks = max(count for host in figures for member, count in host.masks.items() if member < staying)
     progress("comparing masks with raw keystream")
     ratio, masking_ms = keystream_ratio(agreement.ring, agreement.length, masks)
     return {
-        **_times(finished, server),
+        **_times(list(seconds.values()), server),
         "bytes_up_per_client": round(sum(server.received.values()) / setting.clients),
         "bytes_down_per_client": round(sum(server.sent.values()) / setting.clients),
         "expansion": max(server.received.values()) / (4 * setting.dimension),
@@ -129,54 +135,37 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
         "masks_expanded_by_server": server.machine.masks,
         "keystream_ratio": ratio,
         "masking_ms": masking_ms,
-        "peak_rss_mb": peak_bytes / 1e6,
-        "peak_over_vector": peak_bytes / (4 * setting.dimension),
+        "peak_rss_mb": figures[0].peak_bytes / 1e6,
+        "peak_over_vector": figures[0].peak_bytes / (4 * setting.dimension),
         "neighbours": agreement.parameters.neighbours,
         "threshold": agreement.parameters.threshold,
         "ring_bits": agreement.ring.bits,
         "survivors": len(server.summed.survivors),
         "sum_is_exact": bool((expected == server.summed.total).all()),
         "wall_seconds": wall_seconds,
-        **({"profile_seconds": dict(stopwatch.seconds)} if profile else {}),
+        **(
+            {"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])}
+            if profile
+            else {}
+        ),
     }
 
 
-def _exchange(
-    clients: dict[str, ClientEnd], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
-) -> None:
-    """Deliver in the order of sending. A dropping client is gone when the vectors are asked for."""
-    inbox: deque[tuple[str, Frames]] = deque()
-    for name, client in clients.items():
-        inbox.extend((name, frames) for frames in client.start())
-    phase = ""
-    gone: set[str] = set()
-    while inbox:
-        sender, frames = inbox.popleft()
-        answers = deque(server.receive(sender, frames))
-        while answers:
-            receiver, answer = answers.popleft()
-            if receiver in dropping and server.machine.state.value == Phase.MASKED_INPUT.value:
-                if receiver not in gone:
-                    gone.add(receiver)
-                    answers.extend(server.drop(receiver))
-                continue
-            inbox.extend((receiver, reply) for reply in clients[receiver].receive(answer))
-        if server.machine.state.value != phase:
-            phase = server.machine.state.value
-            progress(phase)
-
-
-def _times(clients: list[ClientEnd], server: TimedServer) -> dict[str, Any]:
-    phases = [phase for phase in Phase if any(client.seconds[phase] for client in clients)]
-    totals = [1e3 * sum(client.seconds.values()) for client in clients]
+def _times(clients: list[dict[Phase, float]], server: TimedServer) -> dict[str, Any]:
+    phases = [phase for phase in Phase if any(phase in seconds for seconds in clients)]
+    by_phase = {phase.value: [1e3 * seconds.get(phase, 0.0) for seconds in clients] for phase in phases}
+    totals = [1e3 * sum(seconds.values()) for seconds in clients]
     return {
         "client_total_ms": median(totals),
         "client_total_p95_ms": float(np.percentile(totals, 95)),
         "server_total_ms": 1e3 * sum(server.seconds.values()),
-        "client_ms": {phase.value: 1e3 * median(client.seconds[phase] for client in clients) for phase in phases},
-        "client_p95_ms": {
-            phase.value: 1e3 * float(np.percentile([client.seconds[phase] for client in clients], 95))
-            for phase in phases
-        },
+        "client_ms": {phase: median(spent) for phase, spent in by_phase.items()},
+        "client_p95_ms": {phase: float(np.percentile(spent, 95)) for phase, spent in by_phase.items()},
         "server_ms": {phase.value: 1e3 * server.seconds[phase] for phase in phases},
+    }
+
+
+def _added(parts: list[dict[str, float]]) -> dict[str, float]:
+    return {
+        kind: sum(part.get(kind, 0.0) for part in parts) for kind in sorted({kind for part in parts for kind in part})
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tacit.parties.client_endpoint import ClientEndpoint
 from tacit.parties.endpoint import EndpointClosedError, LinkLost, NotConnectedError, Received
@@ -11,7 +11,7 @@ from tacit.parties.keys import generate
 from tacit.parties.server_endpoint import ServerEndpoint
 from tacit.protocol.messages import Phase
 from tacit.protocol.roster import Roster
-from tacit.simulate.bench.ends import SERVER, BenchmarkError, ClientEnd, TimedServer
+from tacit.simulate.bench.ends import SERVER, BenchmarkError, Frames, TimedServer
 
 MOST_CLIENTS = 200
 """Every link takes threads and sockets of its own in this one process."""
@@ -19,8 +19,12 @@ MOST_CLIENTS = 200
 LOOPBACK = "tcp://127.0.0.1:*"
 
 
+Ask = Callable[[Frames | None], list[Frames]]
+"""What a client answers to a message; None: it advertises its keys."""
+
+
 async def exchange_over_sockets(
-    clients: dict[str, ClientEnd], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
+    clients: Mapping[str, Ask], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
 ) -> None:
     """Hold the sum. A dropping client closes its link when it is told who shared, instead of sending its vector."""
     if len(clients) > MOST_CLIENTS:
@@ -33,8 +37,8 @@ async def exchange_over_sockets(
             *(ClientEndpoint.connect(endpoint.address, keys=keys[name], server=roster.server) for name in clients)
         )
         tasks = [
-            asyncio.ensure_future(_client(client, link, name in dropping))
-            for (name, client), link in zip(clients.items(), links, strict=True)
+            asyncio.ensure_future(_client(ask, link, server if name in dropping else None))
+            for (name, ask), link in zip(clients.items(), links, strict=True)
         ]
         try:
             await _serve(server, endpoint, progress)
@@ -63,19 +67,19 @@ async def _serve(server: TimedServer, endpoint: ServerEndpoint, progress: Callab
             progress(phase)
 
 
-async def _client(client: ClientEnd, link: ClientEndpoint, drops: bool) -> None:
-    for frames in client.start():
+async def _client(ask: Ask, link: ClientEndpoint, drops: TimedServer | None) -> None:
+    """A client at its link. drops: the server of whose MASKED_INPUT it takes no part."""
+    for frames in ask(None):
         await link.send(frames)
     try:
         while True:
             event = await link.receive()
             if not isinstance(event, Received):
                 continue
-            answers = client.receive(list(event.frames))
-            if drops and client.seconds[Phase.MASKED_INPUT]:
+            if drops is not None and drops.machine.state.value == Phase.MASKED_INPUT.value:
                 await link.close()
                 return
-            for frames in answers:
+            for frames in ask(list(event.frames)):
                 await link.send(frames)
     except EndpointClosedError:
         return

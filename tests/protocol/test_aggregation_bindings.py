@@ -144,9 +144,9 @@ def test_signatures_over_shares_cover_everything() -> None:
 
 
 def test_signatures_over_survivors_cover_everything() -> None:
-    base: list[Any] = [agreement(), bytes(32), 1, (0, 1, 2, 3)]
-    others: list[Any] = [None, OTHER, 2, (0, 1, 2, 4)]
-    variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(1, len(base))]
+    base: list[Any] = [bytes(32), 1, b"\x0f"]
+    others: list[Any] = [OTHER, 2, b"\x17"]
+    variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(len(base))]
     assert len({framed(Label.SIGN_SURVIVORS, *survivors_signed(*variant)) for variant in variants}) == len(variants)
 
 

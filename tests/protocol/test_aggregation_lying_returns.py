@@ -13,6 +13,7 @@ from tacit.protocol.machine import Report
 from tacit.protocol.members import encode_members
 from tacit.protocol.messages import AdvertiseKeys, MaskedInput, Message, UnmaskShares
 from tacit.protocol.primitives import Label
+from tacit.protocol.transcript import survivors_signed
 from tacit.simulate.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
@@ -191,7 +192,8 @@ def test_a_signature_over_other_survivors(summed: ExactSum) -> None:
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.sender == CHEAT and delivery.kind == "confirm-survivors":
-            parts = run.clients[CHEAT]._survivors_signed(MEMBER, (0, 1, 2, 3))
+            survivors = encode_members((0, 1, 2, 3), run.agreement.size)
+            parts = survivors_signed(run.clients[CHEAT]._sharing, MEMBER, survivors)
             signature = run.signing[CHEAT].sign(Label.SIGN_SURVIVORS, *parts)
             return [replace(delivery, message=msgspec.structs.replace(delivery.message, signature=signature))]
         return [delivery]

@@ -23,6 +23,7 @@ from tacit.protocol.messages import (
 )
 from tacit.protocol.primitives import PRIME_25519, AgreementKey, Label
 from tacit.protocol.sharing import PACKET_BYTES
+from tacit.protocol.transcript import survivors_signed
 from tacit.simulate.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
@@ -268,7 +269,7 @@ def signatures_of_another_round(run: MemorySum, message: UnmaskRequest) -> Unmas
 
 def signed_other_survivors(run: MemorySum, message: UnmaskRequest) -> UnmaskRequest:
     client = run.clients["c1"]
-    parts = client._survivors_signed(1, (0, 1, 2, 3))
+    parts = survivors_signed(client._sharing, 1, bitmap(0, 1, 2, 3))
     other = run.signing["c1"].sign(Label.SIGN_SURVIVORS, *parts)
     return msgspec.structs.replace(message, signatures=message.signatures[:64] + other + message.signatures[128:])
 

@@ -1,0 +1,127 @@
+"""Clients in processes of their own: so that many use every core, and that the memory of one can be told.
+
+A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
+frames come and go through a pipe, one batch at a time. Its peak is what it held above its size after the imports, in
+bytes, as Linux accounts it (VmHWM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tacit.parties.stopwatch import Stopwatch
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.messages import Phase
+from tacit.protocol.primitives import SigningKey
+from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient
+
+Question = tuple[int, Frames | None]
+"""A member, and a message of the server to it; None: advertise your keys."""
+Answer = tuple[int, list[Frames]]
+
+
+@dataclass(frozen=True)
+class HostFigures:
+    """What a host measured."""
+
+    seconds: dict[int, dict[Phase, float]]
+    """By member."""
+    masks: dict[int, int]
+    """By member."""
+    peak_bytes: int
+    work_seconds: dict[str, float]
+    """By kind of work; empty unless profiled."""
+
+
+class ClientHost:
+    """Some members of the cohort, elsewhere; ends with its `with` block. secrets: signing secrets by member."""
+
+    def __init__(self, agreement: Agreement, secrets: Mapping[int, bytes], *, profile: bool) -> None:
+        self.members = tuple(secrets)
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, agreement, dict(secrets), profile), daemon=True)
+
+    def __enter__(self) -> ClientHost:
+        self._process.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.pipe.close()
+        self._process.join()
+
+    def post(self, batch: list[Question]) -> None:
+        """Ask; `collect` before the next question, or both ends wait for each other."""
+        self.pipe.send(
+            [(member, None if frames is None else [bytes(frame) for frame in frames]) for member, frames in batch]
+        )
+
+    def collect(self) -> list[Answer]:
+        """The answers to what was posted. BenchmarkError if a client aborted."""
+        answers: list[Answer] = self._received()
+        return answers
+
+    def ask(self, member: int, frames: Frames | None) -> list[Frames]:
+        """Post one question and wait for its answer."""
+        self.post([(member, frames)])
+        return self.collect()[0][1]
+
+    def figures(self) -> HostFigures:
+        """What it measured so far."""
+        self.pipe.send(None)
+        figures: HostFigures = self._received()
+        return figures
+
+    def _received(self) -> Any:
+        try:
+            received = self.pipe.recv()
+        except EOFError:
+            raise BenchmarkError(f"the process of {len(self.members)} clients died") from None
+        if isinstance(received, str):
+            raise BenchmarkError(received)
+        return received
+
+
+def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], profile: bool) -> None:
+    baseline = _status_bytes("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    clients = {member: TimedClient(agreement, member, SigningKey(secret)) for member, secret in secrets.items()}
+    stopwatch = Stopwatch().install() if profile else Stopwatch()
+    while True:
+        try:
+            batch: list[Question] | None = pipe.recv()
+        except EOFError:
+            return
+        if batch is None:
+            pipe.send(
+                HostFigures(
+                    {member: dict(client.seconds) for member, client in clients.items()},
+                    {member: client.masks for member, client in clients.items()},
+                    _status_bytes("VmHWM") - baseline,
+                    dict(stopwatch.seconds),
+                )
+            )
+            continue
+        try:
+            answers = [(member, _answer(clients[member], frames)) for member, frames in batch]
+        except BenchmarkError as error:
+            pipe.send(str(error))
+        else:
+            pipe.send(answers)
+
+
+def _answer(client: TimedClient, frames: Frames | None) -> list[Frames]:
+    answers = client.start() if frames is None else client.receive(frames)
+    return [[bytes(frame) for frame in answer] for answer in answers]
+
+
+def _status_bytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise BenchmarkError(f"this system does not tell {field}; memory is measured on Linux only")
