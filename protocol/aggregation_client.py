@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from tacit.protocol.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys, sign_advert, split_records
 from tacit.protocol.aggregation_results import ClientAborted, Contribution, Journal
@@ -25,7 +26,7 @@ from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame
 from tacit.protocol.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.machine import Entropy, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.members import decode_members, encode_members
+from tacit.protocol.members import Members, decode_members, encode_members
 from tacit.protocol.messages import (
     Abort,
     ConfirmSurvivors,
@@ -83,16 +84,16 @@ class AggregationClient(Machine[ClientState]):
         self._seed: bytes
         self._adverts: dict[int, Advert] = {}
         self._adverts_digest = b""
-        self._advertised: tuple[int, ...] = ()
+        self._advertised: Members
         self._neighbourhood: Neighbourhood
-        self._sharers: tuple[int, ...] = ()
+        self._contribution: Contribution
         self._held: dict[int, HeldShares] = {}
         self._masks: list[Mask] = []
         self.masks = 0
         """How many masks its vector got."""
+        self._sharers: Members
         self._sharing = b""
-        self._survivors: tuple[int, ...] = ()
-        self._survivors_bitmap = b""
+        self._survivors: Members
 
     def start(self, now: float) -> list[Output]:
         """Advertise keys."""
@@ -118,13 +119,13 @@ class AggregationClient(Machine[ClientState]):
 
     def on_peer_keys(self, sender: str, message: PeerKeys, payload: None, now: float) -> Step[ClientState]:
         agreement, me = self.agreement, self.member
-        advertised = decode_members(message.advertised, agreement.size)
-        included = decode_members(message.included, agreement.size)
-        if me not in included or not set(included) <= set(advertised):
+        advertised = Members(message.advertised, agreement.size)
+        included = Members(message.included, agreement.size)
+        if me not in included or not included <= advertised:
             raise RemoteProtocolError(
                 Code.MEMBERS, "the list of keys lacks this client, or has keys of somebody absent"
             )
-        adverts = split_records(agreement, message.adverts, included)
+        adverts = split_records(agreement, message.adverts, tuple(included))
         if adverts[me] != self._advert:
             raise RemoteProtocolError(Code.KEYS, "the list of keys has other keys for this client than it advertised")
         refuse_equal_keys(adverts)
@@ -137,7 +138,7 @@ class AggregationClient(Machine[ClientState]):
         if not agreement.regular and adverts_digest(agreement, adverts) != message.digest:
             raise RemoteProtocolError(Code.KEYS, "the digest is not that of the list of keys")
         neighbourhood = Graph(agreement, advertised, message.digest, choices).of(me)
-        if included != neighbourhood.known(me):
+        if tuple(included) != neighbourhood.known(me):
             raise RemoteProtocolError(Code.MEMBERS, "the list of keys is not that of this client's neighbours")
         # Holders are among those who advertised, so that these too are at least the threshold.
         self._require(len(neighbourhood.holders), "clients advertised keys and would hold this client's shares")
@@ -169,19 +170,18 @@ class AggregationClient(Machine[ClientState]):
 
     def on_peer_shares(self, sender: str, message: PeerShares, payload: None, now: float) -> Step[ClientState]:
         agreement, me = self.agreement, self.member
-        sharers = decode_members(message.sharers, agreement.size)
-        sharing = set(sharers)
-        if me not in sharing or not sharing <= set(self._advertised):
+        sharers = Members(message.sharers, agreement.size)
+        if me not in sharers or not sharers <= self._advertised:
             raise RemoteProtocolError(
                 Code.MEMBERS, "the sharers lack this client, or were not among those who advertised"
             )
         owners = decode_members(message.owners, agreement.size)
-        if owners != tuple(owner for owner in self._neighbourhood.owners if owner in sharing):
+        if owners != tuple(owner for owner in self._neighbourhood.owners if owner in sharers):
             raise RemoteProtocolError(Code.SHARES, "the shares are not those of the owners whom this client holds for")
         if len(message.packets) != PACKET_BYTES * len(owners):
             raise RemoteProtocolError(Code.SHARES, f"{len(owners)} packets do not have {len(message.packets)} bytes")
-        holders = sharing.intersection(self._neighbourhood.holders)
-        self._require(len(holders), "clients shared their secrets and hold this client's shares")
+        holding = sum(holder in sharers for holder in self._neighbourhood.holders)
+        self._require(holding, "clients shared their secrets and hold this client's shares")
         held, complaints = {}, []
         for position, owner in enumerate(owners):
             packet = message.packets[position * PACKET_BYTES : (position + 1) * PACKET_BYTES]
@@ -199,16 +199,25 @@ class AggregationClient(Machine[ClientState]):
                 complaints.append(owner)
         if me in complaints:
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
-        sharing = agreement.sharing_digest(self._adverts_digest, sharers)
+        sharing = agreement.sharing_digest(self._adverts_digest, sharers.bitmap)
         masks = self._derive_masks(sharing, sharers)
+        contribution = Contribution(
+            session=agreement.session,
+            round=agreement.round,
+            model=agreement.model,
+            sharers=itemgetter(*sharers)(agreement.cohort),
+            threshold=agreement.parameters.threshold,
+            unmasked=False,
+        )
         masked = MaskedInput(complaints=encode_members(complaints, agreement.size))
 
         def commit() -> None:
-            self._sharers, self._sharing, self._held, self._masks = sharers, sharing, held, masks
+            self._sharers, self._sharing, self._contribution = sharers, sharing, contribution
+            self._held, self._masks = held, masks
             self.masks = len(masks)
             self.deadline = now + agreement.input_seconds + agreement.phase_seconds
 
-        outputs: list[Output] = [self._journal(sharers, unmasked=False)]
+        outputs: list[Output] = [Journal(contribution)]
         if complaints:
             outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in complaints]}))
         payload_now = self._masked_chunk(0, masks) if agreement.chunks == 1 else None
@@ -230,7 +239,7 @@ class AggregationClient(Machine[ClientState]):
         signature = self._signing.sign(Label.SIGN_SURVIVORS, *signed)
 
         def commit() -> None:
-            self._survivors, self._survivors_bitmap = survivors, message.survivors
+            self._survivors = survivors
             self.deadline = now + 2 * self.agreement.phase_seconds
 
         return Step(ClientState.AWAIT_UNMASK_REQUEST, (self._send(ConfirmSurvivors(signature=signature)),), commit)
@@ -245,14 +254,14 @@ class AggregationClient(Machine[ClientState]):
             self._check_signatures(signers, message.signatures)
         elif signers or message.signatures:
             raise RemoteProtocolError(Code.SIGNATURE, "signatures in semi-honest mode")
-        alive = set(survivors)
-        shares = [(owner, held.seed if owner in alive else held.key) for owner, held in sorted(self._held.items())]
+        shares = [(owner, held.seed if owner in survivors else held.key) for owner, held in sorted(self._held.items())]
 
         reply = UnmaskShares(
             owners=encode_members([owner for owner, _ in shares], agreement.size),
             shares=b"".join(share for _, share in shares),
         )
-        return Step(ClientState.DONE, (self._journal(self._sharers, unmasked=True), self._send(reply)), self.forget)
+        journal = Journal(structs.replace(self._contribution, unmasked=True))
+        return Step(ClientState.DONE, (journal, self._send(reply)), self.forget)
 
     def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[ClientState]:
         return self._aborted(ClientAborted(message.code, message.detail, message.culprit))
@@ -283,19 +292,6 @@ class AggregationClient(Machine[ClientState]):
     def _aborted(self, outcome: ClientAborted) -> Step[ClientState]:
         return Step(ClientState.ABORTED, (outcome,), self.forget)
 
-    def _journal(self, sharers: tuple[int, ...], *, unmasked: bool) -> Journal:
-        agreement = self.agreement
-        return Journal(
-            Contribution(
-                session=agreement.session,
-                round=agreement.round,
-                model=agreement.model,
-                sharers=itemgetter(*sharers)(agreement.cohort),
-                threshold=agreement.parameters.threshold,
-                unmasked=unmasked,
-            )
-        )
-
     def _send(self, message: Any, payload: Frame | None = None) -> Send:
         return Send(self.agreement.server, message, payload)
 
@@ -304,9 +300,9 @@ class AggregationClient(Machine[ClientState]):
         if count < threshold:
             raise RemoteProtocolError(Code.THRESHOLD, f"only {count} {what}; {threshold} are needed")
 
-    def _checked_survivors(self, bitmap: bytes) -> tuple[int, ...]:
-        survivors = decode_members(bitmap, self.agreement.size)
-        if not set(survivors) <= set(self._sharers):
+    def _checked_survivors(self, bitmap: bytes) -> Members:
+        survivors = Members(bitmap, self.agreement.size)
+        if not survivors <= self._sharers:
             raise RemoteProtocolError(Code.MEMBERS, "there are survivors who never shared their secrets")
         if self.member not in survivors:
             raise RemoteProtocolError(Code.MEMBERS, "the server counts this client as dropped")
@@ -315,20 +311,23 @@ class AggregationClient(Machine[ClientState]):
 
     def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None:
         agreement = self.agreement
-        if not set(signers) <= set(self._survivors) & set(self._adverts):
+        if not all(signer in self._survivors and signer in self._adverts for signer in signers):
             raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no surviving neighbours")
         if len(signatures) != SIGNATURE_BYTES * len(signers):
             raise RemoteProtocolError(Code.SIGNATURE, f"{len(signers)} signatures do not have {len(signatures)} bytes")
         self._require(len(signers), "clients signed the survivors")
         for position, member in enumerate(signers):
             signature = signatures[position * SIGNATURE_BYTES : (position + 1) * SIGNATURE_BYTES]
-            parts = survivors_signed(self._sharing, member, self._survivors_bitmap)
+            parts = survivors_signed(self._sharing, member, self._survivors.bitmap)
             agreement.check_signature(member, signature, Label.SIGN_SURVIVORS, *parts)
 
-    def _derive_masks(self, sharing: bytes, sharers: tuple[int, ...]) -> list[Mask]:
+    def _derive_masks(self, sharing: bytes, sharers: Members) -> list[Mask]:
         masks = [Mask(derive(self._seed, Label.SELF_SEED, salt=sharing), Usage.SELF_MASK, 1)]
-        for peer in sorted(set(sharers).intersection(self._neighbourhood.peers)):
-            masks.append(pairwise_mask(self._mask_key, self._adverts[peer].mask_key, sharing, self.member, peer))
+        masks += [
+            pairwise_mask(self._mask_key, self._adverts[peer].mask_key, sharing, self.member, peer)
+            for peer in self._neighbourhood.peers
+            if peer in sharers
+        ]
         return masks
 
     def _masked_chunk(self, chunk: int, masks: list[Mask]) -> Frame:

@@ -91,7 +91,7 @@ class AggregationServer(Attendance):
         advertised = tuple(adverts)
         digest = adverts_digest(agreement, adverts)
         choices = {member: self._choices[member] for member in advertised}
-        graph = Graph(agreement, advertised, digest, choices)
+        graph = Graph(agreement, adverts.keys(), digest, choices)
         neighbourhoods = {member: graph.of(member) for member in advertised}
         everybody = encode_members(advertised, agreement.size)
 
@@ -137,8 +137,8 @@ class AggregationServer(Attendance):
         sharers = tuple(member for member in sorted(self._packets) if member not in self.dropped)
         if shortage := self._shortage(len(sharers), "clients shared their secrets"):
             return shortage
-        sharing = agreement.sharing_digest(self._adverts_digest, sharers)
         everybody = encode_members(sharers, agreement.size)
+        sharing = agreement.sharing_digest(self._adverts_digest, everybody)
         present = set(sharers)
         packets = {owner: self._packets[owner] for owner in sharers}
 

@@ -13,7 +13,6 @@ from typing import Final
 
 from tacit.protocol.codec import VERSION
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.members import encode_members
 from tacit.protocol.messages import CHUNK_BYTES
 from tacit.protocol.primitives import Label, digest, verify
 from tacit.secagg.graph import GraphParameters
@@ -75,9 +74,9 @@ class Agreement:
             self.parameters.threshold.to_bytes(4, "little"),
         )
 
-    def sharing_digest(self, adverts: bytes, sharers: tuple[int, ...]) -> bytes:
+    def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:
         """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
-        return digest(Label.SHARING, self.context, adverts, encode_members(sharers, self.size))
+        return digest(Label.SHARING, self.context, adverts, sharers)
 
     def check_signature(self, member: int, signature: bytes, label: Label, *parts: bytes) -> None:
         """Refuse what the member did not sign in active mode, and any signature in semi-honest mode."""

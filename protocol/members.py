@@ -8,7 +8,7 @@ nobody can be listed as alive and dropped in one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -25,13 +25,47 @@ def encode_members(members: Iterable[int], size: int) -> bytes:
     return np.packbits(bits, bitorder="little").tobytes()
 
 
+class Members:
+    """A set of members as it was sent: for sets that may be the whole cohort, which a client compares but never lists.
+
+    Refuses a bitmap of another length or with bits beyond `size`.
+    """
+
+    __slots__ = ("_bits", "_size", "bitmap")
+
+    def __init__(self, bitmap: bytes, size: int) -> None:
+        if len(bitmap) != (size + 7) // 8:
+            raise RemoteProtocolError(
+                Code.MEMBERS, f"a set of {size} members has {(size + 7) // 8} bytes, not {len(bitmap)}"
+            )
+        self.bitmap = bitmap
+        self._bits = int.from_bytes(bitmap, "little")
+        self._size = size
+        if self._bits >> size:
+            raise RemoteProtocolError(
+                Code.MEMBERS, f"a set of members has bits beyond the {size} members of the cohort"
+            )
+
+    def __contains__(self, member: object) -> bool:
+        return isinstance(member, int) and member >= 0 and bool(self._bits >> member & 1)
+
+    def __iter__(self) -> Iterator[int]:
+        bits = np.unpackbits(np.frombuffer(self.bitmap, np.uint8), bitorder="little")
+        return iter(np.flatnonzero(bits).tolist())
+
+    def __len__(self) -> int:
+        return self._bits.bit_count()
+
+    def __le__(self, other: Members) -> bool:
+        return not self._bits & ~other._bits
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Members) and (self.bitmap, self._size) == (other.bitmap, other._size)
+
+    def __hash__(self) -> int:
+        return hash((self.bitmap, self._size))
+
+
 def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
     """Positions in rising order. Refuses a bitmap of another length or with bits beyond `size`."""
-    if len(bitmap) != (size + 7) // 8:
-        raise RemoteProtocolError(
-            Code.MEMBERS, f"a set of {size} members has {(size + 7) // 8} bytes, not {len(bitmap)}"
-        )
-    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
-    if bits[size:].any():
-        raise RemoteProtocolError(Code.MEMBERS, f"a set of members has bits beyond the {size} members of the cohort")
-    return tuple(np.flatnonzero(bits[:size]).tolist())
+    return tuple(Members(bitmap, size))

@@ -192,7 +192,7 @@ def test_semi_honest_clients_cannot_sum_with_who_was_told_something_else(
 def test_masks_do_not_cancel_between_clients_told_different_things(field: str) -> None:
     run = memory_sum(CLIENTS, active=False, seed=b"lies")
     agreements = [run.agreement, told_otherwise(run, field)]
-    salts = {agreement.sharing_digest(OTHER_HASH, tuple(range(CLIENTS))) for agreement in agreements}
+    salts = {agreement.sharing_digest(OTHER_HASH, bitmap(*range(CLIENTS))) for agreement in agreements}
     assert len(salts) == 2
 
 
@@ -201,7 +201,7 @@ def test_other_sharers_or_keys_are_another_salt() -> None:
     salts = {
         agreement.sharing_digest(digest, sharers)
         for digest in (bytes(32), OTHER_HASH)
-        for sharers in ((0, 1, 2), (0, 1, 3))
+        for sharers in (bitmap(0, 1, 2), bitmap(0, 1, 3))
     }
     assert len(salts) == 4
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.members import decode_members, encode_members
+from tacit.protocol.members import Members, decode_members, encode_members
 
 
 @st.composite
@@ -20,6 +20,16 @@ def test_bit_i_is_member_i(case: tuple[set[int], int]) -> None:
     expected = sum(1 << member for member in members).to_bytes((size + 7) // 8, "little")
     assert encode_members(members, size) == expected
     assert decode_members(expected, size) == tuple(sorted(members))
+
+
+@given(st.sets(st.integers(0, 20)), st.sets(st.integers(0, 20)))
+def test_sets_as_sent_compare_like_sets(some: set[int], others: set[int]) -> None:
+    first, second = (Members(encode_members(members, 21), 21) for members in (some, others))
+    assert list(first) == sorted(some)
+    assert len(first) == len(some)
+    assert [member in first for member in range(-1, 25)] == [member in some for member in range(-1, 25)]
+    assert (first <= second) == (some <= others)
+    assert (first == second, hash(first) == hash(second)) == (some == others, some == others)
 
 
 @pytest.mark.parametrize("size", [1, 7, 9, 15])
