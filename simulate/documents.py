@@ -9,6 +9,7 @@ from typing import Final
 
 from tacit.protocol.diagrams import page
 from tacit.simulate.reference import reference_markdown
+from tacit.simulate.threats import with_table
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,
@@ -18,9 +19,13 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
 
 
 def write_documents(directory: Path) -> None:
-    """Write all of them."""
+    """Write all of them, and the table within the page of the threat model if the directory has that page."""
     for name, make in DOCUMENTS.items():
         (directory / name).write_text(make(), encoding="utf-8")
+    page = directory / "threat-model.md"
+    if page.exists():
+        tests = directory.parent / "tests" / "adversary"
+        page.write_text(with_table(page.read_text(encoding="utf-8"), tests), encoding="utf-8")
 
 
 if __name__ == "__main__":

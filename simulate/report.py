@@ -28,7 +28,6 @@ from tacit.simulate.report_figures import (
     COLOURS,
     MOST_ROWS,
     PHASES,
-    SECURE_SUM,
     TIME_UNITS,
     Unit,
     clipped_bars,
@@ -40,6 +39,7 @@ from tacit.simulate.report_figures import (
 from tacit.simulate.report_history import History, Party, Round
 from tacit.simulate.report_reading import read_history
 from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
+from tacit.simulate.summary import SECURE_SUM, protocol_share
 
 MOST_TIMELINES = 5
 MOST_TROUBLES = 200
@@ -110,6 +110,7 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
         "clipping": _clipping(history),
         "bars": _bars(server, history.clients),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
+        "protocol_share": protocol_share(server.seconds) if server else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,

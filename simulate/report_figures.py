@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tacit.protocol.messages import Phase
 from tacit.simulate.report_history import Party, Round, Span
+from tacit.simulate.summary import SECURE_SUM
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
 COLOURS = {
@@ -30,7 +31,6 @@ COLOURS = {
     Phase.UNMASK: "#D55E00",
     Phase.SESSION: "#C4C8CC",
 }
-SECURE_SUM = (Phase.SHARE_KEYS, Phase.MASKED_INPUT, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """What secure aggregation adds after training; ADVERTISE_KEYS is mostly waiting for the slowest client."""
 WIDTH = 5.0
 MOST_ROWS = 16

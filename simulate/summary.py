@@ -1,23 +1,27 @@
 """summary.json: the figures of a run, made from nothing but its event logs.
 
-Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `rounds` (each with `round`, `status`, `accuracy`,
-`loss`, `dropped`, `seconds`, `bytes_sent` per party, and what the secure sum carried), `parties` (each with `role` and,
-per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring, vector, threshold), `configuration` (the
+Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
+with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, and what the secure sum
+carried), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring, vector, threshold), `configuration` (the
 experiment), `ended` (how, in words), `verified` (with --verify).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tacit.parties.event_log import read
+from tacit.protocol.messages import Phase
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.run_directory import RunDirectory, writing
 
+SECURE_SUM = (Phase.SHARE_KEYS, Phase.MASKED_INPUT, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
+"""The phases that only the protocol needs; until ADVERTISE_KEYS is over, the server waits for training."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
     "clipped", "cohort", "survivors", "dropped", "seconds",
@@ -41,11 +45,18 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
         "wall_seconds": wall_seconds,
+        "protocol_share": protocol_share(_seconds_by_phase(server)),
         "rounds": listed,
         "parties": {name: _party(events) for name, events in logs.items()},
         "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
     }
+
+
+def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
+    """The fraction of its rounds that the server spent in the secure sum; seconds: its time in each phase."""
+    rounds = sum(spent for phase, spent in seconds.items() if phase is not Phase.SESSION)
+    return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
 
 
 def write(summary: dict[str, Any], path: Path) -> None:
@@ -64,6 +75,14 @@ def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int
         if event["event"] == "traffic":
             counts[event["round"]] += event[direction]
     return counts
+
+
+def _seconds_by_phase(events: list[dict[str, Any]]) -> Counter[Phase]:
+    seconds: Counter[Phase] = Counter()
+    for event in events:
+        if event["event"] == "phase":
+            seconds[Phase(event["phase"])] += event["seconds"]
+    return seconds
 
 
 def _party(events: list[dict[str, Any]]) -> dict[str, Any]:

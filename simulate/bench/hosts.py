@@ -1,8 +1,7 @@
 """Clients in processes of their own: so that many use every core, and that the memory of one can be told.
 
 A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
-frames come and go through a pipe, one batch at a time. Its peak is what it held above its size after the imports, in
-bytes, as Linux accounts it (VmHWM).
+frames come and go through a pipe, one batch at a time. Its peak is what it held above its size after the imports.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from tacit.parties.stopwatch import Stopwatch
@@ -19,6 +17,7 @@ from tacit.protocol.agreement import Agreement
 from tacit.protocol.messages import Phase
 from tacit.protocol.primitives import SigningKey
 from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient
+from tacit.simulate.bench.peak import Peak
 
 Question = tuple[int, Frames | None]
 """A member, and a message of the server to it; None: advertise your keys."""
@@ -88,8 +87,7 @@ class ClientHost:
 
 
 def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], profile: bool) -> None:
-    baseline = _status_bytes("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    peak = Peak()
     clients = {member: TimedClient(agreement, member, SigningKey(secret)) for member, secret in secrets.items()}
     stopwatch = Stopwatch().install() if profile else Stopwatch()
     while True:
@@ -102,7 +100,7 @@ def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], pr
                 HostFigures(
                     {member: dict(client.seconds) for member, client in clients.items()},
                     {member: client.masks for member, client in clients.items()},
-                    _status_bytes("VmHWM") - baseline,
+                    peak.bytes(),
                     dict(stopwatch.seconds),
                 )
             )
@@ -118,10 +116,3 @@ def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], pr
 def _answer(client: TimedClient, frames: Frames | None) -> list[Frames]:
     answers = client.start() if frames is None else client.receive(frames)
     return [[bytes(frame) for frame in answer] for answer in answers]
-
-
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise BenchmarkError(f"this system does not tell {field}; memory is measured on Linux only")

@@ -28,6 +28,7 @@ from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vecto
 from tacit.simulate.bench.exchange import Exchange
 from tacit.simulate.bench.hosts import ClientHost
 from tacit.simulate.bench.keystream import keystream_ratio
+from tacit.simulate.bench.peak import Peak
 from tacit.simulate.bench.sockets import exchange_over_sockets
 
 VALUE_BITS: Final = 16
@@ -108,6 +109,7 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
             for members in (range(1), *(range(1 + core, setting.clients, cores) for core in range(cores)))
         ]
         stopwatch = Stopwatch().install() if profile else Stopwatch()
+        server_peak = Peak()
         began = time.perf_counter()
         if setting.sockets:
             ends = {agreement.cohort[n]: partial(host.ask, n) for host in hosts for n in host.members}
@@ -115,6 +117,7 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
         else:
             Exchange(hosts, server, dropping, progress, at_once=cores).hold()
         wall_seconds = time.perf_counter() - began
+        server_peak_bytes = server_peak.bytes()
         stopwatch.remove()
         figures = [host.figures() for host in hosts]
     if server.summed is None:
@@ -136,6 +139,7 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
         "keystream_ratio": ratio,
         "masking_ms": masking_ms,
         "peak_rss_mb": figures[0].peak_bytes / 1e6,
+        "server_peak_rss_mb": server_peak_bytes / 1e6,
         "peak_over_vector": figures[0].peak_bytes / (4 * setting.dimension),
         "neighbours": agreement.parameters.neighbours,
         "threshold": agreement.parameters.threshold,

@@ -97,7 +97,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     summary = finished.summary
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     assert set(summary) == {
-        *("name", "final_accuracy", "final_loss", "wall_seconds", "rounds", "parties", "aggregation"),
+        *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
         *("configuration", "ended", "verified"),
     }
     assert summary["name"] == "small"

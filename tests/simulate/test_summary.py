@@ -45,11 +45,14 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
         "hub",
         *SESSION,
         traffic(0, "SESSION", 10, 20),
+        phase(1, "SESSION", 9.0),
         phase(1, "TRAIN", 1.5),
+        phase(1, "MASKED_INPUT", 0.25),
         traffic(1, "TRAIN", 100, 0),
         done(1, 0.5),
         phase(2, "TRAIN", 0.5),
         traffic(2, "TRAIN", 50, 5),
+        phase(2, "UNMASK", 0.25),
         traffic(2, "UNMASK", 7, 3),
         done(2, 0.75),
     )
@@ -57,15 +60,17 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
     summary = summarise(run, Experiment(name="cats"), wall_seconds=9.0)
     assert (summary["name"], summary["wall_seconds"]) == ("cats", 9.0)
     assert (summary["final_accuracy"], summary["final_loss"]) == (0.75, 1.5)
+    assert summary["protocol_share"] == 0.2
     assert summary["aggregation"] == {"ring_bits": 24, "threshold": 4}
     assert [entry["bytes_sent"] for entry in summary["rounds"]] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
     assert set(summary["rounds"][0]) == {*ROUND_KEYS, "bytes_sent"}
     assert summary["parties"]["hub"] == {
         "role": "server",
         "phases": {
-            "SESSION": {"seconds": 0.0, "bytes_sent": 10, "bytes_received": 20},
+            "SESSION": {"seconds": 9.0, "bytes_sent": 10, "bytes_received": 20},
             "TRAIN": {"seconds": 2.0, "bytes_sent": 150, "bytes_received": 5},
-            "UNMASK": {"seconds": 0.0, "bytes_sent": 7, "bytes_received": 3},
+            "MASKED_INPUT": {"seconds": 0.25, "bytes_sent": 0, "bytes_received": 0},
+            "UNMASK": {"seconds": 0.25, "bytes_sent": 7, "bytes_received": 3},
         },
     }
     assert summary["parties"]["alice"]["role"] == "client"
@@ -87,7 +92,8 @@ def test_a_resumed_run_counts_the_last_attempt_of_a_round_and_all_its_bytes(run:
 def test_a_run_without_a_round_has_no_figures(run: RunDirectory) -> None:
     log(run, "server", *SESSION)
     summary = summarise(run, Experiment(), wall_seconds=1.0)
-    assert (summary["rounds"], summary["final_accuracy"], summary["final_loss"]) == ([], None, None)
+    figures = [summary[key] for key in ("rounds", "final_accuracy", "final_loss", "protocol_share")]
+    assert figures == [[], None, None, None]
 
 
 def test_what_is_written_is_json(run: RunDirectory) -> None:
