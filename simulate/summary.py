@@ -2,8 +2,8 @@
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
 with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, and what the secure sum
-carried), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring, vector, threshold), `configuration` (the
-experiment), `ended` (how, in words), `verified` (with --verify).
+carried), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring,
+vector, threshold), `configuration` (the experiment), `ended` (how, in words), `verified` (with --verify).
 """
 
 from __future__ import annotations
