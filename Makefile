@@ -5,10 +5,12 @@ BIN := $(VENV)/bin
 # uv lives in an environment of its own, so that it never meets the packages of the project.
 UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
-SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed)
+SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
+# `:=`, so that the number is drawn once.
+SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test exhaustive check format docs bench clean
+.PHONY: help setup demo test exhaustive fuzz check format docs vectors bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +26,10 @@ test: setup ## run the test suite
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive
 
+fuzz: setup ## feed a million mutated messages to codec and machines (many minutes); repeat a run with SEED=...
+	@echo "SEED=$(SEED)"
+	$(BIN)/python -m pytest -q -s --hypothesis-profile=fuzz --hypothesis-seed=$(SEED) tests/fuzz
+
 check: setup ## lint, types, layers, generated documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -36,6 +42,9 @@ format: setup ## format the sources
 
 docs: setup ## write the generated documents again
 	$(BIN)/python -m tacit.simulate.documents docs
+
+vectors: setup ## write the test vectors again
+	$(BIN)/python -m tacit.simulate.conformance.corpus tests/vectors docs/spec/vectors.md
 
 bench: setup ## measure what secure aggregation costs, and write docs/costs.md (minutes)
 	$(BIN)/python -m tacit.simulate.bench.page docs

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tacit.cli.bench import app as bench
+from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.report import report
 
@@ -111,3 +112,4 @@ def config() -> None:
 app.command()(report)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")
+app.add_typer(conformance, name="conformance")

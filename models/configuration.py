@@ -1,4 +1,4 @@
-"""The sections [model], [data] and [training] of an experiment file.
+"""The sections [model], [data], [training] and [protection] of an experiment file.
 
 Each section is one frozen msgspec struct. The annotations carry the description and the bounds of every field, so that
 the reference documentation and the refusals of a bad file both come from here. msgspec checks types and bounds when it
@@ -135,3 +135,51 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     weight_decay: Annotated[
         float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)
     ] = 0.05
+
+
+Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
+
+
+class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[protection]: what a client does to its update before it is summed. Raises ValueError if fields contradict."""
+
+    scheme: Annotated[
+        Literal["none", "fixed-position", "binary-weights", "locked-binary-weights"],
+        Meta(
+            description='"none"; "fixed-position": the position embedding is never updated; "binary-weights": every '
+            'client zeroes random coordinates, others in every round; "locked-binary-weights": the same in every round.'
+        ),
+    ] = "none"
+    zero_probability: Annotated[
+        Probability, Meta(description="Probability that a client zeroes a coordinate (binary weights only).")
+    ] = 0.5
+    layers: Annotated[
+        dict[str, Probability],
+        Meta(
+            description="Other probabilities for the tensors whose names match these patterns, as in "
+            '{"patch_embed.*" = 0.8, "pos_embed" = 0.9}; the last match counts (binary weights only).'
+        ),
+    ] = {}
+    min_contributors: Annotated[
+        int,
+        Meta(
+            description="A coordinate moves only if at least so many clients contributed to it (binary weights only). "
+            "The server sees to it, so it protects those who receive the model, not the clients from the server.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 1
+
+    def __post_init__(self) -> None:
+        if self.binary:
+            return
+        for name, default in (("layers", {}), ("min_contributors", 1)):
+            if getattr(self, name) != default:
+                raise ValueError(
+                    f'protection.{name} is used by binary weights only; protection.scheme is "{self.scheme}"'
+                )
+
+    @property
+    def binary(self) -> bool:
+        """Whether clients multiply their updates by random binary weights."""
+        return self.scheme in ("binary-weights", "locked-binary-weights")

@@ -12,12 +12,12 @@ import zmq
 from tacit.parties.endpoint import (
     GREETING,
     AddressError,
-    Endpoint,
     EndpointError,
     Limits,
     LinkLost,
     LinkUp,
     PeerStalledError,
+    SocketEndpoint,
 )
 from tacit.parties.keys import PartyKeys
 from tacit.protocol.roster import Member
@@ -38,7 +38,7 @@ class UnreachableError(EndpointError):
     """Nothing has answered at the address."""
 
 
-class ClientEndpoint(Endpoint):
+class ClientEndpoint(SocketEndpoint):
     """A link to one server. Made by connect(); closed by close() or `async with`."""
 
     def __init__(self, address: str, keys: PartyKeys, server: Member, limits: Limits) -> None:
@@ -59,9 +59,7 @@ class ClientEndpoint(Endpoint):
         """Why there is no link yet, as far as known."""
         self._failure: EndpointError | None = None
         """Why there will never be one: after this, ZeroMQ does not try again."""
-        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
+        self._protect(keys, server)
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -76,8 +74,8 @@ class ClientEndpoint(Endpoint):
         limits: Limits | None = None,
         connect_deadline: float = 30.0,
     ) -> Self:
-        """Open a link to `server` at tcp://HOST:PORT, trying for `connect_deadline` seconds. The first event is its
-        LinkUp.
+        """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
+        event is its LinkUp.
 
         Raises AddressError for an invalid address and NotAdmittedError as soon as the server refuses the key; at the
         deadline WrongServerError when handshakes failed (a tunnel without a server behind it looks the same, so they
@@ -85,11 +83,10 @@ class ClientEndpoint(Endpoint):
         """
         endpoint = cls(address, keys, server, limits or Limits())
         try:
-            endpoint._socket.connect(address)
+            endpoint._dial()
             async with asyncio.timeout(connect_deadline):
                 while not endpoint._linked:
-                    await endpoint._activity()
-                    await endpoint._follow_links()
+                    await endpoint._advance()
                     endpoint._check_open()
         except zmq.ZMQError as error:
             await endpoint._abandon()
@@ -120,7 +117,22 @@ class ClientEndpoint(Endpoint):
                 f"{self._server!r} at {self.address} has taken no message for {self._limits.send_seconds:g} s; "
                 "is it overloaded or stopped?"
             ) from error
+        except asyncio.CancelledError:
+            # Closing the socket cancels what waits for it, although nobody wants this task to stop.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check_open()
+            raise
         self._count_sent(self._server, frames)
+
+    def _dial(self) -> None:
+        self._socket.connect(self.address)
+
+    def _protect(self, keys: PartyKeys, server: Member) -> None:
+        """Use CURVE, and link with nobody but the server that has this key."""
+        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
 
     async def _abandon(self) -> None:
         """Close without waiting for messages that cannot leave."""
@@ -133,7 +145,7 @@ class ClientEndpoint(Endpoint):
             raise self._failure
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
-        self._deliver(self._server, frames)
+        self._deliver(self._server, [frame.buffer for frame in frames])
 
     async def _follow_links(self) -> None:
         async for event, value in self._link_changes():

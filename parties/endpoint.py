@@ -1,14 +1,14 @@
 """What both ends of a link share: events, limits, errors, and the loop that merges messages with link events.
 
-A link is one TCP connection under CURVE. Nothing here knows the protocol: a message is a tuple of frames. One empty
-frame on its own is the greeting of the transport: the client sends it on every new connection, so that the server
-learns at once which member is there, and the server answers with the same. It is neither accepted from nor shown to
-the user of an endpoint.
+A link is one connection, over TCP or a Unix domain socket (ipc), under CURVE. Nothing here knows the protocol: a
+message is a tuple of frames. One empty frame on its own is the greeting of the transport: the client sends it on every
+new connection, so that the server learns at once which member is there, and the server answers with the same. It is
+neither accepted from nor shown to the user of an endpoint.
 
-Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
-inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
-message until it is complete and has no limit on its number of frames: against members that abuse this, only the
-operating system's memory limit helps.
+Each endpoint with a socket has its own ZeroMQ context, and its sockets stay in the event loop that made them. What
+arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory.
+libzmq holds a message until it is complete and has no limit on its number of frames: against members that abuse this,
+only the operating system's memory limit helps.
 """
 
 import asyncio
@@ -70,6 +70,8 @@ class Limits:
     libzmq 4.3 delivers nothing at all once a ZAP handler gives its links a user id."""
     send_seconds: float = 60.0
     """How long a send waits for room in the queue of a peer."""
+    handshake_seconds: float = 10.0
+    """A connection whose handshake takes longer is closed, however steadily its bytes come."""
 
     def __post_init__(self) -> None:
         if self.max_frame_bytes < _MIN_FRAME_BYTES:
@@ -135,65 +137,27 @@ class Traffic:
 
 
 class Endpoint:
-    """Common part of both ends. One task receives; any task of the same loop may send."""
+    """Common part of both ends, whatever carries their messages. One task receives; any task of the same loop may
+    send."""
 
-    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
-        host = _host(address)
+    def __init__(self, address: str, limits: Limits) -> None:
         self.address = address
         self.traffic: dict[str, Traffic] = {}
         """Traffic by member, since the endpoint was opened."""
         self._limits = limits
         self._pending: deque[Event] = deque()
-        self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
         self._closed = False
-        self._context = zmq.asyncio.Context()
-        self._socket = self._context.socket(kind)
-        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
-        # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
-        self._socket.setsockopt(zmq.IPV6, 0 if _is_ipv4(host) else 1)
-        self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
-        self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
-        self._socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-        self._socket.monitor("inproc://monitor", monitored)
-        self._monitor = self._context.socket(zmq.PAIR)
-        # Without a limit: libzmq's I/O thread would wait for room and hold up all links.
-        self._monitor.setsockopt(zmq.RCVHWM, 0)
-        self._monitor.connect("inproc://monitor")
-        self._poller = zmq.asyncio.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
 
     async def receive(self) -> Event:
         """The next event. Cancelling it, for example by a timeout, loses nothing.
 
         Raises EndpointClosedError after close(), and EndpointError when the link cannot be opened any more.
         """
-        while True:
-            self._check_open()
-            if self._pending:
-                return self._pending.popleft()
-            # The message first: when it is examined, all events of links older than its own must be known.
-            frames = await self._take_message()
-            await self._follow_links()
-            if frames is not None:
-                await self._accept(frames)
-            elif not self._pending:
-                self._check_open()
-                await self._activity()
+        raise NotImplementedError
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
-        if self._closed:
-            return
-        self._closed = True
-        self._wake()
-        self._socket.monitor(None, 0)
-        self._monitor.close(linger=0)
-        self._socket.close()
-        await asyncio.to_thread(self._context.term)
+        raise NotImplementedError
 
     async def __aenter__(self) -> Self:
         return self
@@ -203,53 +167,20 @@ class Endpoint:
     ) -> None:
         await self.close()
 
-    async def _accept(self, frames: list[zmq.Frame]) -> None:
-        """Turn a message into events."""
-        raise NotImplementedError
-
-    async def _follow_links(self) -> None:
-        """Turn what the socket monitor has seen into events."""
-        raise NotImplementedError
-
     def _check_open(self) -> None:
         if self._closed:
             raise EndpointClosedError(f"the endpoint at {self.address} was closed")
-
-    async def _take_message(self) -> list[zmq.Frame] | None:
-        try:
-            return await self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
-        except zmq.Again:
-            return None
-
-    async def _link_changes(self) -> AsyncIterator[tuple[int, int]]:
-        """Events of the socket monitor that are there now, each with its value."""
-        while not self._closed:
-            try:
-                report = await self._monitor.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            change = parse_monitor_message(report)
-            yield change["event"], change["value"]
-
-    async def _activity(self) -> None:
-        """Wait until a socket has something or _wake() is called."""
-        waiting = self._waiting = asyncio.ensure_future(self._poller.poll())
-        try:
-            await asyncio.wait([waiting])
-        finally:
-            waiting.cancel()
-            self._waiting = None
 
     def _report(self, event: Event) -> None:
         self._pending.append(event)
         self._wake()
 
     def _wake(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
+        """Let a waiting receive() look again."""
+        raise NotImplementedError
 
-    def _deliver(self, sender: str, frames: Sequence[zmq.Frame]) -> None:
-        views = tuple(frame.buffer.toreadonly() for frame in frames)
+    def _deliver(self, sender: str, frames: Sequence[memoryview]) -> None:
+        views = tuple(frame.toreadonly() for frame in frames)
         if len(views) == 1 and not views[0]:
             return
         traffic = self.traffic.setdefault(sender, Traffic())
@@ -277,7 +208,113 @@ class Endpoint:
             raise ValueError("a single empty frame is the greeting of the transport; send something")
 
 
-def _host(address: str) -> str:
+class SocketEndpoint(Endpoint):
+    """An endpoint on a ZeroMQ socket: merges its messages with what its monitor tells of links."""
+
+    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
+        host = self._host(address)
+        super().__init__(address, limits)
+        self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
+        self._context = self._open_context()
+        self._socket = self._context.socket(kind)
+        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
+        self._socket.setsockopt(zmq.IPV6, 0 if host is None or _is_ipv4(host) else 1)
+        self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
+        self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.handshake_seconds * 1000))
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        reports = f"inproc://monitor-{self._socket.FD}"
+        self._socket.monitor(reports, monitored)
+        self._monitor = self._context.socket(zmq.PAIR)
+        # Without a limit: libzmq's I/O thread would wait for room and hold up all links.
+        self._monitor.setsockopt(zmq.RCVHWM, 0)
+        self._monitor.connect(reports)
+        self._poller = zmq.asyncio.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    async def receive(self) -> Event:
+        while True:
+            self._check_open()
+            if self._pending:
+                return self._pending.popleft()
+            await self._advance()
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        self._socket.monitor(None, 0)
+        self._monitor.close(linger=0)
+        self._socket.close()
+        await self._close_context()
+
+    def _open_context(self) -> zmq.asyncio.Context:
+        return zmq.asyncio.Context()
+
+    async def _close_context(self) -> None:
+        await asyncio.to_thread(self._context.term)
+
+    async def _accept(self, frames: list[zmq.Frame]) -> None:
+        """Turn a message into events."""
+        raise NotImplementedError
+
+    async def _follow_links(self) -> None:
+        """Turn what the socket monitor has seen into events."""
+        raise NotImplementedError
+
+    async def _advance(self) -> None:
+        """Take in what is there; if it is nothing, wait for something."""
+        # The message first: when it is examined, all events of links older than its own must be known.
+        frames = await self._take_message()
+        await self._follow_links()
+        if frames is not None:
+            await self._accept(frames)
+        elif not self._pending:
+            self._check_open()
+            await self._activity()
+
+    async def _take_message(self) -> list[zmq.Frame] | None:
+        try:
+            return await self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return None
+
+    async def _link_changes(self) -> AsyncIterator[tuple[int, int]]:
+        """Events of the socket monitor that are there now, each with its value."""
+        while not self._closed:
+            try:
+                report = await self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            change = parse_monitor_message(report)
+            yield change["event"], change["value"]
+
+    async def _activity(self) -> None:
+        """Wait until a socket has something or _wake() is called."""
+        waiting = self._waiting = asyncio.ensure_future(self._poller.poll())
+        try:
+            await asyncio.wait([waiting])
+        finally:
+            waiting.cancel()
+            self._waiting = None
+
+    def _wake(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    @staticmethod
+    def _host(address: str) -> str | None:
+        """The host of tcp://HOST:PORT; None for ipc://PATH. Raises AddressError."""
+        return None if address.startswith("ipc://") else _tcp_host(address)
+
+
+def _tcp_host(address: str) -> str:
     """The host of tcp://HOST:PORT. Raises AddressError; ZeroMQ would take port 99999 for another one."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if (

@@ -6,7 +6,7 @@ when the socket monitor reports the end of its file descriptor, which every mess
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 import zmq
@@ -14,26 +14,30 @@ import zmq
 from tacit.parties.endpoint import (
     GREETING,
     AddressError,
-    Endpoint,
     EndpointError,
     HandshakeRefused,
     Limits,
-    LinkLost,
-    LinkUp,
     NotConnectedError,
     PeerStalledError,
+    SocketEndpoint,
 )
 from tacit.parties.keys import PartyKeys, encode_key
+from tacit.parties.link_book import LinkBook
 from tacit.parties.zap import ZAP_DOMAIN, ZapHandler
+from tacit.protocol.messages import BODY_LIMIT
 from tacit.protocol.roster import Roster
 
+# Whoever serves all members in one loop waits for none of them. An honest member has only a few answers under way, so a
+# queue that is full is that of one who asks and does not read.
+# No message has more frames than three, and none of them more bytes than a body, which CURVE makes a little longer.
+_LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0)
 # ROUTER signals room for any peer, not for a certain one, so a full queue is looked at again after this time.
 _RETRY_SECONDS = 0.01
 # Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
 _MAX_REFUSALS = 1_000
 
 
-class ServerEndpoint(Endpoint):
+class ServerEndpoint(SocketEndpoint):
     """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
 
     def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits) -> None:
@@ -47,16 +51,13 @@ class ServerEndpoint(Endpoint):
         self._roster = roster
         self._open: dict[int, bytes | None] = {}
         """File descriptors of open connections, with the routing id once a message has shown it."""
-        self._links: dict[bytes, str] = {}
-        """Routing ids of open links, with the member at the other end."""
-        self._current: dict[str, bytes] = {}
-        """The link that messages to a member take: the newest, when a member has several."""
+        self._links = LinkBook[bytes](self._report)
+        """Links by their routing ids."""
         self._order: dict[str, asyncio.Lock] = {}
         self._refusals: set[HandshakeRefused] = set()
         names = {member.curve_public: member.name for member in roster.members if member.name != keys.name}
-        self._zap = ZapHandler(self._context, names, self._refuse_key)
-        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
+        self._zap = self._guard(names)
+        self._protect(keys)
         self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         # No handshake succeeds without the handler's answer.
         self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
@@ -65,7 +66,9 @@ class ServerEndpoint(Endpoint):
 
     @classmethod
     async def bind(cls, address: str, *, keys: PartyKeys, roster: Roster, limits: Limits | None = None) -> Self:
-        """Listen at tcp://HOST:PORT, where PORT may be `*`: `.address` then says which one the system chose.
+        """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then says what the
+        system chose. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is
+        taken over without asking: keep it in a directory of the server's own.
 
         Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
         this party.
@@ -74,7 +77,7 @@ class ServerEndpoint(Endpoint):
             raise EndpointError(
                 f"the roster has other public keys for {keys.name!r}; use the key file that belongs to it"
             )
-        endpoint = cls(address, keys, roster, limits or Limits())
+        endpoint = cls(address, keys, roster, limits or _LIMITS)
         try:
             endpoint._socket.bind(address)
         except zmq.ZMQError as error:
@@ -102,24 +105,32 @@ class ServerEndpoint(Endpoint):
             while not await self._try_send(name, frames):
                 if loop.time() >= give_up:
                     raise PeerStalledError(
-                        f"{name!r} took no message for {self._limits.send_seconds:g} s; is it overloaded or stopped?"
+                        f"{name!r} took no message for {self._limits.send_seconds:g} s although its queue is full; "
+                        "is it overloaded or stopped?"
                     )
                 await asyncio.sleep(_RETRY_SECONDS)
         self._count_sent(name, frames)
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
-        if not self._closed:
+        if not self._closed and self._zap is not None:
             await self._zap.close()
         await super().close()
+
+    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler | None:
+        """Admit these public keys and no others."""
+        return ZapHandler(self._context, names, self._refuse_key)
+
+    def _protect(self, keys: PartyKeys) -> None:
+        """Require CURVE of every link."""
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
 
     async def _try_send(self, name: str, frames: Sequence[bytes | memoryview]) -> bool:
         """Hand a message to the member's link; False when its queue is full."""
         await self._follow_links()
         self._check_open()
-        routing_id = self._current.get(name)
-        if routing_id is None:
-            raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again")
+        routing_id = self._links.current(name)
         try:
             await self._socket.send_multipart([routing_id, *frames], zmq.DONTWAIT, copy=False)
         except zmq.Again:
@@ -127,7 +138,7 @@ class ServerEndpoint(Endpoint):
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            self._end_link(routing_id)
+            self._links.end(routing_id)
             raise NotConnectedError(f"{name!r} has lost its link; it has to connect again") from error
         return True
 
@@ -135,12 +146,8 @@ class ServerEndpoint(Endpoint):
         routing_id, payload = frames[0].bytes, frames[1:]
         name = str(payload[0].get("User-Id"))
         if routing_id not in self._links and await self._is_open(routing_id, int(payload[0].get(zmq.SRCFD))):
-            self._links[routing_id] = name
-            if name in self._current:
-                self._report(LinkLost(name))
-            self._current[name] = routing_id
-            self._report(LinkUp(name))
-        self._deliver(name, payload)
+            self._links.open(routing_id, name)
+        self._deliver(name, [frame.buffer for frame in payload])
 
     async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
         """Whether the link that a message came from still exists; if so, note its descriptor.
@@ -164,22 +171,11 @@ class ServerEndpoint(Endpoint):
             elif event == zmq.EVENT_DISCONNECTED:
                 routing_id = self._open.pop(value, None)
                 if routing_id is not None:
-                    self._end_link(routing_id)
+                    self._links.end(routing_id)
             else:
                 self._refuse(
                     HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
                 )
-
-    def _end_link(self, routing_id: bytes) -> None:
-        name = self._links.pop(routing_id, None)
-        if name is None or self._current[name] != routing_id:
-            return
-        del self._current[name]
-        self._report(LinkLost(name))
-        older = next((other for other, member in self._links.items() if member == name), None)
-        if older is not None:
-            self._current[name] = older
-            self._report(LinkUp(name))
 
     def _refuse_key(self, key: bytes, address: str) -> None:
         self._refuse(HandshakeRefused("this key is not in the roster", public_key=encode_key(key), address=address))

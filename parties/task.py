@@ -2,7 +2,8 @@
 
 The task (model and training settings, shape of the data) travels inside the configuration, so that its hash is part of
 everything that the members sign. An update is a pair of values and weight: FedAvg sends samples * (trained - global)
-with the number of samples, FedSGD the gradient with weight one. The server learns the two sums only, and the sums of
+with the number of samples, FedSGD the gradient with weight one; a protection may set weights to zero, for whole tensors
+or for coordinates (update_weights.py). The server learns the two sums only, and the sums of
 the metrics; it adds the mean of the updates, or takes one step against the mean of the gradients.
 """
 
@@ -16,14 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import LocalStatistics, gradient, train
 from tacit.models.vision_transformer import build
+from tacit.parties.update_weights import UpdateWeights, check_protection, round_seeds
 from tacit.protocol.codec import decode_structure, encode_structure
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.messages import BODY_LIMIT
-from tacit.secagg.packing import Total
+from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
 
 METRICS: Final = ("samples", "correct", "loss", "clipped")
@@ -39,6 +41,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     model: ModelConfiguration
     training: TrainingConfiguration
+    protection: ProtectionConfiguration = ProtectionConfiguration()
     classes: int
     channels: int
 
@@ -90,7 +93,14 @@ class Learner:
             raise TaskError(
                 "the model built here has other tensors than the server's: install the same versions of timm"
             )
-        if configuration.scheme == "fedavg" and len(x) > configuration.max_weight:
+        self._weights = UpdateWeights(self._layout, self._task.protection, seed=seed)
+        if self._task.protection.scheme != configuration.protection:
+            raise TaskError(
+                f"the server's task has protection.scheme = {self._task.protection.scheme}, its configuration "
+                f"{configuration.protection}: it contradicts itself"
+            )
+        sampled = configuration.scheme == "fedavg" and not self._task.protection.binary
+        if sampled and len(x) > configuration.max_weight:
             raise TaskError(
                 f"this client has {len(x)} samples and aggregation.max_weight is {configuration.max_weight}: "
                 "raise it to the largest number of samples of any client"
@@ -100,19 +110,20 @@ class Learner:
         """Train from this model and encode the difference. FloatingPointError if training diverges."""
         flat = np.frombuffer(model, "<f4")
         self._layout.load_into(self._model, flat)
-        seeds = np.random.SeedSequence(None if self._seed is None else [self._seed, round]).spawn(2)
+        seeds = round_seeds(self._seed, round)
         if self._configuration.scheme == "fedavg":
             statistics = train(
                 self._model, self._x, self._y, self._task.training, seed=_integer(seeds[0]), device=self._device
             )
-            values, weight = self._layout.flatten(self._model) - flat, statistics.samples
+            values, samples = self._layout.flatten(self._model) - flat, statistics.samples
         else:
             values, statistics = gradient(
                 self._model, self._x, self._y, batch_size=self._task.training.batch_size, device=self._device
             )
-            weight = 1
+            samples = 1
+        weights, multipliers = self._weights.of(round, samples)
         clip = np.float32(self._configuration.clip)
-        clipped = int(np.count_nonzero(np.abs(values) > clip))
+        clipped = int(np.count_nonzero((np.abs(values) > clip) & (multipliers > 0)))
         np.clip(values, -clip, clip, out=values)
         metrics = {
             "samples": statistics.samples,
@@ -120,8 +131,8 @@ class Learner:
             "loss": round_half_even(statistics.loss_sum / LOSS_UNIT),
             "clipped": clipped,
         }
-        values *= np.float32(weight)
-        encoded = self._packing.encode(values, weight, metrics, np.random.default_rng(seeds[1]))
+        values *= multipliers
+        encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(seeds[1]))
         return Update(encoded.words, values, statistics, clipped)
 
 
@@ -130,8 +141,10 @@ class Keeper:
 
     def __init__(self, configuration: Configuration, model: torch.nn.Module) -> None:
         self._configuration = configuration
-        self._rate = read_task(configuration).training.learning_rate
+        task = read_task(configuration)
+        self._rate = task.training.learning_rate
         self.layout = Layout.of(model)
+        check_protection(self.layout, task.protection)
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
 
@@ -147,6 +160,8 @@ class Keeper:
     def apply(self, total: Total) -> None:
         """Move the model by the mean; where nobody contributed it stays."""
         mean, moved = total.mean()
+        if self._configuration.form is WeightForm.COORDINATE:
+            moved &= total.weights >= self._configuration.min_contributors
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
         self.flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
         self.layout.load_into(self.model, self.flat)

@@ -114,12 +114,12 @@ class Attendance(Machine[ServerState]):
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
         return Step(state, (report, *sends), commit)
 
-    def _shortage(self, count: int, what: str) -> Step[ServerState] | None:
-        threshold = self.agreement.parameters.threshold
-        if count >= threshold:
+    def _shortage(self, count: int, what: str, least: int = 0) -> Step[ServerState] | None:
+        needed = max(self.agreement.parameters.threshold, least)
+        if count >= needed:
             return None
         reasons = [f"; {self.agreement.cohort[member]}: {detail}" for member, (_, _, detail) in self.dropped.items()]
-        return self._aborted(Code.THRESHOLD, f"only {count} {what}; {threshold} are needed{''.join(reasons[:1])}", "")
+        return self._aborted(Code.THRESHOLD, f"only {count} {what}; {needed} are needed{''.join(reasons[:1])}", "")
 
     def _aborted(self, code: Code, detail: str, culprit: str) -> Step[ServerState]:
         abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=culprit)

@@ -12,7 +12,6 @@ the survivors, and the threshold are for.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -205,8 +204,9 @@ class AggregationClient(Machine[ClientState]):
             session=agreement.session,
             round=agreement.round,
             model=agreement.model,
-            sharers=itemgetter(*sharers)(agreement.cohort),
+            sharers=tuple(agreement.cohort[member] for member in sharers),
             threshold=agreement.parameters.threshold,
+            corrupt=agreement.corrupt,
             unmasked=False,
         )
         masked = MaskedInput(complaints=encode_members(complaints, agreement.size))
@@ -295,10 +295,10 @@ class AggregationClient(Machine[ClientState]):
     def _send(self, message: Any, payload: Frame | None = None) -> Send:
         return Send(self.agreement.server, message, payload)
 
-    def _require(self, count: int, what: str) -> None:
-        threshold = self.agreement.parameters.threshold
-        if count < threshold:
-            raise RemoteProtocolError(Code.THRESHOLD, f"only {count} {what}; {threshold} are needed")
+    def _require(self, count: int, what: str, least: int = 0) -> None:
+        needed = max(self.agreement.parameters.threshold, least)
+        if count < needed:
+            raise RemoteProtocolError(Code.THRESHOLD, f"only {count} {what}; {needed} are needed")
 
     def _checked_survivors(self, bitmap: bytes) -> Members:
         survivors = Members(bitmap, self.agreement.size)
@@ -306,13 +306,16 @@ class AggregationClient(Machine[ClientState]):
             raise RemoteProtocolError(Code.MEMBERS, "there are survivors who never shared their secrets")
         if self.member not in survivors:
             raise RemoteProtocolError(Code.MEMBERS, "the server counts this client as dropped")
-        self._require(len(survivors), "clients survived")
+        self._require(len(survivors), "clients survived", self.agreement.fewest_survivors)
         return survivors
 
     def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None:
         agreement = self.agreement
-        if not all(signer in self._survivors and signer in self._adverts for signer in signers):
-            raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no surviving neighbours")
+        # Holders only, not every neighbour: who answers was told the same as t of its k holders, and 2t > k, so that t
+        # others never open its mask key under another list. Its mask towards those whose seed it opens stays on.
+        holders = set(self._neighbourhood.holders)
+        if not all(signer in self._survivors and signer in holders for signer in signers):
+            raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no surviving holders of this client")
         if len(signatures) != SIGNATURE_BYTES * len(signers):
             raise RemoteProtocolError(Code.SIGNATURE, f"{len(signers)} signatures do not have {len(signatures)} bytes")
         self._require(len(signers), "clients signed the survivors")

@@ -19,6 +19,8 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
     model: bytes
     sharers: tuple[str, ...]
     threshold: int
+    corrupt: int = 0
+    """Sharers whose promises may be worth nothing."""
     unmasked: bool
     """Whether the client also sent shares that open the sum."""
 

@@ -206,6 +206,8 @@ class AggregationServer(Attendance):
         present = tuple(member for member in survivors if member not in self.dropped)
         if shortage := self._shortage(len(present), "clients sent a vector and are still there"):
             return shortage
+        if shortage := self._shortage(len(survivors), "clients sent a vector", agreement.fewest_survivors):
+            return shortage
         reachable = set(present)
         for owner in self._packets:
             holders = [
@@ -248,9 +250,9 @@ class AggregationServer(Attendance):
             return shortage
 
         def unmask_request(member: int) -> UnmaskRequest:
-            known = set(self._neighbourhoods[member].known(member))
             # The threshold is what the client asks for; more signatures only cost it time.
-            signers = sorted(known & self._signatures.keys())[: agreement.parameters.threshold]
+            holders = self._neighbourhoods[member].holders
+            signers = [holder for holder in holders if holder in self._signatures][: agreement.parameters.threshold]
             return UnmaskRequest(
                 survivors=self._survivors_bitmap,
                 signers=encode_members(signers, agreement.size),

@@ -40,7 +40,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """0 outside a round."""
     sender: Annotated[str, Meta(max_length=64)]
     sequence: Index
-    """Counts the sender's messages to this receiver from 0, per session."""
+    """Counts the sender's messages to this receiver, from 0 with every Hello."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,12 @@ def decode(frames: Sequence[Frame]) -> Packet:
     """Check the frames and read the envelope."""
     if not 2 <= len(frames) <= 3:
         raise RemoteProtocolError(Code.MALFORMED, f"a message has 2 or 3 frames, not {len(frames)}")
-    envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
-    if envelope.version != VERSION:
-        raise RemoteProtocolError(
-            Code.VERSION, f"protocol version {envelope.version}, here {VERSION}: install the same release on both sides"
-        )
+    try:
+        envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
+    except RemoteProtocolError:
+        _check_version(_loose_version(frames[0]))  # Another version may have another envelope.
+        raise
+    _check_version(envelope.version)
     kind = MESSAGES.get(envelope.type)
     if kind is None:
         raise RemoteProtocolError(Code.MALFORMED, f"unknown message type {envelope.type!r}")
@@ -128,3 +129,20 @@ def decode(frames: Sequence[Frame]) -> Packet:
             Code.MALFORMED, f"a raw frame of {len(payload)} bytes; at most {CHUNK_BYTES} are accepted"
         )
     return Packet(envelope, frames[1], payload)
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise RemoteProtocolError(
+            Code.VERSION, f"protocol version {version}, here {VERSION}: install the same release on both sides"
+        )
+
+
+def _loose_version(envelope: Frame) -> int:
+    """The version in an envelope of any form; ours if it tells none."""
+    try:
+        loose = msgpack.unpackb(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        return VERSION
+    version = loose.get("version") if isinstance(loose, dict) else None
+    return version if type(version) is int and 0 <= version <= 255 else VERSION

@@ -7,6 +7,8 @@ below: the server can neither downgrade the mode, nor shrink the cohort, nor low
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Annotated, Literal
 
 import msgspec
@@ -22,6 +24,7 @@ from tacit.secagg.packing import Packing, WeightForm
 Mode = Literal["active", "semi-honest"]
 GraphChoice = Literal["auto", "complete", "regular"]
 Scheme = Literal["fedavg", "fedsgd"]
+Protection = Literal["none", "fixed-position", "binary-weights", "locked-binary-weights"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
@@ -29,6 +32,10 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Everything that must be equal for all members, in canonical form."""
 
     scheme: Scheme
+    protection: Protection = "none"
+    """What clients do to their updates before they are summed."""
+    min_contributors: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Contributors below which a coordinate of the sum must not be used."""
     mode: Mode
     graph: GraphChoice
     corrupt: Annotated[float, Meta(ge=0, lt=1)]
@@ -82,6 +89,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Whether shares go to fewer than all others."""
         return self.parameters(cohort).neighbours < cohort - 1
 
+    def colluding(self, cohort: int) -> int:
+        """Clients that may collude with a lying server; none where it is not expected to lie."""
+        return math.floor(Fraction(str(self.corrupt)) * cohort) if self.active else 0
+
+    def fewest_survivors(self, cohort: int) -> int:
+        """Clients that are left when as many drop out as are tolerated."""
+        return cohort - math.floor(Fraction(str(self.dropout)) * cohort)
+
     def hash(self) -> bytes:
         """32 bytes that every signature and mask of the federation depends on."""
         return digest(Label.CONFIGURATION, encode_structure(self))
@@ -97,6 +112,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
         "fedavg",
         "fedsgd",
+    )
+    protections: Annotated[tuple[Protection, ...], Meta(description="Accepted protection.scheme.", min_length=1)] = (
+        "none",
+        "fixed-position",
+        "binary-weights",
+        "locked-binary-weights",
     )
     smallest_cohort: Annotated[
         int, Meta(description="Fewest clients among whose sum a client hides its update.", ge=2, le=10_000)
@@ -121,6 +142,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise _refusal("mode", configuration.mode, f"one of {', '.join(self.modes)}")
         if configuration.scheme not in self.schemes:
             raise _refusal("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
+        if configuration.protection not in self.protections:
+            raise _refusal("protection", configuration.protection, f"one of {', '.join(self.protections)}")
         if configuration.clip > self.largest_clip:
             raise _refusal("clip", configuration.clip, f"at most {self.largest_clip}")
         if configuration.corrupt < self.least_corrupt:
@@ -146,8 +169,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except ValueError as error:
             raise RemoteProtocolError(Code.POLICY, str(error)) from None
         floor = self.threshold_floor or rule.threshold
-        if not max(floor, 2) <= parameters.threshold <= cohort:
-            raise _refusal("threshold", parameters.threshold, f"{floor} to {cohort} of {cohort} clients")
+        # In a complete graph a client's own share counts too.
+        most = parameters.neighbours if parameters.neighbours < cohort - 1 else cohort
+        if not max(floor, 2) <= parameters.threshold <= most:
+            raise _refusal("threshold", parameters.threshold, f"{floor} to {most} of {cohort} clients")
         return parameters
 
 

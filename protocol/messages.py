@@ -118,7 +118,7 @@ class StartRound(Message, frozen=True, kw_only=True):
     cohort: Bitmap
     """The clients selected, over the clients of the roster in its order."""
     model: Hash
-    """SHA-256 of the model's bytes (primitives.Label.MODEL)."""
+    """Digest of the bytes of the model, under the label of models."""
     model_bytes: Annotated[int, Meta(ge=0, le=2**40)]
     voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
 
@@ -210,7 +210,7 @@ class FetchVector(Message, frozen=True, kw_only=True):
 
 
 class VectorChunk(Message, frozen=True, kw_only=True):
-    """Client to server: packed ring words of the masked vector from chunk * CHUNK_BYTES on, in the raw frame."""
+    """Client to server: packed ring words of the masked vector, this chunk of it, in the raw frame."""
 
     TYPE: ClassVar[str] = "vector-chunk"
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT

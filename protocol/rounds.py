@@ -82,9 +82,14 @@ def agree(
     configuration: Configuration,
     cohort: tuple[str, ...],
     model: bytes,
+    fewest_survivors: int = 0,
 ) -> Agreement:
-    """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters."""
+    """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
+
+    fewest_survivors: whose sum this party's own policy allows to open; a regular graph may ask for more.
+    """
     packing = configuration.packing()
+    regular = configuration.regular(len(cohort))
     parameters = configuration.parameters(len(cohort))
     return Agreement(
         session=session,
@@ -93,8 +98,10 @@ def agree(
         cohort=cohort,
         signing_keys=tuple(roster.member(name).signing_public for name in cohort),
         active=configuration.active,
-        regular=parameters.neighbours < len(cohort) - 1,
+        regular=regular,
         parameters=parameters,
+        corrupt=configuration.colluding(len(cohort)),
+        fewest_survivors=max(fewest_survivors, configuration.fewest_survivors(len(cohort)) if regular else 0),
         ring=packing.ring,
         length=packing.length,
         roster=roster.hash,

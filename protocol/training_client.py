@@ -281,6 +281,7 @@ class TrainingClient(Machine[TrainingState]):
             configuration=self.configuration,
             cohort=self._cohort,
             model=self._model_hash,
+            fewest_survivors=self._policy.smallest_cohort,
         )
         begun = AggregationClient(agreement, self.name, signing=self._signing, vector=vector, entropy=self._entropy)
 

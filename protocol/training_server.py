@@ -44,7 +44,7 @@ from tacit.protocol.messages import (
 from tacit.protocol.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended, RoundDone, Transmit, agree
-from tacit.protocol.voiding import Promises, check_promise
+from tacit.protocol.voiding import Promises, check_promise, promises_needed
 
 AGGREGATION: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
 """What clients say within a secure sum."""
@@ -124,6 +124,8 @@ class TrainingServer(Machine[SessionState]):
         self._barred: set[str] = set()
         self._lost: dict[str, float] = {}
         self._in_round: set[str] = set()
+        self._chunks_due: dict[str, int] = {}
+        """Which chunk of the model each member of the round asks for next."""
         """Members that were told of the round and must be told of its end."""
         self._promises = Promises()
         self._promises_needed = 0
@@ -239,6 +241,7 @@ class TrainingServer(Machine[SessionState]):
                 configuration=self._configuration,
                 cohort=cohort,
                 model=self._model_hash,
+                fewest_survivors=self._smallest_cohort,
             )
         except ValueError as error:
             return self._ended(Code.THRESHOLD, str(error))
@@ -252,17 +255,29 @@ class TrainingServer(Machine[SessionState]):
         def commit() -> list[Output]:
             self.round, self.deadline, self._promises_needed = agreement.round, None, 0
             self._sum, self._round_began, self._in_round = AggregationServer(agreement, now), now, set(cohort)
+            self._chunks_due = dict.fromkeys(cohort, 0)
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
         return Step(SessionState.IN_ROUND, (), commit)
 
     def on_fetch_model(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[SessionState]:
+        due = self._chunks_due.get(sender)
+        if message.chunk != due:
+            raise RemoteProtocolError(
+                Code.UNEXPECTED,
+                f"it asks for chunk {message.chunk} of the model, not for {due}: each goes out once",
+            )
         start = message.chunk * CHUNK_BYTES
         if start >= len(self._model):
             raise RemoteProtocolError(Code.MODEL, f"chunk {message.chunk} is beyond the end of the model")
-        chunk = memoryview(self._model)[start : start + CHUNK_BYTES]
-        return Step(self.state, commit=lambda: [self._transmit(sender, ModelChunk(chunk=message.chunk), payload=chunk)])
+
+        def commit() -> list[Output]:
+            self._chunks_due[sender] = message.chunk + 1
+            chunk = memoryview(self._model)[start : start + CHUNK_BYTES]
+            return [self._transmit(sender, ModelChunk(chunk=message.chunk), payload=chunk)]
+
+        return Step(self.state, (), commit)
 
     def on_sum_over(self, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
         finished = self._sum
@@ -298,6 +313,8 @@ class TrainingServer(Machine[SessionState]):
         )
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
+        if sender in self._barred:
+            return Step(self.state)
         refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
         return Step(self.state, (refused,), lambda: self._bar(sender, error.code, error.detail, now))
 
@@ -339,7 +356,9 @@ class TrainingServer(Machine[SessionState]):
     def _round_done(self, finished: AggregationServer, result: Summed | ServerAborted, now: float) -> list[Output]:
         aborted = isinstance(result, ServerAborted)
         sharers = self._promisers = finished.sharers
-        self._promises_needed = len(sharers) - finished.agreement.parameters.threshold + 1 if aborted and sharers else 0
+        agreement = finished.agreement
+        needed = promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt)
+        self._promises_needed = needed if aborted and sharers else 0
         self._sum = None
         outputs: list[Output] = []
         for dropped in finished.drops:

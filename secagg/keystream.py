@@ -47,6 +47,7 @@ class Usage(bytes, Enum):
     SELF_MASK = b"tacit/1 self mask"
     SHARE_COEFFICIENTS = b"tacit/1 share coefficients"
     RING_ORDER = b"tacit/1 ring order"
+    BINARY_WEIGHTS = b"tacit/1 binary weights"
 
 
 @dataclass(frozen=True)

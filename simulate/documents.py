@@ -9,11 +9,18 @@ from typing import Final
 
 from tacit.protocol.diagrams import page
 from tacit.simulate.reference import reference_markdown
+from tacit.simulate.specification import constants_page, errors_page, messages_page, states_page
+from tacit.simulate.specification_examples import examples_page
 from tacit.simulate.threats import with_table
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,
     "configuration.md": reference_markdown,
+    "spec/messages.md": messages_page,
+    "spec/states.md": states_page,
+    "spec/errors.md": errors_page,
+    "spec/constants.md": constants_page,
+    "spec/examples.md": examples_page,
 }
 """File name and what makes its text."""
 
@@ -21,6 +28,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
 def write_documents(directory: Path) -> None:
     """Write all of them, and the table within the page of the threat model if the directory has that page."""
     for name, make in DOCUMENTS.items():
+        (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(make(), encoding="utf-8")
     page = directory / "threat-model.md"
     if page.exists():

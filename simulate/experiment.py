@@ -9,18 +9,31 @@ import math
 import tomllib
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
-from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import (
+    DataConfiguration,
+    ModelConfiguration,
+    ProtectionConfiguration,
+    TrainingConfiguration,
+)
 from tacit.protocol.configuration import Mode, Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.explain import literal, refusal
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
+
+WEIGHT_FORMS: Final[dict[str, WeightForm]] = {
+    "none": WeightForm.SCALAR,
+    "fixed-position": WeightForm.TENSOR,
+    "binary-weights": WeightForm.COORDINATE,
+    "locked-binary-weights": WeightForm.COORDINATE,
+}
+"""How fine the weights of each protection are."""
 
 
 class ExperimentError(ValueError):
@@ -114,6 +127,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     training: Annotated[TrainingConfiguration, Meta(description="What a client computes in one round.")] = (
         msgspec.field(default_factory=TrainingConfiguration)
     )
+    protection: Annotated[
+        ProtectionConfiguration, Meta(description="What a client does to its update before it is summed.")
+    ] = msgspec.field(default_factory=ProtectionConfiguration)
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = msgspec.field(
         default_factory=Aggregation
     )
@@ -134,14 +150,20 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         computed = self._computed_graph()
         return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
 
-    def packing(self, *, form: WeightForm, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
+    @property
+    def max_weight(self) -> int:
+        """Largest weight of a client: one where clients count alike."""
+        alike = self.training.algorithm == "fedsgd" or self.protection.binary
+        return 1 if alike else self.aggregation.max_weight
+
+    def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
         """How a contribution is laid out in words for a model of these tensors. ValueError if a sum could wrap."""
         return Packing(
             clients=self.federation.clients,
             clip=self.aggregation.clip,
             value_bits=self.aggregation.value_bits,
-            max_weight=self.aggregation.max_weight,
-            form=form,
+            max_weight=self.max_weight,
+            form=WEIGHT_FORMS[self.protection.scheme],
             tensor_sizes=tensor_sizes,
             metrics=metrics,
             ring_bits=self.aggregation.ring_bits or None,
@@ -178,6 +200,16 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"training.algorithm = {literal(self.training.algorithm)}: policy.schemes accepts only "
                 f"{literal(self.policy.schemes)}"
             )
+        if self.protection.scheme not in self.policy.protections:
+            raise ValueError(
+                f"protection.scheme = {literal(self.protection.scheme)}: policy.protections accepts only "
+                f"{literal(self.policy.protections)}"
+            )
+        if self.protection.min_contributors > clients:
+            raise ValueError(
+                f"protection.min_contributors = {self.protection.min_contributors}: there are only {clients} clients, "
+                "so that no coordinate would ever move"
+            )
         if clip > self.policy.largest_clip:
             raise ValueError(
                 f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"
@@ -213,7 +245,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def _check_ring(self) -> None:
         try:
-            self.packing(form=WeightForm.SCALAR, tensor_sizes=(1,), metrics=())
+            self.packing(tensor_sizes=(1,), metrics=())
         except ValueError as error:
             raise ValueError(
                 f"aggregation.ring_bits = {self.aggregation.ring_bits}: {error} (0 computes ring_bits)"

@@ -79,6 +79,8 @@ def accepted(kind: msgspec.inspect.Type) -> str:
             return " or ".join(literal(value) for value in kind.values)
         case msgspec.inspect.VarTupleType():
             return f"a list{_lengths(kind.min_length, kind.max_length, 'entry')}, each {accepted(kind.item_type)}"
+        case msgspec.inspect.DictType():
+            return f"a table whose values are each {accepted(kind.value_type)}"
         case msgspec.inspect.StructType():
             return "a section with keys of its own"
     raise TypeError(f"no words for the type {kind}; configurations hold no such fields")
@@ -89,7 +91,7 @@ def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        text = "{" + ", ".join(f"{key} = {literal(entry, longest)}" for key, entry in value.items()) + "}"
+        text = "{" + ", ".join(f"{_bare(key)} = {literal(entry, longest)}" for key, entry in value.items()) + "}"
     elif isinstance(value, list | tuple):
         text = "[" + ", ".join(literal(entry, longest) for entry in value) + "]"
     elif isinstance(value, str):
@@ -97,6 +99,10 @@ def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
     else:
         text = str(value)
     return text if longest is None or len(text) <= longest else text[:longest] + "..."
+
+
+def _bare(key: str) -> str:
+    return key if re.fullmatch(r"[\w-]+", key) else literal(key)
 
 
 def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:

@@ -18,7 +18,7 @@ from tacit.parties.stopwatch import Stopwatch
 from tacit.parties.task import METRICS, Keeper, Task
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.rounds import RoundDone
-from tacit.secagg.packing import Total, WeightForm
+from tacit.secagg.packing import Total
 from tacit.simulate.child import Control
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.roles import USER_ERRORS, Role, explain, server_outcome, tell
@@ -36,7 +36,13 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         experiment = role.experiment
         device = resolve_device(role.device)
         data = load(experiment.data, image_size=experiment.model.image_size)
-        task = Task(model=experiment.model, training=experiment.training, classes=data.classes, channels=data.channels)
+        task = Task(
+            model=experiment.model,
+            training=experiment.training,
+            protection=experiment.protection,
+            classes=data.classes,
+            channels=data.channels,
+        )
         model = task.build(seed=role.split_seed)
         layout = Layout.of(model)
         if completed:
@@ -86,10 +92,11 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
 def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: tuple[int, ...]) -> Configuration:
     """What the server of this experiment proposes."""
     aggregation = experiment.aggregation
-    fedsgd = experiment.training.algorithm == "fedsgd"
-    packing = experiment.packing(form=WeightForm.SCALAR, tensor_sizes=tensor_sizes, metrics=METRICS)
+    packing = experiment.packing(tensor_sizes=tensor_sizes, metrics=METRICS)
     return Configuration(
         scheme=experiment.training.algorithm,
+        protection=experiment.protection.scheme,
+        min_contributors=experiment.protection.min_contributors,
         mode=aggregation.mode,
         graph=aggregation.graph,
         corrupt=aggregation.corrupt,
@@ -98,9 +105,9 @@ def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: t
         clients=experiment.federation.clients,
         clip=aggregation.clip,
         value_bits=aggregation.value_bits,
-        max_weight=1 if fedsgd else aggregation.max_weight,
+        max_weight=packing.max_weight,
         ring_bits=packing.ring.bits,
-        form=WeightForm.SCALAR,
+        form=packing.form,
         tensor_sizes=tensor_sizes,
         metrics=METRICS,
         layout=layout,

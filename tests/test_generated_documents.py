@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from tacit.simulate.documents import DOCUMENTS, write_documents
+from tacit.simulate.threats import with_table
 
 DOCS = Path(__file__).parent.parent / "docs"
+ADVERSARY = Path(__file__).parent / "adversary"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -16,4 +18,21 @@ def test_document_is_up_to_date(name: str) -> None:
 
 def test_writing_makes_every_document(tmp_path: Path) -> None:
     write_documents(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(DOCUMENTS)
+    written = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.md")]
+    assert sorted(written) == sorted(DOCUMENTS)
+
+
+def test_table_of_the_threat_model_is_up_to_date() -> None:
+    page = (DOCS / "threat-model.md").read_text(encoding="utf-8")
+    assert page == with_table(page, ADVERSARY), "run `make docs`: the table of docs/threat-model.md is old"
+
+
+def test_writing_renews_the_table_of_the_threat_model(tmp_path: Path) -> None:
+    page = (DOCS / "threat-model.md").read_text(encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "adversary").symlink_to(ADVERSARY)
+    (tmp_path / "docs").mkdir()
+    old = tmp_path / "docs" / "threat-model.md"
+    old.write_text(page.replace("| attempt |", "| old |"), encoding="utf-8")
+    write_documents(tmp_path / "docs")
+    assert old.read_text(encoding="utf-8") == with_table(page, ADVERSARY)

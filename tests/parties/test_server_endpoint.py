@@ -75,7 +75,7 @@ async def test_messages_of_several_frames_in_both_directions(
 @pytest.mark.asyncio
 async def test_messages_of_a_member_keep_their_order(keys: Keys, roster: Roster, until: Callable) -> None:
     async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server,
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
         await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as client,
     ):
         await until(server, LinkUp)

@@ -21,12 +21,16 @@ def listed(bitmap: bytes, size: int) -> list[int]:
     return [member for member in range(min(size, 8 * len(bitmap))) if bitmap[member // 8] >> member % 8 & 1]
 
 
-def opened_shares(run: MemorySum) -> dict[int, dict[Label, set[int]]]:
-    """The holders whose share of either kind left them, by owner; which kind it is follows from the commitments."""
+Opened = dict[int, dict[Label, dict[int, bytes]]]
+"""By owner and kind: the shares that left their holders, by holder."""
+
+
+def opened_shares(run: MemorySum) -> Opened:
+    """The shares of either kind that left their holders; which kind it is follows from the commitments."""
     agreement = run.agreement
     index = agreement.cohort.index
     commitments: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-    opened: dict[int, dict[Label, set[int]]] = defaultdict(lambda: {Label.KEY_SHARE: set(), Label.SEED_SHARE: set()})
+    opened: Opened = defaultdict(lambda: {Label.KEY_SHARE: {}, Label.SEED_SHARE: {}})
     for delivery in run.log:
         message = delivery.message
         if isinstance(message, ShareKeys):
@@ -41,7 +45,7 @@ def opened_shares(run: MemorySum) -> dict[int, dict[Label, set[int]]]:
                     (Label.KEY_SHARE, Label.SEED_SHARE), commitments.get((owner, holder), (b"", b"")), strict=True
                 ):
                     if commit_share(label, agreement, owner=owner, holder=holder, share=share) == committed:
-                        opened[owner][label].add(holder)
+                        opened[owner][label][holder] = share
     return opened
 
 
@@ -51,7 +55,7 @@ def check(run: MemorySum) -> Summed | ServerAborted:
     assert len(outcomes) == 1
     assert all(name == run.agreement.server for name, output in run.results if output is outcomes[0])
     for kinds in opened_shares(run).values():
-        assert not kinds[Label.KEY_SHARE] & kinds[Label.SEED_SHARE]
+        assert not kinds[Label.KEY_SHARE].keys() & kinds[Label.SEED_SHARE].keys()
         assert min(map(len, kinds.values())) < run.agreement.parameters.threshold
     outcome: Summed | ServerAborted = outcomes[0]
     if isinstance(outcome, Summed):
@@ -80,6 +84,6 @@ def summed() -> Callable[[MemorySum], Summed]:
 
 
 @pytest.fixture
-def opened() -> Callable[[MemorySum], dict[int, dict[Label, set[int]]]]:
+def opened() -> Callable[[MemorySum], Opened]:
     """Which shares of whom left their holders."""
     return opened_shares

@@ -12,7 +12,7 @@ from tacit.protocol.adverts import Advert, record_bytes, sign_advert, split_reco
 from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.errors import Code
 from tacit.protocol.members import decode_members, encode_members
-from tacit.protocol.messages import AdvertiseKeys, PeerKeys, ShareKeys, UnmaskRequest
+from tacit.protocol.messages import AdvertiseKeys, MaskedInput, PeerKeys, ShareKeys, Survivors, UnmaskRequest
 from tacit.protocol.neighbourhood import Graph, choose_holders, read_choices
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_neighbours, ring_order
 from tacit.simulate.memory import Delivery, MemorySum, memory_sum, replayable_entropy
@@ -267,8 +267,45 @@ def test_signers_are_surviving_neighbours(summed: ExactSum) -> None:
     run.hook = hook
     run.run()
     (aborted,) = run.outcome(ClientAborted, VICTIM)
-    assert (aborted.code, "no surviving neighbours" in aborted.detail) == (Code.MEMBERS, True)
+    assert (aborted.code, "no surviving holders" in aborted.detail) == (Code.MEMBERS, True)
     assert VICTIM in summed(run).survivors
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_regular_graph_opens_no_sum_of_fewer_than_the_tolerated_dropouts_leave(
+    active: bool, summed: ExactSum
+) -> None:
+    run = memory_sum(20, active=active, parameters=GraphParameters(neighbours=6, threshold=4))
+    tolerant = replace(run.agreement, fewest_survivors=18)
+    for lost, opened in ((2, True), (3, False)):
+        run = MemorySum(tolerant, run.signing, run.vectors, run.entropy)
+        gone = {f"c{member}" for member in range(lost)}
+        run.hook = lambda delivery, gone=gone: (
+            [] if delivery.sender in gone and isinstance(delivery.message, MaskedInput) else [delivery]
+        )
+        run.run()
+        if opened:
+            assert len(summed(run).survivors) == 18
+        else:
+            (aborted,) = run.outcome(ServerAborted)
+            assert (aborted.code, "only 17 clients sent a vector; 18 are" in aborted.detail) == (Code.THRESHOLD, True)
+
+
+@pytest.mark.parametrize("active", [True, False])
+def test_a_client_opens_no_sum_of_fewer_either(active: bool) -> None:
+    run = memory_sum(20, active=active, parameters=GraphParameters(neighbours=6, threshold=4))
+    run = MemorySum(replace(run.agreement, fewest_survivors=18), run.signing, run.vectors, run.entropy)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.receiver == VICTIM and isinstance(delivery.message, Survivors | UnmaskRequest):
+            few = encode_members(range(17), 20)
+            return [replace(delivery, message=msgspec.structs.replace(delivery.message, survivors=few))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    (aborted,) = run.outcome(ClientAborted, VICTIM)
+    assert (aborted.code, aborted.detail) == (Code.THRESHOLD, "only 17 clients survived; 18 are needed")
 
 
 def choices(*members: int) -> bytes:

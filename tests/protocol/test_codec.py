@@ -280,6 +280,25 @@ def test_limits_of_frames() -> None:
         decode([bytes(ENVELOPE_LIMIT + 1), body])
 
 
+@pytest.mark.parametrize(
+    ("other", "code"),
+    [
+        ({"version": 2, "kind": "hello"}, Code.VERSION),
+        ({"version": 0}, Code.VERSION),
+        ({"version": 1, "kind": "hello"}, Code.MALFORMED),
+        ({"version": True}, Code.MALFORMED),
+        ({"version": "2"}, Code.MALFORMED),
+        ({"version": 2**40}, Code.MALFORMED),
+        ([2], Code.MALFORMED),
+        ({"version": 2, "padding": bytes(600)}, Code.MALFORMED),
+    ],
+)
+def test_a_version_is_named_whatever_its_envelope_looks_like(other: Any, code: Code) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        decode([msgpack.packb(other), b"\x80"])
+    assert caught.value.code is code
+
+
 @pytest.mark.parametrize("version", [0, 2, 255])
 def test_other_versions(version: int) -> None:
     with pytest.raises(RemoteProtocolError, match=f"protocol version {version}, here 1") as caught:

@@ -24,6 +24,7 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         ({"modes": ("semi-honest",)}, {}, "mode = active; this client's policy accepts one of semi-honest"),
         ({"schemes": ("fedsgd",)}, {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
+        ({"protections": ("binary-weights",)}, {}, "protection = none; this client's policy accepts one of binary-we"),
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
         ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
@@ -121,6 +122,25 @@ def test_whatever_is_proposed_is_accepted_or_refused_with_a_code(configuration: 
         assert rule <= parameters.threshold <= cohort
 
 
+def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
+    regular = small_configuration(100, graph="regular")
+    assert regular.parameters(100) == GraphParameters(16, 11)
+    for threshold, accepted in ((16, True), (17, False)):
+        configuration = small_configuration(100, graph="regular", threshold=threshold)
+        if accepted:
+            assert Policy().check_cohort(configuration, 100).threshold == threshold
+        else:
+            with pytest.raises(RemoteProtocolError, match="threshold = 17; this client's policy accepts 11 to 16 of"):
+                Policy().check_cohort(configuration, 100)
+
+
+def test_who_may_collude_and_who_must_survive_follow_the_fractions() -> None:
+    configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
+    assert (configuration.colluding(100), configuration.fewest_survivors(100)) == (29, 71)
+    assert (configuration.colluding(3), configuration.fewest_survivors(3)) == (0, 3)
+    assert small_configuration(100, corrupt=0.29, mode="semi-honest").colluding(100) == 0
+
+
 @given(st.integers(3, 60))
 def test_parameters_follow_the_rule_unless_a_threshold_is_set(cohort: int) -> None:
     configuration = small_configuration(60)
@@ -134,10 +154,11 @@ def test_parameters_follow_the_rule_unless_a_threshold_is_set(cohort: int) -> No
 
 def test_the_hash_depends_on_every_field() -> None:
     other: dict[str, Any] = {
-        "scheme": "fedsgd", "mode": "semi-honest", "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5,
-        "clients": 6, "clip": 0.5, "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR,
-        "tensor_sizes": (5, 5), "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0,
-        "phase_seconds": 9.0,
+        "scheme": "fedsgd", "protection": "fixed-position", "min_contributors": 2, "mode": "semi-honest",
+        "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
+        "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
+        "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
+        9.0,
     }  # fmt: skip
     assert set(other) == set(Configuration.__struct_fields__)
     hashes = {small_configuration(5, **{field: value}).hash() for field, value in other.items()}

@@ -13,17 +13,13 @@ from tacit.protocol.messages import (
     EndRound,
     Hello,
     MaskedInput,
-    Promise,
     StartRound,
     UnmaskRequest,
-    UnmaskShares,
-    VoidedRound,
     VoidRound,
 )
-from tacit.protocol.primitives import Label
-from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Train, Transmit
+from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Transmit
 from tacit.protocol.training_server import SessionState
-from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, altered, small_configuration
+from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
 
 
 def federation(mode: str = "active", rounds: int = 2, clients: int = 5) -> MemoryFederation:
@@ -40,12 +36,6 @@ def silent(one: MemoryFederation, kind: type, *names: str) -> Callable[[Parcel],
         return [] if parcel.sender in lost else [parcel]
 
     return hook
-
-
-def opened_twice(one: MemoryFederation) -> set[str]:
-    """Clients who sent shares that open their update to one model in two rounds."""
-    opened = [(name, entry.model) for name, journal in one.journals.items() for entry in journal if entry.unmasked]
-    return {name for name, model in opened if opened.count((name, model)) > 1}
 
 
 def test_an_aborted_round_is_repeated_thanks_to_promises() -> None:
@@ -134,124 +124,6 @@ def test_the_server_ends_where_too_few_can_promise() -> None:
     assert ended.code is Code.REPEATED_MODEL
     assert "too few clients promised" in ended.detail
     assert [parcel for parcel in one.log if parcel.packet.kind is VoidRound] == []
-
-
-def test_a_client_that_unmasked_never_repeats() -> None:
-    """Even where the others' promises suffice for those who did not unmask."""
-    one = federation()
-    held = set(one.roster.clients[1:])
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        return [] if parcel.receiver in held and parcel.packet.kind is UnmaskRequest else [parcel]
-
-    one.hook = hook
-    one.start()
-    one.hook = lambda parcel: [parcel]
-    for name in held:
-        one.start_client(name)
-    one.deliver()
-    assert one.outcome(RoundDone)[0].code is Code.THRESHOLD
-    one.settle()
-    overs = [over for over in one.outcome(RoundOver, "client-0") if over.round == 2]
-    assert [over.code for over in overs] == [Code.REPEATED_MODEL]
-    second = one.outcome(RoundDone)[1]
-    assert second.survivors == one.roster.clients[1:]
-    assert (second.total == one.plain_sum(second)).all()
-    assert not opened_twice(one)
-
-
-@pytest.mark.parametrize("unmasked", range(6))
-@pytest.mark.parametrize(("mode", "needed"), [("active", 2), ("semi-honest", 3)])
-def test_a_restarted_server_and_the_same_model(mode: str, needed: int, unmasked: int) -> None:
-    """It dies with the vectors and has forgotten everything; the disks of the clients know who opened the sum."""
-    one = federation(mode, rounds=1)
-    names = one.roster.clients
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        held = parcel.packet.kind is UnmaskRequest and parcel.receiver in names[unmasked:]
-        return [] if held or parcel.packet.kind is UnmaskShares else [parcel]
-
-    one.hook = hook
-    one.start()
-    assert [journal[-1].unmasked for journal in one.journals.values()] == [name in names[:unmasked] for name in names]
-    one.hook = lambda parcel: [parcel]
-    one.start_server()
-    one.outputs.clear()
-    one.run()
-    willing = names[unmasked:] if 5 - unmasked >= needed else ()
-    assert tuple(party for party, output in one.outputs if isinstance(output, Train)) == willing
-    refusals = [(party, output.code) for party, output in one.outputs if isinstance(output, RoundOver)]
-    assert {code for party, code in refusals if party not in willing} <= {Code.REPEATED_MODEL}
-    (done,) = one.outcome(RoundDone)
-    threshold = 6 - needed
-    assert done.survivors == (willing if len(willing) >= threshold else ())
-    if done.total is not None:
-        assert (done.total == one.plain_sum(done)).all()
-    assert not opened_twice(one)
-
-
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("honest", [True, False])
-def test_the_subtraction_attack(mode: str, honest: bool) -> None:
-    """The server opens a sum of five, restarts, and asks four of them for the same model again.
-
-    honest: without the promises that it does not have; else with whatever else it can show: promises that were made
-    for other rounds, and the victim's own.
-    """
-    one = federation(mode, rounds=1)
-    one.run()
-    (opened,) = one.outcome(RoundDone)
-    assert opened.total is not None
-    one.model = federation().model
-    first_session = one.journals["client-0"][0].session
-    one.start_server()
-    one.rounds_left = 1
-    if not honest:
-        forged = tuple(
-            Promise(
-                member=name,
-                signature=one.signing[name].sign(
-                    Label.SIGN_VOID, first_session, (9).to_bytes(4, "little"), name.encode()
-                ),
-            )
-            for name in one.roster.clients
-        )
-        voided = (VoidedRound(session=first_session, round=1, promises=forged),)
-
-        def hook(parcel: Parcel) -> list[Parcel]:
-            if parcel.packet.kind is not StartRound:
-                return [parcel]
-            said = parcel.message
-            fields = {name: getattr(said, name) for name in said.__struct_fields__}
-            return [altered(parcel, message=StartRound(**(fields | {"voided": voided})))]
-
-        one.hook = hook
-    before = len(one.outputs)
-    one.start(*one.roster.clients[1:])
-    one.settle()
-    done = one.outcome(RoundDone)[-1]
-    assert done.cohort == one.roster.clients[1:]
-    assert (done.code, done.total) == (Code.THRESHOLD, None)
-    overs = [output for _, output in one.outputs[before:] if isinstance(output, RoundOver)]
-    assert {over.code for over in overs} == {Code.REPEATED_MODEL}
-    assert not [parcel for parcel in one.log if parcel.packet.kind is MaskedInput][5:]
-
-
-def test_a_session_cannot_be_used_a_second_time() -> None:
-    """Else the journal, which is kept by session and round, would forget the first contribution."""
-    one = federation(rounds=1)
-    one.run()
-    session = one.server.session
-    one.start_server()
-    one.server.session = session
-    one.rounds_left = 1
-    one.start()
-    one.settle()
-    assert one.outcome(RoundDone)[-1].code is Code.THRESHOLD
-    overs = one.outcome(RoundOver)[5:]
-    assert [(over.code, over.detail) for over in overs] == [
-        (Code.SESSION, "this client was in round 1 of this session before")
-    ] * 5
 
 
 def test_a_client_promises_what_it_masked_and_nothing_else() -> None:

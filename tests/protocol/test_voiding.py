@@ -5,16 +5,26 @@ from typing import Any
 import pytest
 
 from tacit.protocol.aggregation_results import Contribution
+from tacit.protocol.codec import encode_structure
 from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.messages import (
+    BODY_LIMIT,
     MOST_PROMISES,
     Promise,
+    StartRound,
     VoidedRound,
     VoidRound,
 )
 from tacit.protocol.primitives import Label, SigningKey
 from tacit.protocol.roster import Member, Roster
-from tacit.protocol.voiding import Promises, check_model_is_fresh, check_promise, promise
+from tacit.protocol.voiding import (
+    LARGEST_PROOFS,
+    Promises,
+    check_model_is_fresh,
+    check_promise,
+    promise,
+    promises_needed,
+)
 
 KEYS = {name: SigningKey(bytes([number + 1]) * 32) for number, name in enumerate(("server", *"abcdef"))}
 ROSTER = Roster(
@@ -54,6 +64,24 @@ def test_enough_promises_settle_it(promisers: str) -> None:
     check(proof(*map(given, promisers)))
 
 
+@pytest.mark.parametrize(("corrupt", "promisers"), [(1, "abc"), (3, "abcde"), (4, "abcde")])
+def test_more_promises_settle_it_where_some_may_be_broken(corrupt: int, promisers: str) -> None:
+    check(proof(*map(given, promisers)), corrupt=corrupt)
+
+
+def test_promises_leave_too_few_who_would_open_it() -> None:
+    for sharers in range(1, 12):
+        for threshold in range(1, sharers + 1):
+            for corrupt in range(threshold):
+                needed = promises_needed(sharers, threshold, corrupt)
+                # The worst case: all corrupt sharers promise, and open it with the honest ones that did not.
+                for promised in range(needed, sharers + 1):
+                    honest = sharers - corrupt - max(promised - corrupt, 0)
+                    assert honest + corrupt < threshold
+                settles = [n for n in range(sharers + 1) if sharers - max(n - corrupt, 0) < threshold]
+                assert needed == min([*settles, sharers])
+
+
 def test_another_model_needs_no_proof() -> None:
     check(model=b"o" * 32)
     check(model=b"o" * 32, unmasked=True)
@@ -71,6 +99,10 @@ def test_another_model_needs_no_proof() -> None:
         pytest.param((proof(given("a"), given("server")),), {}, Code.REPEATED_MODEL, id="the server's own"),
         pytest.param((proof(given("a"), Promise(member="zoe", signature=bytes(64))),), {}, Code.REPEATED_MODEL,
                      id="a stranger's"),
+        pytest.param((proof(given("a"), given("b")),), {"corrupt": 1}, Code.REPEATED_MODEL, id="one may break it"),
+        pytest.param((proof(*map(given, "abcd")),), {"corrupt": 3}, Code.REPEATED_MODEL, id="three may break it"),
+        pytest.param((proof(*map(given, "ab")), proof(*map(given, "ab"))), {}, Code.REPEATED_MODEL, id="round twice"),
+        pytest.param((proof(*map(given, "abb")),), {}, Code.REPEATED_MODEL, id="enough, but one twice"),
         pytest.param((proof(given("a"), given("b")),), {"threshold": 3}, Code.REPEATED_MODEL, id="lower threshold"),
         pytest.param((proof(given("a"), given("b")),), {"unmasked": True}, Code.REPEATED_MODEL, id="unmasked here"),
         pytest.param((proof(given("a"), given("b"), round=4),), {}, Code.REPEATED_MODEL, id="proof of another round"),
@@ -142,3 +174,15 @@ def test_no_member_fills_the_memory_or_crowds_out_the_others() -> None:
     proofs = promises.proofs()
     assert len(proofs) == MOST_PROMISES
     assert (proofs[0].session, proofs[0].round, len(proofs[0].promises)) == (MODEL, 1, 2)
+
+
+def test_proofs_fit_a_message_however_many_members_there_are() -> None:
+    promises = Promises()
+    rounds = MOST_PROMISES
+    for member in range(LARGEST_PROOFS // rounds + 1):
+        for round in range(rounds):
+            promises.add(f"{member:064}", VoidRound(session=SESSION, round=round, signature=bytes(64)))
+    proofs = promises.proofs()
+    assert len(proofs) == rounds - 1
+    largest = StartRound(cohort=bytes(1250), model=MODEL, model_bytes=2**40, voided=proofs)
+    assert len(encode_structure(largest)) < BODY_LIMIT

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.models.configuration import ProtectionConfiguration
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.experiment import (
@@ -110,7 +111,7 @@ def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -
 
 def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
     assert refused("zzz = 1").endswith(
-        "accepted: name, federation, data, model, training, aggregation, deadlines, policy"
+        "accepted: name, federation, data, model, training, protection, aggregation, deadlines, policy"
     )
 
 
@@ -132,6 +133,26 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
             "aggregation.threshold = 6: expected 4 to 5, or 0 to compute it: 5 clients in active mode, up to 1 of them",
         ),
         ("[aggregation]\nthreshold = 3", "aggregation.threshold = 3: expected 4 to 5"),
+        (
+            "[protection]\nmin_contributors = 2",
+            "protection.min_contributors is used by binary weights only; protection",
+        ),
+        (
+            "[protection]\nlayers = {head = 0.5}",
+            "protection.layers is used by binary weights only; protection.scheme is",
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\nmin_contributors = 6',
+            "protection.min_contributors = 6: there are only 5 clients, so that no coordinate would ever move",
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\n[policy]\nprotections = ["none"]',
+            'protection.scheme = "binary-weights": policy.protections accepts only ["none"]',
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\nlayers = {pos_embed = 1.0}',
+            "protection.layers[...] = {pos_embed = 1.0}: expected a table whose values are each a number at least 0",
+        ),
         (f"{SEMI_HONEST}threshold = 2", "aggregation.threshold = 2: expected 3 to 5"),
         (
             "[policy]\nleast_corrupt = 0.0\n[aggregation]\ncorrupt = 0.0\nthreshold = 3",
@@ -244,12 +265,15 @@ def test_graph_parameters(experiment: Experiment, parameters: GraphParameters) -
 
 
 def test_packing_takes_its_numbers_from_the_experiment() -> None:
-    packing = Experiment().packing(form=WeightForm.SCALAR, tensor_sizes=(10, 3), metrics=("samples",))
+    packing = Experiment().packing(tensor_sizes=(10, 3), metrics=("samples",))
     assert (packing.clients, packing.clip, packing.max_weight, packing.ring.bits) == (5, 0.25, 2000, 24)
+    binary = Experiment(protection=ProtectionConfiguration(scheme="binary-weights"))
+    packing = binary.packing(tensor_sizes=(10, 3), metrics=())
+    assert (packing.form, packing.max_weight, packing.ring.bits) == (WeightForm.COORDINATE, 1, 32)
+    fixed = Experiment(protection=ProtectionConfiguration(scheme="fixed-position"))
+    assert fixed.packing(tensor_sizes=(10, 3), metrics=()).form is WeightForm.TENSOR
     with pytest.raises(ValueError, match="ring_bits = 24 is too small"):
-        Experiment(aggregation=Aggregation(ring_bits=24)).packing(
-            form=WeightForm.COORDINATE, tensor_sizes=(1,), metrics=()
-        )
+        Experiment(protection=ProtectionConfiguration(scheme="binary-weights"), aggregation=Aggregation(ring_bits=24))
 
 
 TOML = st.recursive(

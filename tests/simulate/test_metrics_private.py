@@ -37,7 +37,7 @@ from tacit.protocol.messages import (
 )
 from tacit.protocol.rounds import RoundDone
 from tacit.protocol.training_server import TRAINING_SERVER_TABLE
-from tacit.secagg.packing import METRIC_BITS, WeightForm
+from tacit.secagg.packing import METRIC_BITS
 from tacit.simulate.experiment import parse
 from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
 from tacit.simulate.run import new_plan, simulate
@@ -237,7 +237,7 @@ def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
             assert event.keys() - {"time", "party", "event"} == known[event["event"]]
 
     size = next(event for event in logs[SERVER] if event["event"] == "configuration")["parameters"]
-    aggregation = plan.experiment.packing(form=WeightForm.SCALAR, tensor_sizes=(size,), metrics=METRICS)
+    aggregation = plan.experiment.packing(tensor_sizes=(size,), metrics=METRICS)
     done = {event["round"]: event for event in logs[SERVER] if event["event"] == "round-done"}
     for path in plan.run.verified_rounds():
         parts = {}

@@ -1,0 +1,87 @@
+"""`tacit conformance`: whether this installation, or a party at the other end of a link, speaks the protocol right.
+
+Everything slow is imported inside the command, so that --help answers at once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tacit.simulate.conformance.vectors import Verdict
+
+WRONG_INPUT: Final = 2
+
+app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
+
+
+@app.callback()
+def conformance() -> None:
+    """Check what speaks the protocol."""
+
+
+@app.command()
+def vectors(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIRECTORY]", help="Vectors; by default those of this installation.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the verdicts to this file.")] = None,
+) -> None:
+    """Hold this installation to test vectors: every operation in them must have exactly the outcome that they expect.
+
+    Exit status: 0 all vectors hold; 1 they do not; 2 wrong input.
+    """
+    from tacit.simulate.conformance.registry import PROTOCOLS
+    from tacit.simulate.conformance.vectors import check_all, installed, vector_files
+
+    folder = installed() if directory is None else directory
+    try:
+        paths = vector_files(folder)
+        if not paths:
+            raise _wrong_input(f"{folder}: there are no vectors; name a directory with vector files (*.json)")
+        verdicts = check_all(paths, PROTOCOLS)
+    except OSError as error:
+        raise _wrong_input(f"{error.filename or folder}: {error.strerror}; name a directory with vectors") from None
+    _show(verdicts)
+    if json_file is not None:
+        _write(json_file, verdicts)
+    raise typer.Exit(1 if any(verdict.fault for verdict in verdicts) else 0)
+
+
+def _show(verdicts: Sequence[Verdict]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    table = Table()
+    table.add_column("file", no_wrap=True)
+    table.add_column("operations", justify="right")
+    table.add_column("verdict", overflow="fold")
+    for verdict in verdicts:
+        fault = Text(verdict.fault or "holds", style="red" if verdict.fault else "")
+        table.add_row(Text(verdict.file), str(verdict.operations), fault)
+    console.print(table)
+    failed = sum(bool(verdict.fault) for verdict in verdicts)
+    operations = sum(verdict.operations for verdict in verdicts)
+    summary = f"{failed} do not hold" if failed else "all hold"
+    console.print(f"{len(verdicts)} files, {operations} operations: {summary}")
+
+
+def _write(json_file: Path, verdicts: Sequence[Verdict]) -> None:
+    import msgspec
+
+    try:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts), indent=2) + b"\n")
+    except OSError as error:
+        raise _wrong_input(f"--json {json_file}: {error.strerror}; choose another file") from None
+
+
+def _wrong_input(text: str) -> typer.Exit:
+    typer.echo(f"tacit: {text}", err=True)
+    return typer.Exit(WRONG_INPUT)

@@ -1,0 +1,90 @@
+"""Operations on wire messages: a message to frames, frames to a message, and configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from tacit.protocol.codec import VERSION, Envelope, decode, decode_structure, encode, encode_structure
+from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.messages import BODY_LIMIT, MESSAGES
+from tacit.simulate.conformance.notation import Octets, VectorError, octets
+from tacit.simulate.conformance.operations import Operations
+
+Fields = dict[str, Any]
+"""A body or a configuration: byte strings are objects {"hex": ...}, because a body has text as well."""
+
+
+def write_message(
+    *, type: str, session: Octets, round: int, sender: str, sequence: int, body: Fields, payload: Octets | None = None
+) -> list[bytes]:
+    """The frames of a message."""
+    if type not in MESSAGES:
+        raise VectorError(f"there is no message {type!r}")
+    envelope = Envelope(
+        version=VERSION, type=type, session=bytes(session), round=round, sender=sender, sequence=sequence
+    )
+    return [bytes(frame) for frame in encode(_structure(body, MESSAGES[type]), envelope, payload)]
+
+
+def read_message(*, frames: tuple[Octets, ...]) -> dict[str, Any]:
+    """The envelope, the body and the raw frame (or null) of a message."""
+    packet = decode([bytes(frame) for frame in frames])
+    message = packet.parse()
+    return {
+        "envelope": fields_of(packet.envelope),
+        "body": fields_of(message),
+        "payload": packet.payload,
+    }
+
+
+def write_configuration(*, configuration: Fields) -> dict[str, bytes]:
+    """The encoding of a configuration and its hash."""
+    made = _structure(configuration, Configuration)
+    return {"encoding": encode_structure(made), "hash": made.hash()}
+
+
+def read_configuration(*, encoding: Octets, policy: Policy) -> bytes:
+    """The hash of a configuration that is well-formed and that a client with this policy accepts."""
+    configuration = decode_structure(bytes(encoding), Configuration, limit=BODY_LIMIT)
+    policy.check(configuration)
+    return configuration.hash()
+
+
+def fields_of(structure: msgspec.Struct) -> Fields:
+    """The fields of a body or an envelope, as vectors have them."""
+    fields: Fields = _from_bytes(msgspec.to_builtins(structure, builtin_types=(bytes,)))
+    return fields
+
+
+def _structure(fields: Fields, kind: Any) -> Any:
+    return msgspec.convert(_to_bytes(fields), kind, builtin_types=(bytes,))
+
+
+def _to_bytes(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return (
+            bytes(octets(value["hex"]))
+            if value.keys() == {"hex"}
+            else {key: _to_bytes(part) for key, part in value.items()}
+        )
+    return [_to_bytes(part) for part in value] if isinstance(value, list) else value
+
+
+def _from_bytes(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return {"hex": value}
+    if isinstance(value, Mapping):
+        return {key: _from_bytes(part) for key, part in value.items()}
+    return [_from_bytes(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+MESSAGE_OPERATIONS: Final[Operations] = {
+    "write message": write_message,
+    "read message": read_message,
+    "write configuration": write_configuration,
+    "read configuration": read_configuration,
+}
+"""By the names that vectors use."""

@@ -1,0 +1,137 @@
+"""docs/spec/vectors.md: how vector files are read, with the operations of every protocol as the registry has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from msgspec import inspect
+
+from tacit.simulate.conformance.operations import parameters_of
+from tacit.simulate.conformance.registry import PROTOCOLS
+
+INTRODUCTION: Final = """\
+# Test vectors
+
+*This page is generated: `make vectors` writes it and the files.*
+
+The files `tests/vectors/*.json`, installed as the package `tacit.vectors`, hold what this protocol computes, byte by
+byte, from fixed randomness. `tacit conformance vectors [DIRECTORY]` holds the installation to them. A file that is
+named `WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what comes of it; the others show what is right.
+`schema.json` is the JSON schema of them all.
+
+## Files
+
+| key | meaning |
+|---|---|
+| `protocol` | whose operations the file uses: one of the headings below |
+| `level` | `primitive`, `message`, `round` (a secure sum) or `session` (a federation) |
+| `about` | what it shows |
+| `operations` | the operations, one after the other |
+
+An operation has `do`, its name; `with`, its inputs; and either `expect`, what it returns, or `refused`, the name of the
+[code](errors.md) with which it is refused. The code `INVALID` is for what an implementation must not accept from its
+own caller and which never has a code on the wire. An optional input that is absent has the default of the tables.
+
+## Notation
+
+- Byte strings are lower-case hex. An input may also be `shake256(SEED,LENGTH)`: the first LENGTH bytes of SHAKE-256 of
+  the seed, which is in hex. A result of more than 4,096 bytes is `sha256(HASH)`.
+- Labels are their text, as in [constants.md](constants.md). Sets of members are lists of their places in the cohort.
+- Ring words are packed as on the wire.
+- In the `body` of a message and in a configuration, which have text as well, a byte string is `{"hex": ...}`, and codes
+  are their numbers.
+
+## Machines
+
+`begin sum` and `begin session` say which parties are played; the operations after them feed those. Their randomness
+(`entropy`) is drawn in the order of [secure-aggregation.md](secure-aggregation.md), one byte after the other. Time is
+in seconds from the beginning, and 0 where an operation does not say `now`. What a party does comes as
+
+| key | meaning |
+|---|---|
+| `sends` | its messages in order, each with the receiver (`to`) and its `frames` |
+| `events` | what it tells the party around it, in order: an object with `event` and, where there is one, `code` |
+| `state` | its state, as in [states.md](states.md) |
+| `deadline` | when it is to be told the time; null if never |
+
+The words of explanations for people are free, so a message that has one (`detail`, in `abort` and `end-round`) is not
+given by its frames in `sends`, but by its `type` and its other `fields`.
+
+All messages that played parties send are numbered from 0, over the whole file. A `receive` either names such a
+`message`, or has `frames`: of a party that is not played, or changed on their way. Messages that no operation delivers
+are lost.
+
+Events of a secure sum: `journal` (to be on disk before what follows is sent), `dropped` (the server counts a client as
+gone, in that phase and for that reason), `complaint`, `refused` (without effect, because the sum is over for this
+party), `sum` (the words, and whose vectors they hold), `aborted`. Events of a session: `accepted` (a configuration),
+`train` (from the model of this hash), `journal`, `round over`, `ended` (for a client or for the server), `joined`,
+`left`, `refused` (a client is barred), `complaint`, `dropped` and `round done` (at the end of a round).
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [INTRODUCTION]
+    structures: dict[str, inspect.StructType] = {}
+    for protocol, make in PROTOCOLS.items():
+        lines += [f"## Operations: {protocol}\n", "| operation | inputs | what it does or returns |", "|---|---|---|"]
+        for name, operation in make().items():
+            fields = inspect.type_info(parameters_of(operation))
+            given: tuple[inspect.Field, ...] = getattr(fields, "fields", ())
+            inputs = ", ".join(f"`{field.encode_name}`: {_field(field, structures)}" for field in given)
+            lines.append(f"| `{name}` | {inputs} | {_about(operation)} |")
+        lines.append("")
+    lines.append("## Structures in the inputs\n")
+    described: set[str] = set()
+    while rest := [name for name in structures if name not in described]:
+        described.add(rest[0])
+        lines += [f"### {rest[0]}\n", f"{_about(structures[rest[0]].cls)}\n", "| field | type |", "|---|---|"]
+        lines += [f"| `{field.encode_name}` | {_field(field, structures)} |" for field in structures[rest[0]].fields]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _about(documented: Callable[..., Any] | type[Any]) -> str:
+    return " ".join((documented.__doc__ or "").split()).replace("|", "\\|")
+
+
+def _field(field: inspect.Field, structures: dict[str, inspect.StructType]) -> str:
+    kind = " or ".join(_kinds(field.type, structures))
+    if field.required:
+        return kind
+    return f"{kind} (default `{json.dumps(field.default)}`)"
+
+
+def _kinds(kind: inspect.Type, structures: dict[str, inspect.StructType]) -> Iterator[str]:
+    match kind:
+        case inspect.Metadata(type=bare):
+            yield from _kinds(bare, structures)
+        case inspect.CustomType():
+            yield "bytes"
+        case inspect.VarTupleType(item_type=item):
+            kinds = list(_kinds(item, structures))
+            yield f"list of {kinds[0] if len(kinds) == 1 else '(' + ' or '.join(kinds) + ')'}"
+        case inspect.StructType(cls=cls):
+            structures[cls.__name__] = kind
+            yield f"[{cls.__name__}](#{cls.__name__.lower()})"
+        case inspect.UnionType(types=types):
+            for one in types:
+                yield from _kinds(one, structures)
+        case inspect.LiteralType(values=values):
+            yield from (f"`{value}`" for value in values)
+        case inspect.EnumType(cls=choices):
+            yield from (f"`{choice.value}`" for choice in choices)
+        case _:
+            yield _PLAIN[type(kind)]
+
+
+_PLAIN: Final[dict[type[Any], str]] = {
+    inspect.IntType: "integer",
+    inspect.FloatType: "number",
+    inspect.StrType: "text",
+    inspect.BoolType: "true or false",
+    inspect.NoneType: "null",
+    inspect.DictType: "object",
+}

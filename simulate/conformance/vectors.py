@@ -1,0 +1,120 @@
+"""Vector files, and holding this installation to them.
+
+A file is a list of operations with the outcome that each must have: a result, or the code of its refusal. The file
+names its protocol; the registry has the operations of each. Whatever keeps a file from being replayed to its end is a
+verdict against it, with the number of the operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from tacit.simulate.conformance.operations import Operations, Protocol, Refused, perform
+
+SCHEMA: Final = "schema.json"
+"""The one file among the vectors that is none."""
+Level = Literal["primitive", "message", "round", "session"]
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
+    """One operation: either what it returns, or the code with which it refuses."""
+
+    do: str
+    inputs: dict[str, Any]
+    expect: Any = UNSET
+    refused: str | UnsetType = UNSET
+
+    def __post_init__(self) -> None:
+        if (self.expect is UNSET) == (self.refused is UNSET):
+            raise ValueError("an operation is expected either to return something or to be refused")
+
+
+class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One file of vectors."""
+
+    protocol: str
+    level: Level
+    about: str
+    """What it shows, in a sentence."""
+    operations: Annotated[tuple[Step, ...], Meta(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one file: `fault` is empty if everything held."""
+
+    file: str
+    operations: int
+    fault: str
+
+
+def installed() -> Traversable:
+    """The folder of the installed vectors."""
+    return files("tacit.vectors")
+
+
+def vector_files(folder: Traversable) -> list[Traversable]:
+    """The vector files of a folder, by name."""
+    found = [path for path in folder.iterdir() if path.name.endswith(".json") and path.name != SCHEMA]
+    return sorted(found, key=lambda path: path.name)
+
+
+def check_all(paths: Iterable[Traversable], protocols: Mapping[str, Protocol]) -> list[Verdict]:
+    """The verdict on each file; OSError where one cannot be read."""
+    return [check(path.name, path.read_bytes(), protocols) for path in paths]
+
+
+def check(name: str, content: bytes, protocols: Mapping[str, Protocol]) -> Verdict:
+    """Replay one file."""
+    try:
+        vector = msgspec.json.decode(content, type=VectorFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return Verdict(name, 0, f"not a vector file: {error}")
+    protocol = protocols.get(vector.protocol)
+    if protocol is None:
+        return Verdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(protocols)}")
+    operations = protocol()
+    for number, step in enumerate(vector.operations):
+        if fault := _fault(operations, step):
+            return Verdict(name, len(vector.operations), f"operation {number}, {step.do}: {fault}")
+    return Verdict(name, len(vector.operations), "")
+
+
+def _fault(operations: Operations, step: Step) -> str:
+    """Why the step does not hold; empty if it does."""
+    try:
+        result = perform(operations, step.do, step.inputs)
+    except Refused as refused:
+        if step.refused is UNSET:
+            return f"refused with {refused}"
+        return "" if refused.code == step.refused else f"expected a refusal with {step.refused}, got {refused}"
+    except Exception as error:  # A planted error may break anything: it is reported by its name, and the file fails.
+        return f"{type(error).__name__}: {error}"
+    if step.refused is not UNSET:
+        return f"expected a refusal with {step.refused}, got {_shown(result)}"
+    return _difference(step.expect, result, "result")
+
+
+def _difference(expected: Any, seen: Any, place: str) -> str:
+    """The first place where the two differ, and how; empty if they are the same."""
+    if type(expected) is not type(seen):
+        return f"{place}: expected {_shown(expected)}, got {_shown(seen)}"
+    if isinstance(expected, dict) and expected.keys() == seen.keys():
+        parts = [(expected[key], seen[key], f"{place}.{key}") for key in expected]
+    elif isinstance(expected, list) and len(expected) == len(seen):
+        parts = [(expected[index], seen[index], f"{place}[{index}]") for index in range(len(expected))]
+    else:
+        return "" if expected == seen else f"{place}: expected {_shown(expected)}, got {_shown(seen)}"
+    return next((fault for part in parts if (fault := _difference(*part))), "")
+
+
+def _shown(value: Any, longest: int = 100) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= longest else f"{text[:longest]}..."

@@ -1,0 +1,276 @@
+"""A server that lies to one live client, whose peers are machines of ours in this process.
+
+A session begins with every hello of the live client: a server machine, and our clients joined to it by plain calls.
+What the machine says to the live client goes through the lie of the case. After each lie an honest round is held with
+the client, and its share in the sum is decoded: masks that did not fall away would show. A client whose session ends
+must be started again by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tacit.parties.endpoint import LinkLost, NotConnectedError, PeerStalledError, Received
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.codec import Frame, decode
+from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.link import Link, Traffic
+from tacit.protocol.machine import Output, Report
+from tacit.protocol.messages import Abort, Finish, Hello, Survivors, UnmaskRequest
+from tacit.protocol.primitives import Label, SigningKey, digest
+from tacit.protocol.rounds import RoundDone, Train, Transmit
+from tacit.protocol.training_client import TrainingClient
+from tacit.protocol.training_server import TrainingServer
+from tacit.secagg.ring import Words
+from tacit.simulate.conformance_peer.keyring import Keyring
+from tacit.simulate.conformance_peer.observation import Observation
+from tacit.simulate.conformance_peer.script import (
+    Case,
+    Lie,
+    Saying,
+    Stage,
+    Verdict,
+    draw_model,
+    draw_update,
+    honest,
+    verdict,
+)
+
+_FOREVER: Final = 1e9
+"""Seconds; our machines stand still in time, and the kit has a deadline of its own."""
+_POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
+"""Of our own clients, which accept what is proposed to the live one."""
+
+
+@dataclass
+class Session:
+    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included."""
+
+    machine: TrainingServer
+    model: bytes
+    link: Link
+    clients: dict[str, TrainingClient]
+    words: dict[tuple[str, int], Words] = field(default_factory=dict)
+    """What our clients contributed, by name and round."""
+    rounds: list[RoundDone] = field(default_factory=list)
+    reproach: str = ""
+    """What our machines held against the live client last."""
+    over: bool = False
+    """Whether the live client has left or was told to."""
+
+
+class AgainstClient:
+    """Plays cases one after the other. wait: seconds for anything from the client; tell: what its operator must do."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        name: str,
+        configuration: Configuration,
+        endpoint: ServerEndpoint,
+        *,
+        wait: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._keyring = keyring
+        self._roster = keyring.roster
+        self._name = name
+        self._configuration = configuration
+        self._endpoint = endpoint
+        self._wait = wait
+        self._tell = tell
+        self._session: Session | None = None
+        self._lie: Lie = honest
+        self._observation = Observation(len(self._roster.clients))
+        self._former_model = b""
+
+    async def play(self, case: Case) -> Verdict:
+        """Tell the lie, see what follows, and hold an honest round."""
+        if case.joins:
+            await self._dismiss()
+        self._lie, self._observation = case.lie, Observation(len(self._roster.clients))
+        try:
+            await self._begin_round()
+            await self._listen(self._settled)
+            await self._listen(lambda: self._observation.complete)
+            self._conclude()
+            if case.joins:
+                await self._dismiss()
+            afterwards = await self._honest_round()
+        except TimeoutError:
+            afterwards = f"nothing more comes for {self._wait:g} s"
+            await self._dismiss()
+        return verdict(case, ", ".join(filter(None, (*self._observation.words(), afterwards))))
+
+    async def close(self) -> None:
+        """Tell the client that there is no more."""
+        if self._session is not None and not self._session.over:
+            await self._say(self._session, Saying(Finish(), round=0))
+
+    async def _begin_round(self) -> None:
+        """The next round of the session, or the first one of a new session when the client joins."""
+        session = self._session
+        if session is not None and not session.over:
+            await self._listen(lambda: session.over or len(session.rounds) == session.machine.round)
+        if session is None or session.over:
+            self._session = None
+            self._tell(f"waiting for {self._name!r} to join at {self._endpoint.address}: start it if it does not run")
+            await self._listen(lambda: self._session is not None)
+            return
+        session.model = draw_model(self._configuration)
+        await self._perform(session, session.machine.next_round(session.model, 0.0))
+
+    async def _honest_round(self) -> str:
+        """Hold a round without lies; what is wrong with it, if anything."""
+        self._lie = honest
+        await self._begin_round()
+        session = self._session
+        assert session is not None
+        await self._listen(lambda: session.over or len(session.rounds) == session.machine.round > 0)
+        done = session.rounds[-1] if session.rounds else None
+        if done is None or done.total is None or self._name not in done.survivors:
+            return f"no part in the honest round after it ({session.reproach})"
+        self._former_model = digest(Label.MODEL, session.model)
+        packing = self._configuration.packing()
+        share = done.total.copy()
+        for name in done.survivors:
+            if name != self._name:
+                packing.ring.subtract_into(share, session.words[name, done.round])
+        try:
+            packing.decode(share, contributors=1)
+        except ValueError as error:
+            return f"what it contributes to the honest round after it is no update ({error})"
+        return ""
+
+    async def _dismiss(self) -> None:
+        """End the session with the client, which must join anew."""
+        session = self._session
+        if session is not None and not session.over:
+            abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")
+            await self._say(session, Saying(abort, round=0))
+            session.over = True
+
+    def _settled(self) -> bool:
+        """Whether the client has refused, is gone, or the round with the lie is over."""
+        session, observation = self._session, self._observation
+        if session is None or not observation.told:
+            return False
+        return observation.refusal is not None or session.over or len(session.rounds) == session.machine.round > 0
+
+    def _conclude(self) -> None:
+        """Of what comes from now on only the round with the lie counts."""
+        session = self._session
+        assert session is not None
+        self._observation.round = session.machine.round
+        self._observation.summed = bool(session.rounds) and self._name in session.rounds[-1].survivors
+
+    async def _listen(self, until: Callable[[], bool]) -> None:
+        """Take part until the condition holds. TimeoutError when the client is silent."""
+        while not until():
+            async with asyncio.timeout(self._wait):
+                event = await self._endpoint.receive()
+            if isinstance(event, Received) and event.sender == self._name:
+                await self._hear(event.frames)
+            elif isinstance(event, LinkLost) and event.peer == self._name and self._session is not None:
+                self._session.over = True
+
+    async def _hear(self, frames: Sequence[Frame]) -> None:
+        try:
+            packet = decode(frames)
+            message = packet.parse()
+        except RemoteProtocolError:
+            message = None  # The machine will say so.
+        if isinstance(message, Hello):
+            self._session = await self._new_session()
+        session = self._session
+        if session is None or session.over:
+            return
+        if message is not None:
+            self._observation.note(packet.envelope.round, message)
+            session.over = isinstance(message, Abort) and not packet.envelope.round
+        await self._perform(session, session.machine.feed(self._name, frames, 0.0))
+
+    async def _new_session(self) -> Session:
+        model = draw_model(self._configuration)
+        machine = TrainingServer(
+            self._roster,
+            self._configuration,
+            model,
+            entropy=os.urandom,
+            smallest_cohort=2,
+            join_seconds=_FOREVER,
+            grace=_FOREVER,
+            now=0.0,
+        )
+        clients = {
+            name: TrainingClient(
+                name,
+                self._roster,
+                signing=SigningKey(self._keyring.keys[name].signing_secret),
+                policy=_POLICY,
+                journal=(),
+                entropy=os.urandom,
+                patience=_FOREVER,
+                grace=_FOREVER,
+            )
+            for name in self._keyring.ours
+        }
+        session = Session(
+            machine, model, Link(self._roster.server.name, self._name, machine.session, Traffic()), clients
+        )
+        for name, client in clients.items():
+            await self._perform(session, client.start(0.0), name)
+        return session
+
+    async def _perform(self, session: Session, outputs: Sequence[Output], party: str = "") -> None:
+        """Carry messages between the server's machine and our clients until only those to the live client are left.
+
+        party: whose outputs these are; the server's by default.
+        """
+        queue: deque[tuple[str, Output]] = deque((party, output) for output in outputs)
+        while queue:
+            speaker, output = queue.popleft()
+            more: Sequence[Output] = ()
+            if isinstance(output, Transmit) and speaker:
+                speaker, more = "", session.machine.feed(speaker, output.frames, 0.0)
+            elif isinstance(output, Transmit) and output.to in session.clients:
+                speaker, more = output.to, session.clients[output.to].feed(output.frames, 0.0)
+            elif isinstance(output, Transmit):
+                await self._relay(session, output.frames)
+            elif isinstance(output, Train):
+                words = session.words[speaker, output.round] = draw_update(self._configuration).words
+                more = session.clients[speaker].contribute(output.round, words, 0.0)
+            elif isinstance(output, RoundDone):
+                session.rounds.append(output)
+            elif isinstance(output, Report) and output.fields.get("member") == self._name and "code" in output.fields:
+                session.reproach = f"{output.fields['code']}: {output.fields['detail']}"
+            queue.extend((speaker, one) for one in more)
+
+    async def _relay(self, session: Session, frames: Sequence[Frame]) -> None:
+        """Say to the live client what the machine says, or what the lie makes of it."""
+        packet = decode(frames)
+        said = Saying(packet.parse(), packet.envelope.round, packet.payload)
+        clients = self._roster.clients
+        stage = Stage(len(clients), clients.index(self._name), self._configuration, self._former_model)
+        lies = self._lie(stage, said)
+        if list(lies) != [said] or (self._lie is honest and not self._observation.told):
+            self._observation.told = True
+            self._observation.late = isinstance(said.message, Survivors | UnmaskRequest)
+        for lie in lies:
+            await self._say(session, lie)
+        if isinstance(said.message, Finish) or (isinstance(said.message, Abort) and not said.round):
+            session.over = True
+
+    async def _say(self, session: Session, said: Saying) -> None:
+        frames = said.frames(session.link)
+        try:
+            for _ in range(said.times):
+                await self._endpoint.send(self._name, frames)
+        except (NotConnectedError, PeerStalledError):
+            session.over = True

@@ -1,0 +1,61 @@
+"""What a live client says after a lie, put into the words of a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tacit.protocol.members import decode_members
+from tacit.protocol.messages import Abort, MaskedInput, Message, UnmaskShares, VoidRound
+from tacit.protocol.training_server import AGGREGATION
+from tacit.simulate.conformance_peer.client_cases import TAKES_PART, refuses_round, refuses_session
+
+
+@dataclass
+class Observation:
+    """One case. late: whether the lie came when the client had sent its vector and opened nothing."""
+
+    clients: int
+    told: bool = False
+    late: bool = False
+    summed: bool = False
+    """Whether the client's vector was in the sum of the round with the lie."""
+    round: int | None = None
+    """The round with the lie, once it is over: of others nothing is noted then."""
+    said: list[tuple[int, Message]] = field(default_factory=list)
+
+    def note(self, round: int, message: Message) -> None:
+        """The client has said something."""
+        if self.told and self.round in (None, round):
+            self.said.append((round, message))
+
+    @property
+    def refusal(self) -> tuple[int, Abort] | None:
+        """The first abort, with its round."""
+        return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
+
+    @property
+    def promised(self) -> bool:
+        """Whether the client promised to keep the round closed."""
+        return any(isinstance(said, VoidRound) for _, said in self.said)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a client that has refused owes nothing more."""
+        return self.promised or not (self.late and self.refusal and self.refusal[0])
+
+    def words(self) -> list[str]:
+        """What was seen."""
+        answers = [said for _, said in self.said if isinstance(said, AGGREGATION)]
+        if self.refusal is not None:
+            round, abort = self.refusal
+            words = [refuses_round(abort.code) if round else refuses_session(abort.code)]
+            words += ["promises to keep it closed"] if self.promised else []
+            return words + [f"says {said.TYPE} nevertheless" for said in answers]
+        if not self.summed:
+            return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
+        bitmaps = [said.complaints for said in answers if isinstance(said, MaskedInput)]
+        accused = sum(len(decode_members(bitmap, self.clients)) for bitmap in bitmaps)
+        opened = sum(isinstance(said, UnmaskShares) for said in answers)
+        words = [TAKES_PART]
+        words += [f"complains about {accused}"] if accused else []
+        return words + ([f"opens {opened} times"] if opened > 1 else [])

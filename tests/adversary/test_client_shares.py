@@ -1,0 +1,279 @@
+"""Shares, complaints and returned shares that break a rule: whoever made or bent them is named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.errors import Code
+from tacit.protocol.machine import Report
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import MaskedInput, Message, PeerKeys, ShareKeys, UnmaskShares
+from tacit.protocol.primitives import Label
+from tacit.protocol.sharing import PACKET_BYTES, seal_shares
+from tacit.protocol.transcript import shares_signed
+from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+ExactSum = Callable[[MemorySum], Summed]
+Change = Callable[[MemorySum, Any], Message]
+CLIENTS = 5
+CHEAT = "c1"
+MEMBER = 1
+OTHERS = ("c0", "c2", "c3", "c4")
+modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def keys_digest(run: MemorySum) -> bytes:
+    """What c1 was told the digest of all keys is."""
+    return next(d.message.digest for d in run.log if d.receiver == CHEAT and isinstance(d.message, PeerKeys))
+
+
+def resigned(run: MemorySum, message: ShareKeys, **changes: bytes) -> ShareKeys:
+    """Other content, rightly signed."""
+    changed = msgspec.structs.replace(message, **changes)
+    if not run.agreement.active:
+        return changed
+    parts = shares_signed(
+        run.agreement,
+        keys_digest(run),
+        MEMBER,
+        changed.seed_commitment,
+        changed.holders,
+        changed.packets,
+    )
+    return msgspec.structs.replace(changed, signature=run.signing[CHEAT].sign(Label.SIGN_SHARES, *parts))
+
+
+@pytest.mark.threat("client/share-for-wrong-receiver")
+@modes
+def test_other_holders(active: bool, summed: ExactSum, cheats: Any) -> None:
+    def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
+        return resigned(
+            run,
+            message,
+            holders=encode_members((0, 1, 2, 3), CLIENTS),
+            packets=message.packets[: 4 * PACKET_BYTES],
+        )
+
+    run = cheats.play(active, ShareKeys, change)
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "SHARE_KEYS", Code.MEMBERS)
+
+
+@pytest.mark.threat("client/truncated-ciphertext")
+@modes
+@pytest.mark.parametrize("surplus", [-PACKET_BYTES, -1, 1, PACKET_BYTES])
+def test_packets_of_another_length(surplus: int, active: bool, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(
+        active,
+        ShareKeys,
+        lambda run, m: resigned(run, m, packets=(m.packets + bytes(PACKET_BYTES))[: len(m.packets) + surplus]),
+    )
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "SHARE_KEYS", Code.SHARES)
+
+
+PLACES = {"commitment to the key share": 0, "commitment to the seed share": 32, "sealed shares": 64, "tag": 151}
+
+
+def spoiling(place: int, *holders: int) -> Change:
+    def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
+        packets = message.packets
+        for holder in holders:
+            packets = flipped(packets, holder * PACKET_BYTES + place)
+        return resigned(run, message, packets=packets)
+
+    return change
+
+
+@pytest.mark.threat("client/commitment-mismatch")
+@modes
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bad_share_for_one_holder_is_complained_about(
+    place: str, active: bool, summed: ExactSum, cheats: Any
+) -> None:
+    run = cheats.play(active, ShareKeys, spoiling(PLACES[place], 3))
+    assert summed(run).survivors == run.agreement.cohort
+    assert run.server.drops == []
+    complaints = [report.fields for report in run.outcome(Report, "server") if report.event == "complaint"]
+    assert complaints == [{"by": "c3", "against": CHEAT}]
+    assert [report.fields for report in run.outcome(Report, "c3")] == [{"against": [CHEAT]}]
+
+
+@pytest.mark.threat("client/commitment-mismatch")
+@modes
+def test_bad_shares_for_too_many_lose_the_secrets_and_name_their_owner(active: bool, audit: Audit, cheats: Any) -> None:
+    # Own share included, threshold - 1 good ones are left.
+    run = cheats.play(active, ShareKeys, spoiling(70, *((3, 4) if active else (2, 3, 4))))
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SHARES, CHEAT)
+    assert "unmask-request" not in {delivery.kind for delivery in run.log}
+
+
+def sharing_others(*, key: bool = False, seed: bool = False) -> Change:
+    """Good shares of other secrets than those committed to."""
+
+    def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
+        client = run.clients[CHEAT]
+        packets = seal_shares(
+            run.agreement,
+            keys_digest(run),
+            owner=MEMBER,
+            channel=client._channel,
+            secrets=(bytes(32) if key else client._mask_key.private, bytes(32) if seed else client._seed),
+            holders={member: advert.channel_key for member, advert in client._adverts.items()},
+            entropy=run.entropy,
+        )
+        return resigned(run, message, packets=packets)
+
+    return change
+
+
+@pytest.mark.threat("client/share-of-another-secret")
+@modes
+def test_another_seed_than_committed_to(active: bool, audit: Audit, cheats: Any) -> None:
+    outcome = audit(cheats.play(active, ShareKeys, sharing_others(seed=True)))
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+    assert "seed" in outcome.detail
+
+
+@pytest.mark.threat("client/commitment-mismatch")
+@pytest.mark.threat("client/share-of-another-secret")
+@modes
+def test_commitment_to_another_seed(active: bool, audit: Audit, cheats: Any) -> None:
+    outcome = audit(cheats.play(active, ShareKeys, lambda run, m: resigned(run, m, seed_commitment=bytes(32))))
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+
+
+@pytest.mark.threat("client/share-of-another-secret")
+@modes
+def test_another_mask_key_than_advertised(active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
+    # While its owner stays, nobody needs the key.
+    assert summed(cheats.play(active, ShareKeys, sharing_others(key=True))).survivors[MEMBER] == CHEAT
+    run = memory_sum(CLIENTS, active=active, seed=b"cheats")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender == CHEAT and isinstance(delivery.message, ShareKeys):
+            return [replace(delivery, message=sharing_others(key=True)(run, delivery.message))]
+        if delivery.sender == CHEAT and isinstance(delivery.message, MaskedInput):
+            run.kill(CHEAT)
+            return []
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+    assert "mask key" in outcome.detail
+
+
+@pytest.mark.threat("client/share-of-another-secret")
+@modes
+def test_shares_that_belong_to_no_secret(active: bool, audit: Audit, cheats: Any) -> None:
+    # Good packets of two different sharings: each holder is content, together they are points of nothing.
+    def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
+        other = sharing_others(key=True, seed=True)(run, message)
+        assert isinstance(other, ShareKeys)
+        return resigned(run, message, packets=message.packets[:PACKET_BYTES] + other.packets[PACKET_BYTES:])
+
+    run = cheats.play(active, ShareKeys, change)
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SECRET, CHEAT)
+    assert not [report for report in run.outcome(Report) if report.event == "complaint"]
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+def test_a_complaint_about_shares_not_given(active: bool, audit: Audit, cheats: Any) -> None:
+    run = memory_sum(CLIENTS, active=active, seed=b"cheats")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender == "c4" and delivery.kind == "share-keys":
+            run.kill("c4")
+            return []
+        if delivery.sender == CHEAT and delivery.kind == "masked-input":
+            return [replace(delivery, message=MaskedInput(complaints=encode_members((4,), CLIENTS)))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    drop = next(drop for drop in run.server.drops if drop.member == CHEAT)
+    assert (drop.phase, drop.code, drop.included) == ("MASKED_INPUT", Code.MEMBERS, False)
+    outcome = audit(run)
+    # Three are left; the active threshold is four.
+    assert isinstance(outcome, ServerAborted if active else Summed)
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+def test_a_false_complaint_is_reported_with_both_names(active: bool, summed: ExactSum, cheats: Any) -> None:
+    complaint = MaskedInput(complaints=encode_members((2,), CLIENTS))
+    run = cheats.play(active, MaskedInput, lambda run, message: complaint)
+    assert summed(run).survivors == run.agreement.cohort
+    reports = [report.fields for report in run.outcome(Report, "server") if report.event == "complaint"]
+    assert reports == [{"by": CHEAT, "against": "c2"}]
+    # It then returns the share all the same, and so is out; its vector stays in.
+    cheats.caught(run, "UNMASK", Code.SHARES)
+    assert run.server.drops[0].included
+
+
+RETURNS: dict[str, Callable[[Any], UnmaskShares]] = {
+    "a share altered": lambda m: msgspec.structs.replace(m, shares=flipped(m.shares, 50)),
+    "shares swapped": lambda m: msgspec.structs.replace(m, shares=m.shares[36:72] + m.shares[:36] + m.shares[72:]),
+    "shares cut": lambda m: msgspec.structs.replace(m, shares=m.shares[:-1]),
+    "a share too many": lambda m: msgspec.structs.replace(m, shares=m.shares + bytes(36)),
+    "an owner left out": lambda m: UnmaskShares(owners=encode_members((0, 1, 2, 3), CLIENTS), shares=m.shares[:-36]),
+    "owners renamed": lambda m: msgspec.structs.replace(m, owners=encode_members((0, 1, 2, 3), CLIENTS)),
+}
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+@pytest.mark.parametrize("name", RETURNS)
+def test_bad_returns_exclude_the_holder(name: str, active: bool, audit: Audit, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(active, UnmaskShares, lambda run, message: RETURNS[name](message))
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES)
+    many = ("c1", "c2") if active else ("c1", "c2", "c3")
+    run = cheats.play(active, UnmaskShares, lambda run, message: RETURNS[name](message), by=many)
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert outcome.code is Code.THRESHOLD
+    cheats.caught(run, "UNMASK", Code.SHARES, *many)
+
+
+@pytest.mark.threat("client/bad-share")
+@modes
+def test_the_wrong_kind_of_share(active: bool, summed: ExactSum, cheats: Any) -> None:
+    # The share of the key in the place of that of the seed: an honest server does not take what it must not have.
+    keys: dict[str, bytes] = {}
+
+    def change(run: MemorySum, message: UnmaskShares) -> UnmaskShares:
+        return UnmaskShares(owners=message.owners, shares=keys["c0"] + message.shares[36:])
+
+    run = memory_sum(CLIENTS, active=active, seed=b"cheats")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender == CHEAT and delivery.kind == "masked-input":
+            keys["c0"] = run.clients[CHEAT]._held[0].key
+        if delivery.sender == CHEAT and isinstance(delivery.message, UnmaskShares):
+            return [replace(delivery, message=change(run, delivery.message))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "UNMASK", Code.SHARES)

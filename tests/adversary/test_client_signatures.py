@@ -1,0 +1,171 @@
+"""Keys and signatures that break a rule: their senders are named, the others lose nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.protocol.adverts import sign_advert
+from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.errors import Code
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import AdvertiseKeys, ConfirmSurvivors, Message, ShareKeys
+from tacit.protocol.primitives import PRIME_25519, Label
+from tacit.protocol.transcript import survivors_signed
+from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+ExactSum = Callable[[MemorySum], Summed]
+Change = Callable[[MemorySum, Any], Message]
+CLIENTS = 5
+CHEAT = "c1"
+MEMBER = 1
+OTHERS = ("c0", "c2", "c3", "c4")
+modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+
+
+def flipped(data: bytes, place: int) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def advertising(**keys: Callable[[MemorySum, AdvertiseKeys], bytes]) -> Change:
+    """Other keys, rightly signed."""
+
+    def change(run: MemorySum, message: AdvertiseKeys) -> AdvertiseKeys:
+        chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
+        chosen |= {field: key(run, message) for field, key in keys.items()}
+        return sign_advert(run.agreement, MEMBER, run.signing[CHEAT], **chosen).message()
+
+    return change
+
+
+def key_of_c0(run: MemorySum, message: AdvertiseKeys) -> bytes:
+    return next(d.message.mask_key for d in run.log if isinstance(d.message, AdvertiseKeys) and d.sender == "c0")
+
+
+BAD_KEYS: dict[str, tuple[Change, Code]] = {
+    "small order": (advertising(mask_key=lambda run, message: (1).to_bytes(32, "little")), Code.KEYS),
+    "small order on the channel": (advertising(channel_key=lambda run, message: bytes(32)), Code.KEYS),
+    "not canonical": (
+        advertising(channel_key=lambda run, message: (PRIME_25519 + 9).to_bytes(32, "little")),
+        Code.KEYS,
+    ),
+    "another's mask key": (advertising(mask_key=key_of_c0), Code.KEYS),
+    "another's mask key for the channel": (advertising(channel_key=key_of_c0), Code.KEYS),
+    "one key for both": (advertising(mask_key=lambda run, message: message.channel_key), Code.KEYS),
+    "choices in a complete graph": (advertising(choices=lambda run, message: b"\0\0"), Code.MEMBERS),
+}
+
+
+@pytest.mark.threat("client/small-order-key", "client/duplicate-identity")
+@modes
+@pytest.mark.parametrize("name", BAD_KEYS)
+def test_bad_keys(name: str, active: bool, summed: ExactSum, cheats: Any) -> None:
+    change, code = BAD_KEYS[name]
+    run = cheats.play(active, AdvertiseKeys, change)
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS", code)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize("place", [0, 31, 32, 63])
+def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(
+        True, AdvertiseKeys, lambda run, m: msgspec.structs.replace(m, signature=flipped(m.signature, place))
+    )
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64)])
+@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
+def test_no_signature(kind: type[Message], signature: bytes, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(True, kind, lambda run, message: msgspec.structs.replace(message, signature=signature))
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
+def test_signature_in_semi_honest_mode(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(False, kind, lambda run, message: msgspec.structs.replace(message, signature=bytes(64)))
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize("field", ["seed_commitment", "packets", "signature"])
+def test_bad_signature_over_shares(field: str, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(
+        True, ShareKeys, lambda run, m: msgspec.structs.replace(m, **{field: flipped(getattr(m, field), 7)})
+    )
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "SHARE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+def test_a_signature_over_other_survivors(summed: ExactSum, cheats: Any) -> None:
+    run = memory_sum(CLIENTS, active=True, seed=b"cheats")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.sender == CHEAT and delivery.kind == "confirm-survivors":
+            survivors = encode_members((0, 1, 2, 3), run.agreement.size)
+            parts = survivors_signed(run.clients[CHEAT]._sharing, MEMBER, survivors)
+            signature = run.signing[CHEAT].sign(Label.SIGN_SURVIVORS, *parts)
+            return [replace(delivery, message=msgspec.structs.replace(delivery.message, signature=signature))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    cheats.caught(run, "CONSISTENCY_CHECK", Code.SIGNATURE)
+
+
+def earlier(run: MemorySum, kind: type[Message]) -> Any:
+    """What c1 said in another round of the same members, keys and survivors."""
+    same = memory_sum(CLIENTS, active=True, seed=b"cheats")
+    other = MemorySum(replace(same.agreement, round=1), same.signing, same.vectors, same.entropy)
+    other.run()
+    return said(other, kind, CHEAT)
+
+
+def said(run: MemorySum, kind: type[Message], sender: str) -> Any:
+    return next(d.message for d in run.log if isinstance(d.message, kind) and d.sender == sender)
+
+
+REPLAYS: dict[str, Callable[[MemorySum, Any], Any]] = {
+    "another round": lambda run, message: earlier(run, type(message)),
+    "another phase": lambda run, message: earlier(
+        run, AdvertiseKeys if isinstance(message, ConfirmSurvivors) else ConfirmSurvivors
+    ),
+    "another client": lambda run, message: said(run, type(message), "c0"),
+}
+
+
+@pytest.mark.threat("client/replayed-signature")
+@pytest.mark.parametrize(
+    ("kind", "phase"),
+    [(AdvertiseKeys, "ADVERTISE_KEYS"), (ShareKeys, "SHARE_KEYS"), (ConfirmSurvivors, "CONSISTENCY_CHECK")],
+)
+@pytest.mark.parametrize("name", REPLAYS)
+def test_a_signature_of_another_round_phase_or_client(
+    name: str, kind: type[Message], phase: str, summed: ExactSum, cheats: Any
+) -> None:
+    run = cheats.play(
+        True,
+        kind,
+        lambda run, message: msgspec.structs.replace(message, signature=REPLAYS[name](run, message).signature),
+    )
+    assert summed(run).survivors == (run.agreement.cohort if kind is ConfirmSurvivors else OTHERS)
+    cheats.caught(run, phase, Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/replayed-signature")
+@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
+def test_a_whole_message_of_another_round(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(True, kind, lambda run, message: earlier(run, kind))
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)

@@ -1,0 +1,183 @@
+"""A server that sends a model that is none: of another form, with numbers that are not finite, or a pickle."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.codec import encode_structure
+from tacit.protocol.errors import Code
+from tacit.protocol.messages import (
+    Abort,
+    Message,
+    ModelChunk,
+    PeerKeys,
+    PeerShares,
+    StartRound,
+    Survivors,
+    UnmaskRequest,
+    Welcome,
+)
+from tacit.protocol.primitives import Label, digest
+from tacit.protocol.rounds import RoundDone, Train
+from tacit.simulate.memory_federation import SERVER, Parcel, small_configuration
+
+VICTIM = "client-0"
+PARAMETERS = 10
+MODEL = np.arange(PARAMETERS, dtype="<f4").tobytes()
+Deceived = Callable[..., Any]
+
+
+def with_one_number(number: float) -> bytes:
+    return MODEL[:-4] + np.array(number, "<f4").tobytes()
+
+
+def check_round_without_the_victim(one: Any, refusal: str, code: Code = Code.MODEL) -> None:
+    """The victim never trained and says why; the sum of the others is exact, and the next round has everybody."""
+    assert (one.victim_over.round, one.victim_over.code) == (1, code)
+    assert refusal in one.victim_over.detail
+    assert not one.outcome(Train, VICTIM)
+    assert not one.journals[VICTIM]
+    told = [parcel.message for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is Abort]
+    assert [(abort.code, abort.culprit) for abort in told] == [(code, SERVER)]
+    (done,) = one.outcome(RoundDone)
+    assert done.survivors == one.roster.clients[1:]
+    assert (done.total == one.plain_sum(done)).all()
+    one.check_honest_round()
+
+
+OTHER_MODELS = {
+    "of float64": MODEL + MODEL,
+    "of float16": MODEL[: len(MODEL) // 2],
+    "without its last tensor": MODEL[:-4],
+    "with a tensor more": MODEL + bytes(4),
+    "empty": b"",
+}
+
+
+@pytest.mark.threat("server/bad-model")
+@pytest.mark.parametrize("model", OTHER_MODELS.values(), ids=OTHER_MODELS)
+def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Deceived, model: bytes) -> None:
+    """Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32."""
+    one = deceived().tell(StartRound, model=digest(Label.MODEL, model), model_bytes=len(model))
+    one.tell(ModelChunk, payload=model).deceive()
+    check_round_without_the_victim(one, f"a model of {len(model)} bytes; its layout has {len(MODEL)}")
+
+
+@pytest.mark.threat("server/bad-model")
+@pytest.mark.parametrize(
+    "model", [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"]
+)
+def test_a_model_of_another_form_is_refused_when_it_comes(deceived: Deceived, model: bytes) -> None:
+    one = deceived().tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+    check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
+
+
+@pytest.mark.threat("server/bad-model")
+def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
+    one = deceived()
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        bare = parcel.receiver == VICTIM and parcel.packet.kind is ModelChunk
+        return [replace(parcel, frames=parcel.frames[:2]) if bare else parcel]
+
+    one.hook = hook
+    one.deceive()
+    check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
+
+
+@pytest.mark.threat("server/bad-model")
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        (StartRound, {"model": bytes(32)}),
+        (StartRound, {"model": digest(Label.CONFIGURATION, MODEL)}),
+        (ModelChunk, {"payload": with_one_number(8)}),
+        (ModelChunk, {"payload": with_one_number(np.nan)}),
+    ],
+)
+def test_a_model_that_is_not_the_announced_one_is_refused(
+    deceived: Deceived, kind: type[Message], changes: dict[str, bytes]
+) -> None:
+    one = deceived().tell(kind, **changes).deceive()
+    check_round_without_the_victim(one, "the model that came is not the one that was announced")
+
+
+@pytest.mark.threat("server/bad-model")
+@pytest.mark.parametrize("number", [np.nan, -np.nan, np.inf, -np.inf])
+def test_a_model_with_numbers_that_are_not_finite_is_refused(deceived: Deceived, number: float) -> None:
+    for place in (0, PARAMETERS - 1):
+        numbers = np.frombuffer(MODEL, "<f4").copy()
+        numbers[place] = number
+        model = numbers.tobytes()
+        one = deceived().tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+        check_round_without_the_victim(one, "the model has numbers that are not finite")
+
+
+@pytest.mark.threat("server/bad-model")
+def test_a_chunk_that_was_not_asked_for_is_refused(deceived: Deceived) -> None:
+    one = deceived().tell(ModelChunk, chunk=1).deceive()
+    check_round_without_the_victim(one, "chunk 1 came where chunk 0 of 1 was due", Code.UNEXPECTED)
+
+
+@pytest.mark.threat("server/bad-model")
+def test_a_huge_model_takes_no_memory_before_it_comes(deceived: Deceived) -> None:
+    huge = encode_structure(small_configuration(5, tensor_sizes=(2**38,)))
+    one = deceived().tell(Welcome, configuration=huge).tell(StartRound, model_bytes=2**40).deceive()
+    check_round_without_the_victim(one, "chunk 0 of the model does not have 1048576 bytes")
+
+
+@pytest.mark.threat("server/pickle")
+@pytest.mark.parametrize("announced", [False, True])
+def test_a_pickle_is_no_model(deceived: Deceived, trap: bytes, announced: bool) -> None:
+    one = deceived().tell(ModelChunk, payload=trap)
+    if announced:
+        one.tell(StartRound, model=digest(Label.MODEL, trap), model_bytes=len(trap))
+    one.deceive()
+    length = f"a model of {len(trap)} bytes" if announced else f"does not have {len(MODEL)} bytes"
+    check_round_without_the_victim(one, length)
+
+
+@pytest.mark.threat("server/pickle")
+def test_a_pickle_of_the_right_length_is_numbers(deceived: Deceived, trap: bytes) -> None:
+    """Announced and as long as a model: it is read as float32 like any other bytes, and ends there with one NaN."""
+    parameters = len(trap) // 4 + 2
+    model = trap + bytes(4 * (parameters - 1) - len(trap)) + np.array(np.nan, "<f4").tobytes()
+    one = deceived(tensor_sizes=(parameters,))
+    one.tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+    check_round_without_the_victim(one, "the model has numbers that are not finite")
+
+
+@pytest.mark.threat("server/pickle")
+def test_a_pickle_is_no_configuration(deceived: Deceived, trap: bytes) -> None:
+    one = deceived().tell(Welcome, configuration=trap).deceive()
+    assert (one.victim_ended.code, one.victim_ended.detail[:37]) == (
+        Code.MALFORMED,
+        "server: Configuration is malformed: u",
+    )
+    one.check_honest_round()
+
+
+@pytest.mark.threat("server/pickle")
+@pytest.mark.parametrize("place", ["envelope", "body"])
+@pytest.mark.parametrize("kind", [Welcome, StartRound, ModelChunk, PeerKeys, PeerShares, Survivors, UnmaskRequest])
+def test_a_pickle_is_no_message(deceived: Deceived, trap: bytes, kind: type[Message], place: str) -> None:
+    one = deceived()
+    said: list[Abort] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.sender == VICTIM and parcel.packet.kind is Abort:
+            said.append(parcel.message)  # type: ignore[arg-type]
+        if parcel.receiver != VICTIM or parcel.packet.kind is not kind:
+            return [parcel]
+        envelope, body, *rest = parcel.frames
+        return [replace(parcel, frames=(trap, body, *rest) if place == "envelope" else (envelope, trap, *rest))]
+
+    one.hook = hook
+    one.deceive()
+    assert [(abort.code, abort.culprit) for abort in said] == [(Code.MALFORMED, SERVER)]
+    assert not any(entry.unmasked for entry in one.journals[VICTIM])
+    assert one.outcome(RoundDone)[0].survivors[-4:] == one.roster.clients[1:]
+    one.check_honest_round()

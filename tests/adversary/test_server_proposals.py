@@ -1,0 +1,310 @@
+"""A server that proposes less protection than its clients insist on, or asks for what only a sum may tell."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import msgpack
+import pytest
+
+from tacit.protocol.adverts import adverts_digest, record_bytes, split_records
+from tacit.protocol.aggregation_tables import CLIENT_TABLES
+from tacit.protocol.codec import encode_structure
+from tacit.protocol.configuration import Policy
+from tacit.protocol.errors import Code
+from tacit.protocol.machine import Report
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import (
+    Abort,
+    EndRound,
+    FetchVector,
+    Finish,
+    MaskedInput,
+    Message,
+    PeerKeys,
+    PeerShares,
+    StartRound,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    Welcome,
+)
+from tacit.protocol.primitives import SIGNATURE_BYTES, Label, digest
+from tacit.protocol.rounds import RoundDone, RoundOver, Train, agree
+from tacit.protocol.sharing import PACKET_BYTES
+from tacit.protocol.training_client import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.simulate.memory_federation import SERVER, Parcel, small_configuration
+
+VICTIM = "client-0"
+CLIENTS = 5
+Deceived = Callable[..., Any]
+
+
+def bitmap(*members: int) -> bytes:
+    return encode_members(members, CLIENTS)
+
+
+def sent(one: Any, kind: type[Message]) -> set[str]:
+    """Who sent a message of that kind."""
+    return {parcel.sender for parcel in one.log if parcel.packet.kind is kind}
+
+
+def check_only_the_victim_left(one: Any, code: Code) -> None:
+    """It sent no vector, the server knows why it is missing, and the sum of the others is exact."""
+    (done,) = one.outcome(RoundDone)
+    assert done.survivors == one.roster.clients[1:]
+    assert (done.total == one.plain_sum(done)).all()
+    assert VICTIM not in sent(one, MaskedInput)
+    assert not one.journals[VICTIM]
+    told = [parcel.message for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is Abort]
+    assert [(abort.code, abort.culprit) for abort in told] == [(code, SERVER)]
+
+
+@pytest.mark.threat("server/downgrade")
+@pytest.mark.parametrize(
+    ("policy", "changes", "refusal"),
+    [
+        (Policy(), {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
+        (Policy(), {"clip": 2.0}, "clip = 2.0; this client's policy accepts at most 1.0"),
+        (Policy(), {"corrupt": 0.0}, "corrupt = 0.0; this client's policy accepts at least 0.05"),
+        (Policy(least_corrupt=0.2), {}, "corrupt = 0.05; this client's policy accepts at least 0.2"),
+        (Policy(schemes=("fedsgd",)), {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
+        (Policy(), {"ring_bits": 8}, "the configuration cannot hold its sum"),
+    ],
+)
+def test_a_configuration_below_the_policy_ends_the_session(
+    deceived: Deceived, policy: Policy, changes: dict[str, Any], refusal: str
+) -> None:
+    one = deceived(policies={VICTIM: policy})
+    one.tell(Welcome, configuration=encode_structure(small_configuration(CLIENTS, **changes))).deceive()
+    assert one.victim_ended.code is Code.POLICY
+    assert refusal in one.victim_ended.detail
+    left = [report.fields for report in one.outcome(Report, SERVER) if report.event == "left"]
+    assert [(report["member"], refusal in report["detail"]) for report in left] == [(VICTIM, True)]
+    check_only_the_victim_left(one, Code.POLICY)
+    one.policies = {}
+    one.check_honest_round()
+
+
+@pytest.mark.threat("server/downgrade")
+@pytest.mark.threat("server/splits-rosters")
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"roster": bytes(32)}, Code.ROSTER),
+        ({"configuration": b""}, Code.MALFORMED),
+        ({"configuration": b"\x80"}, Code.MALFORMED),
+        ({"configuration": encode_structure(small_configuration(CLIENTS)) + b"\x00"}, Code.MALFORMED),
+    ],
+)
+def test_welcomes_that_are_not_right(deceived: Deceived, changes: dict[str, Any], code: Code) -> None:
+    one = deceived().tell(Welcome, **changes).deceive()
+    assert one.victim_ended.code is code
+    assert one.clients[VICTIM].state is TrainingState.ENDED
+    check_only_the_victim_left(one, code)
+    one.check_honest_round()
+
+
+@pytest.mark.threat("server/threshold-below-floor")
+@pytest.mark.parametrize(("mode", "floor"), [("active", 4), ("semi-honest", 3)])
+def test_every_threshold_below_the_rule_is_refused_by_everybody(deceived: Deceived, mode: str, floor: int) -> None:
+    """All thresholds, for a cohort of five."""
+    for threshold in range(1, CLIENTS + 2):
+        one = deceived(mode=mode, threshold=threshold)
+        one.run()
+        (done,) = one.outcome(RoundDone)
+        if floor <= threshold <= CLIENTS:
+            assert (done.total == one.plain_sum(done)).all(), threshold
+            continue
+        assert done.total is None, threshold
+        refusal = f"the server proposes threshold = {threshold}; this client's policy accepts {floor} to 5 of 5 clients"
+        assert [(over.code, over.detail) for over in one.outcome(RoundOver)] == [(Code.POLICY, refusal)] * CLIENTS
+        assert not one.outcome(Train), threshold
+        assert not sent(one, MaskedInput), threshold
+        one.configuration = small_configuration(CLIENTS, mode=mode)
+        one.restart()
+        one.check_honest_round()
+
+
+@pytest.mark.threat("server/threshold-below-floor")
+@pytest.mark.parametrize(
+    ("policy", "threshold", "refusal"),
+    [
+        (Policy(), 3, "threshold = 3; this client's policy accepts 4 to 5 of 5 clients"),
+        (Policy(threshold_floor=5), 4, "threshold = 4; this client's policy accepts 5 to 5 of 5 clients"),
+        (Policy(threshold_floor=1), 1, "threshold = 1; this client's policy accepts 1 to 5 of 5 clients"),
+    ],
+)
+def test_a_threshold_below_the_floor_is_told_to_one_client(
+    deceived: Deceived, policy: Policy, threshold: int, refusal: str
+) -> None:
+    one = deceived(policies={VICTIM: policy})
+    one.tell(Welcome, configuration=encode_structure(small_configuration(CLIENTS, threshold=threshold))).deceive()
+    assert (one.victim_over.round, one.victim_over.code) == (1, Code.POLICY)
+    assert refusal in one.victim_over.detail
+    check_only_the_victim_left(one, Code.POLICY)
+    one.policies = {}
+    one.check_honest_round()
+
+
+SMALL_COHORTS = [(0, *others) for size in (0, 1) for others in combinations(range(1, CLIENTS), size)]
+
+
+@pytest.mark.threat("server/small-cohort")
+@pytest.mark.threat("server/asks-for-metrics")
+@pytest.mark.parametrize("cohort", SMALL_COHORTS)
+def test_a_cohort_below_the_policy_is_refused(deceived: Deceived, cohort: tuple[int, ...]) -> None:
+    """Of two or of the client alone: such a sum would be its update, and its metrics, or nearly so."""
+    one = deceived(metrics=("samples", "loss")).tell(StartRound, cohort=bitmap(*cohort)).deceive()
+    assert (one.victim_over.round, one.victim_over.code) == (1, Code.POLICY)
+    assert f"the server proposes cohort = {len(cohort)}; this client's policy accepts 3 to 5" in one.victim_over.detail
+    assert not one.outcome(Train, VICTIM)
+    check_only_the_victim_left(one, Code.POLICY)
+    one.check_honest_round()
+
+
+@pytest.mark.threat("server/small-cohort")
+@pytest.mark.parametrize(
+    ("policy", "cohort", "code", "refusal"),
+    [
+        (Policy(smallest_cohort=6), bitmap(*range(5)), Code.POLICY, "this client's policy accepts 6 to 5 clients"),
+        (Policy(smallest_cohort=4), bitmap(0, 1, 2), Code.POLICY, "this client's policy accepts 4 to 5 clients"),
+        (Policy(), bitmap(1, 2, 3, 4), Code.MEMBERS, "this client was not selected"),
+        (Policy(), b"\x3f", Code.MEMBERS, "beyond the 5 members"),
+    ],
+)
+def test_cohorts_that_are_not_right(
+    deceived: Deceived, policy: Policy, cohort: bytes, code: Code, refusal: str
+) -> None:
+    one = deceived(policies={VICTIM: policy}).tell(StartRound, cohort=cohort).deceive()
+    assert (one.victim_over.round, one.victim_over.code) == (1, code)
+    assert refusal in one.victim_over.detail
+    check_only_the_victim_left(one, code)
+    one.policies = {}
+    if policy != Policy():
+        one.start(VICTIM)
+    one.check_honest_round()
+
+
+def suppressing(one: Any, kind: type[Message], kept: int) -> Callable[[Any], Message]:
+    """What the server says if it declares all but the first clients dropped; right in everything else."""
+    members = tuple(range(kept))
+    agreement = agree(
+        session=one.server.session,
+        round=1,
+        roster=one.roster,
+        configuration=one.configuration,
+        cohort=one.roster.clients,
+        model=digest(Label.MODEL, one.model),
+    )
+
+    def peer_keys(said: PeerKeys) -> PeerKeys:
+        records = said.adverts[: kept * record_bytes(agreement)]
+        listed = adverts_digest(agreement, split_records(agreement, records, members))
+        return PeerKeys(advertised=bitmap(*members), digest=listed, included=bitmap(*members), adverts=records)
+
+    def peer_shares(said: PeerShares) -> PeerShares:
+        packets = said.packets[: kept * PACKET_BYTES]
+        return PeerShares(sharers=bitmap(*members), owners=bitmap(*members), packets=packets)
+
+    def unmask_request(said: UnmaskRequest) -> UnmaskRequest:
+        signers = members if one.configuration.active else ()
+        signatures = said.signatures[: len(signers) * SIGNATURE_BYTES]
+        return UnmaskRequest(survivors=bitmap(*members), signers=bitmap(*signers), signatures=signatures)
+
+    makers: dict[type[Message], Callable[[Any], Message]] = {
+        PeerKeys: peer_keys,
+        PeerShares: peer_shares,
+        Survivors: lambda said: Survivors(survivors=bitmap(*members)),
+        UnmaskRequest: unmask_request,
+    }
+    return makers[kind]
+
+
+@pytest.mark.threat("server/suppresses-clients")
+@pytest.mark.parametrize(
+    ("mode", "threshold", "kind"),
+    [
+        *(("active", 4, kind) for kind in (PeerKeys, PeerShares, Survivors, UnmaskRequest)),
+        *(("semi-honest", 3, kind) for kind in (PeerKeys, PeerShares, UnmaskRequest)),
+    ],
+)
+def test_who_is_left_alone_opens_nothing(deceived: Deceived, mode: str, threshold: int, kind: type[Message]) -> None:
+    """All clients are told that all but one, or all but one fewer than the threshold, dropped out, in every phase."""
+    for kept in range(1, threshold):
+        one = deceived(mode=mode)
+        one.tell(kind, to=one.roster.clients, message=suppressing(one, kind, kept)).deceive()
+        (done,) = one.outcome(RoundDone)
+        assert done.total is None
+        assert (one.victim_over.code, f"only {kept} " in one.victim_over.detail) == (Code.THRESHOLD, True), kept
+        assert {over.code for over in one.outcome(RoundOver)} == {Code.THRESHOLD, Code.MEMBERS}
+        assert not sent(one, UnmaskShares)
+        assert not any(entry.unmasked for journal in one.journals.values() for entry in journal)
+        if kind is PeerShares:
+            # Nobody masked a vector, and so nobody promises; only a new session may repeat the model.
+            one.restart()
+        one.check_honest_round()
+
+
+@pytest.mark.threat("server/suppresses-clients")
+def test_signatures_of_a_few_open_nothing(deceived: Deceived) -> None:
+    """The survivors are all, but only three of them are shown to have signed it."""
+    one = deceived()
+
+    def few(said: UnmaskRequest) -> UnmaskRequest:
+        return UnmaskRequest(
+            survivors=said.survivors, signers=bitmap(0, 1, 2), signatures=said.signatures[: 3 * SIGNATURE_BYTES]
+        )
+
+    one.tell(UnmaskRequest, to=one.roster.clients, message=few).deceive()
+    assert {(over.code, over.detail) for over in one.outcome(RoundOver)} == {
+        (Code.THRESHOLD, "only 3 clients signed the survivors; 4 are needed")
+    }
+    assert not sent(one, UnmaskShares)
+    one.check_honest_round()
+
+
+EXAMPLES: dict[type[Message], Message] = {
+    FetchVector: FetchVector(chunk=0),
+    EndRound: EndRound(code=None, detail=""),
+    Finish: Finish(),
+    Abort: Abort(code=Code.LEFT, detail="", culprit=""),
+}
+"""What the server does not say in a first round of vectors of one chunk."""
+ACCEPTED = sorted(
+    {
+        cause
+        for table in (TRAINING_CLIENT_TABLE, *CLIENT_TABLES.values())
+        for _, cause in table
+        if isinstance(cause, type)
+    },
+    key=lambda kind: kind.TYPE,
+)
+
+
+@pytest.mark.threat("server/asks-for-metrics")
+@pytest.mark.parametrize("kind", [*ACCEPTED, None], ids=lambda kind: kind.TYPE if kind else "metrics-request")
+def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Message] | None) -> None:
+    """Every message that a client admits with one more field, and a type of its own: refused before it is acted on."""
+    one = deceived()
+    moment = Survivors if kind is None or kind in EXAMPLES else kind
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        packet = parcel.packet
+        if parcel.receiver != VICTIM or packet.kind is not moment:
+            return [parcel]
+        envelope = {name: getattr(packet.envelope, name) for name in packet.envelope.__struct_fields__}
+        envelope["type"] = kind.TYPE if kind else "metrics-request"
+        envelope["round"] *= kind is not Finish
+        message = EXAMPLES.get(kind, parcel.message)
+        question = msgpack.unpackb(encode_structure(message)) | {"metrics": ["loss", "correct", "samples"]}
+        frames = [encode_structure(type(packet.envelope)(**envelope)), msgpack.packb(question, use_bin_type=True)]
+        return [Parcel(parcel.sender, parcel.receiver, (*frames, *parcel.frames[2:]))]
+
+    one.hook = hook
+    one.deceive()
+    told = [parcel.message for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is Abort]
+    assert [(abort.code, abort.culprit) for abort in told] == [(Code.MALFORMED, SERVER)]
+    assert ("`metrics`" in told[0].detail) == (kind is not None), told[0].detail
+    assert not any(entry.unmasked for entry in one.journals[VICTIM])
+    one.check_honest_round()

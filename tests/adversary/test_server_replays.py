@@ -1,0 +1,304 @@
+"""A server that passes on what was said before or to somebody else, or alters it on the way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.protocol.adverts import Advert, adverts_digest
+from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.errors import Code
+from tacit.protocol.machine import Report
+from tacit.protocol.members import encode_members
+from tacit.protocol.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskedInput,
+    Message,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+)
+from tacit.protocol.sharing import PACKET_BYTES
+from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+ExactSum = Callable[[MemorySum], Summed]
+Change = Callable[[MemorySum, Any], Message]
+Former = Callable[[MemorySum], MemorySum]
+CLIENTS = 5
+VICTIM = "c0"
+ACTIVE, SEMI_HONEST = (True,), (False,)
+modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-honest"])
+
+
+def bitmap(*members: int) -> bytes:
+    return encode_members(members, CLIENTS)
+
+
+def spoken(run: MemorySum, sender: str, kind: type[Any]) -> Any:
+    return next(d.message for d in run.log if d.sender == sender and isinstance(d.message, kind))
+
+
+def former(**changes: Any) -> Former:
+    """A sum of the same members that was held before."""
+
+    def hold(run: MemorySum) -> MemorySum:
+        other = MemorySum(replace(run.agreement, **changes), run.signing, run.vectors, run.entropy)
+        other.run()
+        return other
+
+    return hold
+
+
+FORMER: dict[str, Former] = {"round": former(round=1), "session": former(session=bytes(32))}
+
+
+def adverts_of(run: MemorySum) -> dict[int, Advert]:
+    return {
+        member: Advert(said.channel_key, said.mask_key, said.choices, said.signature)
+        for member in range(CLIENTS)
+        for said in [spoken(run, f"c{member}", AdvertiseKeys)]
+    }
+
+
+def adverts_from(source: Former, *members: int) -> Change:
+    """A consistent list in which the adverts of these members are old."""
+
+    def change(run: MemorySum, message: PeerKeys) -> PeerKeys:
+        old = adverts_of(source(run))
+        adverts = adverts_of(run) | {member: old[member] for member in members}
+        records = b"".join(adverts[member].record for member in sorted(adverts))
+        return msgspec.structs.replace(message, digest=adverts_digest(run.agreement, adverts), adverts=records)
+
+    return change
+
+
+ADVERTS: dict[str, tuple[Any, ...]] = {
+    f"{which} of a former {what}": row
+    for what, source in FORMER.items()
+    for which, row in {
+        "c1's": (adverts_from(source, 1), Code.SIGNATURE, "advert of c1", ACTIVE),
+        "all others'": (adverts_from(source, 1, 2, 3, 4), Code.SIGNATURE, "advert of c1", ACTIVE),
+        "its own": (adverts_from(source, 0), Code.KEYS, "other keys for this client"),
+        "the whole list": (adverts_from(source, 0, 1, 2, 3, 4), Code.KEYS, "other keys for this client"),
+    }.items()
+}
+
+
+@pytest.mark.threat("server/replays-adverts")
+@pytest.mark.parametrize("name", ADVERTS)
+def test_replayed_adverts(name: str, sums: Any) -> None:
+    sums.refused(PeerKeys, *ADVERTS[name])
+
+
+def packet(run: MemorySum, owner: int, holder: int) -> bytes:
+    packets: bytes = spoken(run, f"c{owner}", ShareKeys).packets
+    return packets[holder * PACKET_BYTES : (holder + 1) * PACKET_BYTES]
+
+
+def with_packets(run: MemorySum, message: PeerShares, packets: dict[int, bytes]) -> PeerShares:
+    """These packets in the places of these owners."""
+    honest = {owner: message.packets[owner * PACKET_BYTES : (owner + 1) * PACKET_BYTES] for owner in range(CLIENTS)}
+    return msgspec.structs.replace(message, packets=b"".join((honest | packets).values()))
+
+
+def packets_from(source: Former, *owners: int, holder: int = 0) -> Change:
+    """The packets of these owners are those that they made for that holder in the other sum."""
+
+    def change(run: MemorySum, message: PeerShares) -> PeerShares:
+        old = source(run)
+        return with_packets(run, message, {owner: packet(old, owner, holder) for owner in owners})
+
+    return change
+
+
+def same(run: MemorySum) -> MemorySum:
+    return run
+
+
+def as_another(run: MemorySum, message: PeerShares) -> PeerShares:
+    """c1's packet for the victim in the place of c2's."""
+    return with_packets(run, message, {2: packet(run, 1, 0)})
+
+
+def turned_round(run: MemorySum, message: PeerShares) -> PeerShares:
+    """The victim's own packet for c2 comes back as c2's for the victim."""
+    return with_packets(run, message, {2: packet(run, 0, 2)})
+
+
+def bent(owner: int, place: int) -> Change:
+    """One bit of a packet is flipped."""
+
+    def change(run: MemorySum, message: PeerShares) -> PeerShares:
+        data = packet(run, owner, 0)
+        return with_packets(run, message, {owner: data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]})
+
+    return change
+
+
+OWN_SHARES: dict[str, tuple[Any, ...]] = {
+    "of another receiver": (packets_from(same, *range(CLIENTS), holder=1), Code.SHARES, "altered"),
+    **{
+        f"of a former {what}": (packets_from(source, *range(CLIENTS)), Code.SHARES, "altered")
+        for what, source in FORMER.items()
+    },
+}
+OTHERS_SHARES: dict[str, Change] = {
+    "of another receiver": packets_from(same, 2, holder=1),
+    "of another owner": as_another,
+    "turned round": turned_round,
+    **{f"of a former {what}": packets_from(source, 2) for what, source in FORMER.items()},
+}
+
+
+@pytest.mark.threat("server/replays-shares")
+@pytest.mark.parametrize("name", OWN_SHARES)
+def test_all_shares_replayed(name: str, sums: Any) -> None:
+    sums.refused(PeerShares, *OWN_SHARES[name])
+
+
+def complained(change: Change, active: bool, summed: ExactSum, sums: Any) -> None:
+    """The victim complains about c2 and keeps no share of it; the sum is exact all the same."""
+    run = memory_sum(CLIENTS, active=active, seed=b"lies")
+    run.hook = lambda d: (
+        [replace(d, message=change(run, d.message))] if (d.receiver, d.kind) == (VICTIM, "peer-shares") else [d]
+    )
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    assert [report.fields for report in run.outcome(Report, VICTIM)] == [{"against": ["c2"]}]
+    assert spoken(run, VICTIM, MaskedInput).complaints == bitmap(2)
+    assert sums.revealed(run) == [run.agreement.cohort]
+    sums.check_next_round(run)
+
+
+@modes
+@pytest.mark.threat("server/replays-shares")
+@pytest.mark.parametrize("name", OTHERS_SHARES)
+def test_shares_of_one_owner_replayed(name: str, active: bool, summed: ExactSum, sums: Any) -> None:
+    complained(OTHERS_SHARES[name], active, summed, sums)
+
+
+# Both commitments, the sealed pair of shares and the tag, at their first and last bytes.
+PLACES = [0, 31, 32, 63, 64, 135, 136, PACKET_BYTES - 1]
+
+
+@modes
+@pytest.mark.threat("server/bends-shares")
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bit_of_anothers_packet(place: int, active: bool, summed: ExactSum, sums: Any) -> None:
+    complained(bent(2, place), active, summed, sums)
+
+
+@pytest.mark.threat("server/bends-shares")
+@pytest.mark.parametrize("place", PLACES)
+def test_a_bit_of_its_own_packet(place: int, sums: Any) -> None:
+    sums.refused(PeerShares, bent(0, place), Code.SHARES, "altered")
+
+
+RESIZED: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda packets: packets[:-1],
+    "longer": lambda packets: packets + bytes(1),
+    "none": lambda packets: b"",
+}
+
+
+@pytest.mark.threat("server/bends-shares")
+@pytest.mark.parametrize("name", RESIZED)
+def test_packets_of_another_size(name: str, sums: Any) -> None:
+    def change(run: MemorySum, message: PeerShares) -> PeerShares:
+        return msgspec.structs.replace(message, packets=RESIZED[name](message.packets))
+
+    sums.refused(PeerShares, change, Code.SHARES, "bytes")
+
+
+@modes
+@pytest.mark.threat("server/bends-shares")
+def test_the_packets_of_one_owner_bent_for_all_others(active: bool, audit: Audit, sums: Any) -> None:
+    # Nobody but c2 itself holds a share of its secrets then: its vector can never be unmasked.
+    run = memory_sum(CLIENTS, active=active, seed=b"lies")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        message = delivery.message
+        if isinstance(message, PeerShares) and delivery.receiver != "c2":
+            return [replace(delivery, message=with_packets(run, message, {2: bytes(PACKET_BYTES)}))]
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    outcome = audit(run)
+    assert isinstance(outcome, ServerAborted)
+    assert (outcome.code, outcome.culprit) == (Code.SHARES, "c2")
+    assert sums.revealed(run) == []
+    sums.check_next_round(run)
+
+
+def signatures(replaced: Callable[[MemorySum], dict[int, bytes]]) -> Change:
+    """The signatures of some members over the survivors are replaced."""
+
+    def change(run: MemorySum, message: UnmaskRequest) -> UnmaskRequest:
+        honest = {member: message.signatures[64 * member : 64 * member + 64] for member in range(4)}
+        return msgspec.structs.replace(message, signatures=b"".join((honest | replaced(run)).values()))
+
+    return change
+
+
+def over_other_survivors(run: MemorySum) -> dict[int, bytes]:
+    """What c1 signs if the same sum is held with other survivors."""
+    twin = memory_sum(CLIENTS, active=True, seed=b"lies")
+    twin.hook = lambda d: [replace(d, message=Survivors(survivors=bitmap(0, 1, 2, 3))) if d.kind == "survivors" else d]
+    twin.run()
+    return {1: spoken(twin, "c1", ConfirmSurvivors).signature}
+
+
+def of_all(kind: type[Any], source: Former = same, *members: int) -> Callable[[MemorySum], dict[int, bytes]]:
+    def replaced(run: MemorySum) -> dict[int, bytes]:
+        other = source(run)
+        return {member: spoken(other, f"c{member}", kind).signature for member in members}
+
+    return replaced
+
+
+def flipped(member: int, place: int) -> Callable[[MemorySum], dict[int, bytes]]:
+    def replaced(run: MemorySum) -> dict[int, bytes]:
+        signature = spoken(run, f"c{member}", ConfirmSurvivors).signature
+        return {member: signature[:place] + bytes([signature[place] ^ 1]) + signature[place + 1 :]}
+
+    return replaced
+
+
+def swapped(run: MemorySum) -> dict[int, bytes]:
+    found = [spoken(run, name, ConfirmSurvivors).signature for name in ("c1", "c2")]
+    return {1: found[1], 2: found[0]}
+
+
+def resized(change: Callable[[bytes], bytes]) -> Change:
+    return lambda run, message: msgspec.structs.replace(message, signatures=change(message.signatures))
+
+
+SIGNATURES: dict[str, Change] = {
+    **{
+        f"{which} of a former {what}": signatures(of_all(ConfirmSurvivors, source, *members))
+        for what, source in FORMER.items()
+        for which, members in {"c1's": (1,), "the last": (3,), "all": (0, 1, 2, 3)}.items()
+    },
+    "c1's over its keys": signatures(of_all(AdvertiseKeys, same, 1)),
+    "c1's over its shares": signatures(of_all(ShareKeys, same, 1)),
+    "c1's over other survivors": signatures(over_other_survivors),
+    "swapped": signatures(swapped),
+    "first bent": signatures(flipped(0, 0)),
+    "last bent": signatures(flipped(3, 63)),
+    "cut": resized(lambda found: found[:-1]),
+    "surplus": resized(lambda found: found + bytes(64)),
+}
+
+
+@pytest.mark.threat("server/replays-signatures")
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_over_something_else(name: str, sums: Any) -> None:
+    text = "bytes" if name in ("cut", "surplus") else "does not verify"
+    sums.refused(UnmaskRequest, SIGNATURES[name], Code.SIGNATURE, text, ACTIVE)

@@ -1,0 +1,280 @@
+"""Whatever comes and in whatever order: every machine goes on or ends with a code, and soon; nothing else comes out.
+
+A wrapper around the wire alters messages on their way: mutated bytes, mutated fields in an envelope that the link
+accepts, repetitions, losses, messages of earlier, and messages of the wrong kind.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.protocol.aggregation_results import ClientAborted, Journal, ServerAborted, Summed
+from tacit.protocol.codec import ENVELOPE_LIMIT, Envelope, decode, decode_structure, encode_structure
+from tacit.protocol.errors import Code
+from tacit.protocol.machine import Report
+from tacit.protocol.messages import Abort, VoidRound
+from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Transmit
+from tacit.protocol.training_client import TrainingState
+from tacit.simulate.bench.peak import Peak
+from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+
+MOST_BYTES = 64 << 20
+"""Above what a run starts with; one federation of these tests takes less than a megabyte."""
+MOST_MESSAGES = 2_000
+"""Of one run, which has about 100 without faults: more means that it does not end."""
+CLIENTS = 4
+
+
+class Wire:
+    """Alters what is under way in a federation, and looks at what each receiver makes of it."""
+
+    def __init__(self, random: Random, mutate: Callable, outcomes: Counter[str], modes: Sequence[str]) -> None:
+        self.random = random
+        self.mutate = mutate
+        self.outcomes = outcomes
+        self.valid: list[Sequence[Any]] = []
+        # Seldom enough that some runs get far, often enough that most meet a fault.
+        self.rate = random.choice((0.01, 0.05, 0.3))
+        self.federation = MemoryFederation(
+            small_configuration(CLIENTS, mode=random.choice(modes)), CLIENTS, rounds=2, hook=self.alter
+        )
+
+    def alter(self, parcel: Parcel) -> list[Parcel]:
+        random = self.random
+        assert len(self.federation.log) < MOST_MESSAGES
+        self.valid.append(parcel.frames)
+        if random.random() >= self.rate:
+            return [parcel]
+        others = self.valid[-30:]
+        match random.randrange(6):
+            case 0:
+                altered = [replace(parcel, frames=tuple(self.mutate(random, parcel.frames, others)))]
+            case 1 | 2:
+                body = self.mutate(random, parcel.frames[1:], [frames[1:] for frames in others])
+                altered = [replace(parcel, frames=(parcel.frames[0], *body))]
+            case 3:
+                other = random.choice(others)
+                altered = [replace(parcel, frames=(self.renamed(parcel.frames[0], other[0]), *other[1:]))]
+            case 4:
+                altered = [parcel, replace(parcel, frames=random.choice(others))]
+            case _:
+                altered = []
+        self.outcomes["altered"] += 1
+        return altered
+
+    @staticmethod
+    def renamed(head: Any, other: Any) -> bytes:
+        """The envelope as another message's type has it, so that the link lets it through."""
+        kinds = [decode_structure(frame, Envelope, limit=ENVELOPE_LIMIT) for frame in (head, other)]
+        return encode_structure(msgspec.structs.replace(kinds[0], type=kinds[1].type))
+
+
+def codes(outputs: Sequence[Any]) -> list[Code]:
+    """The codes that outputs carry; anything that only looks like one fails."""
+    found = [output.code for output in outputs if isinstance(output, Ended | RoundOver | RoundDone)]
+    found += [drop.code for output in outputs if isinstance(output, RoundDone) for drop in output.dropped]
+    assert all(isinstance(code, Code | None) for code in found)
+    return [code for code in found if code is not None]
+
+
+def test_federations(mutate: Callable, budget: Callable, tell: Callable) -> None:
+    outcomes: Counter[str] = Counter()
+    peak, began = Peak(), time.perf_counter()
+
+    @budget(25, 2_000)
+    @given(st.integers(0, 2**64 - 1))
+    def check(seed: int) -> None:
+        wire = Wire(Random(seed), mutate, outcomes, ("active", "semi-honest"))
+        federation = wire.federation.run()
+        assert all(federation.ended(name) for name in (SERVER, *federation.roster.clients))
+        outcomes["messages"] += len(federation.log)
+        outcomes.update(code.name for code in codes([output for _, output in federation.outputs]))
+        outcomes["sums"] += sum(done.total is not None for done in federation.outcome(RoundDone))
+
+    check()
+    tell("federations", outcomes, time.perf_counter() - began, peak.bytes())
+    assert {"sums", "altered", Code.MALFORMED.name, Code.UNEXPECTED.name, Code.SEQUENCE.name} <= outcomes.keys()
+    assert peak.bytes() < MOST_BYTES
+
+
+GARBAGE = (b"\xc1",)
+
+
+def test_a_refused_message_of_a_client_changes_nothing_for_the_others(
+    mutate: Callable, budget: Callable, tell: Callable
+) -> None:
+    """Refused for whatever reason, it has the effect of garbage: the same federation, run twice, says the same."""
+    outcomes: Counter[str] = Counter()
+    peak, began = Peak(), time.perf_counter()
+
+    def play(position: int, make: Callable[[MemoryFederation, Parcel], Sequence[Any]]) -> tuple[str, str, list[Any]]:
+        """Replace one message to the server; what becomes of its sender, and what the others are told from then on."""
+        federation = MemoryFederation(small_configuration(CLIENTS), CLIENTS)
+        victim: list[str] = []
+        told_before = 0
+
+        def hook(parcel: Parcel) -> list[Parcel]:
+            nonlocal told_before
+            if parcel.receiver != SERVER or victim or sum(p.receiver == SERVER for p in federation.log) < position:
+                return [parcel]
+            victim.append(parcel.sender)
+            told_before = len(federation.log)
+            return [replace(parcel, frames=tuple(make(federation, parcel)))]
+
+        federation.hook = hook
+        federation.run()
+        refused = {
+            output.fields["member"]
+            for _, output in federation.outputs
+            if isinstance(output, Report) and output.event in ("refused", "dropped")
+        }
+        others = [
+            (parcel.receiver, type(parcel.message))
+            for parcel in federation.log[told_before:]
+            if parcel.sender == SERVER and parcel.receiver != victim[0]
+        ]
+        totals = [
+            done.survivors if done.total is not None else done.code is not None
+            for done in federation.outcome(RoundDone)
+        ]
+        return victim[0], "refused" if victim[0] in refused else "accepted", [others, totals]
+
+    @budget(16, 500)
+    @given(st.integers(0, 2**64 - 1))
+    def check(seed: int) -> None:
+        random = Random(seed)
+        # After the hellos and the fetching of the model: seven messages of each client in all.
+        position = random.randrange(2 * CLIENTS, 7 * CLIENTS)
+
+        def mutated(federation: MemoryFederation, parcel: Parcel) -> Sequence[Any]:
+            others = [sent.frames[1:] for sent in federation.log[-30:]] or [parcel.frames[1:]]
+            return [parcel.frames[0], *mutate(random, parcel.frames[1:], others)]
+
+        who, verdict, seen = play(position, mutated)
+        outcomes[verdict] += 1
+        if verdict == "refused":
+            assert (who, verdict, seen) == play(position, lambda federation, parcel: GARBAGE)
+
+    check()
+    tell("messages of a client", outcomes, time.perf_counter() - began, peak.bytes())
+    assert outcomes["refused"]
+    assert peak.bytes() < MOST_BYTES
+
+
+def test_what_a_client_refuses_leaves_no_trace(mutate: Callable, budget: Callable, tell: Callable) -> None:
+    """It leaves the round or the session with a code; nothing goes to its disk, nothing is said but why."""
+    outcomes: Counter[str] = Counter()
+    peak, began = Peak(), time.perf_counter()
+
+    @budget(40, 2_000)
+    @given(st.integers(0, 2**64 - 1))
+    def check(seed: int) -> None:
+        random = Random(seed)
+        mode = random.choice(("active", "semi-honest"))
+        federation = MemoryFederation(small_configuration(CLIENTS, mode=mode), CLIENTS)
+        stop = random.randrange(60)
+        waiting: list[Parcel] = []
+
+        def hook(parcel: Parcel) -> list[Parcel]:
+            if not waiting and parcel.receiver != SERVER and len(federation.log) >= stop:
+                waiting.append(parcel)
+            return [] if waiting else [parcel]
+
+        federation.hook = hook
+        federation.start()
+        if not waiting:
+            return
+        parcel = waiting[0]
+        client = federation.clients[parcel.receiver]
+        others = [sent.frames for sent in federation.log]
+        frames = mutate(random, parcel.frames, others)
+        state, journal = client.state, list(federation.journals[parcel.receiver])
+        outputs = client.feed(frames, federation.now)
+        ended = [output for output in outputs if isinstance(output, Ended | RoundOver) and output.code is not None]
+        if not ended:
+            assert decode(frames).envelope.session == federation.server.session
+            outcomes["accepted" if outputs or client.state is not state else "ignored"] += 1
+            return
+        outcomes[codes(ended)[0].name] += 1
+        said = {decode(output.frames).kind for output in outputs if isinstance(output, Transmit)}
+        assert said <= {Abort, VoidRound}
+        assert client.state in (TrainingState.ENDED, TrainingState.AWAIT_ROUND)
+        assert not [output for output in outputs if isinstance(output, Journal)]
+        assert federation.journals[parcel.receiver] == journal
+
+    check()
+    tell("messages of a server", outcomes, time.perf_counter() - began, peak.bytes())
+    assert Code.MALFORMED.name in outcomes
+    assert peak.bytes() < MOST_BYTES
+
+
+class SumWire:
+    """Alters fields, order and number of the messages of one secure sum; the vectors themselves stay as they are."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.rate = random.choice((0.02, 0.1, 0.4))
+        self.run: MemorySum = memory_sum(
+            CLIENTS, active=random.random() < 0.5, seed=random.randbytes(8), ring_bits=random.choice((16, 32, 64))
+        )
+        self.run.hook = self.alter
+
+    def alter(self, delivery: Delivery) -> list[Delivery]:
+        random = self.random
+        assert len(self.run.log) < MOST_MESSAGES
+        if random.random() >= self.rate:
+            return [delivery]
+        match random.randrange(5):
+            case 0:
+                return []
+            case 1:
+                return [delivery, delivery]
+            case 2 if self.run.log:
+                earlier = random.choice(self.run.log)
+                return [replace(earlier, sender=delivery.sender, receiver=delivery.receiver), delivery]
+            case 3:
+                name = random.choice(sorted(self.run.clients))
+                self.run.kill(name)
+                return [delivery]
+        message = delivery.message
+        fields = [name for name in message.__struct_fields__ if isinstance(getattr(message, name), bytes)]
+        if not fields:
+            return [delivery]
+        name = random.choice(fields)
+        value = getattr(message, name)
+        odd = (b"", bytes(len(value)), value + b"\0", value[:-1], value[::-1], random.randbytes(len(value)))
+        return [replace(delivery, message=msgspec.structs.replace(message, **{name: random.choice(odd)}))]
+
+
+def test_secure_sums(budget: Callable, tell: Callable) -> None:
+    """An exact sum over those whom the server names, or an end with a code."""
+    outcomes: Counter[str] = Counter()
+    peak, began = Peak(), time.perf_counter()
+
+    @budget(40, 4_000)
+    @given(st.integers(0, 2**64 - 1))
+    def check(seed: int) -> None:
+        run = SumWire(Random(seed)).run
+        run.run()
+        (outcome,) = [*run.outcome(Summed), *run.outcome(ServerAborted)]
+        if isinstance(outcome, Summed):
+            np.testing.assert_array_equal(outcome.total, run.plain_sum(outcome.survivors))
+        ends = [*run.outcome(ServerAborted), *run.outcome(ClientAborted), *run.server.drops]
+        assert all(isinstance(end.code, Code) for end in ends)
+        outcomes.update(end.code.name for end in ends)
+        outcomes["sums"] += isinstance(outcome, Summed)
+        outcomes["messages"] += len(run.log)
+
+    check()
+    tell("secure sums", outcomes, time.perf_counter() - began, peak.bytes())
+    assert {"sums", Code.THRESHOLD.name, Code.SIGNATURE.name, Code.MEMBERS.name, Code.SHARES.name} <= outcomes.keys()
+    assert peak.bytes() < MOST_BYTES

@@ -1,0 +1,360 @@
+"""The server of a secure sum, phase by phase: docs/spec/secure-aggregation.md."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aggregation import (
+    Advert,
+    Terms,
+    adverts_digest,
+    neighbourhood,
+    pairwise_mask,
+    sharing_digest,
+    signed_survivors,
+)
+from aggregation_client import share_commitment
+from constants import (
+    KEY_SHARE,
+    PACKET_BYTES,
+    PAIRWISE_MASK,
+    SEED,
+    SEED_SHARE,
+    SELF_MASK,
+    SELF_SEED,
+    SHARE_BYTES,
+    SIGN_SHARES,
+    UPLOADS,
+    WINDOW,
+    Refused,
+    require,
+)
+from encoding import read_members
+from messages import abort_body
+from parameters import add, mask_stream, pack_words, unpack_words, word_bytes
+from primitives import derive, digest, reconstruct, u16, x25519_public
+
+PHASES = ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK", "COMPLETED", "ABORTED"]
+PHASE_OF = {
+    "advertise-keys": "ADVERTISE_KEYS",
+    "share-keys": "SHARE_KEYS",
+    "masked-input": "MASKED_INPUT",
+    "vector-chunk": "MASKED_INPUT",
+    "confirm-survivors": "CONSISTENCY_CHECK",
+    "unmask-shares": "UNMASK",
+}
+
+
+class AggregationServer:
+    """`send(name, type, body)` and `report(event)` are the ways out."""
+
+    def __init__(
+        self,
+        terms: Terms,
+        now: float,
+        send: Callable[[str, str, dict[str, Any]], None],
+        report: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.terms, self.send, self.report = terms, send, report
+        self.state = "ADVERTISE_KEYS"
+        self.deadline: float | None = now + terms.train_seconds + terms.phase_seconds
+        self.out: set[int] = set()
+        self.waited = set(range(terms.size))
+        self.adverts: dict[int, Advert] = {}
+        self.choices: dict[int, list[int]] = {}
+        self.packets: dict[int, dict[int, bytes]] = {}
+        self.seed_commitments: dict[int, bytes] = {}
+        self.complaints: dict[int, list[int]] = {}
+        self.received: dict[int, list[int]] = {}
+        self.uploading: list[int] = []
+        self.queue: list[int] = []
+        self.total = [0] * terms.length
+        self.survivors: list[int] = []
+        self.signatures: dict[int, bytes] = {}
+        self.returned: dict[int, dict[int, bytes]] = {}
+
+    @property
+    def over(self) -> bool:
+        return self.state in ("COMPLETED", "ABORTED")
+
+    def admits(self, member: int, kind: str) -> bool:
+        """Whether the body is looked at; a message to be ignored is False, one to be refused raises."""
+        if self.over or member in self.out:
+            return False
+        if kind == "abort":
+            return True
+        known = kind in PHASE_OF and (self.terms.active or kind != "confirm-survivors")
+        require(known and PHASES.index(PHASE_OF[kind]) <= PHASES.index(self.state), "UNEXPECTED")
+        if PHASE_OF[kind] != self.state or member not in self.waited:
+            return False
+        return not (kind == "masked-input" and member in self.complaints)
+
+    def receive(self, member: int, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        handlers = {
+            "advertise-keys": self.on_advertise_keys,
+            "share-keys": self.on_share_keys,
+            "masked-input": self.on_masked_input,
+            "vector-chunk": self.on_vector_chunk,
+            "confirm-survivors": self.on_confirm_survivors,
+            "unmask-shares": self.on_unmask_shares,
+        }
+        handlers[kind](member, body, raw, now)
+        self.close_when_complete(now)
+
+    def exclude(self, member: int, code: str, tell: bool, now: float) -> None:
+        """A member is out of the sum; the phase may be over without it."""
+        self.leave(member, code, tell)
+        self.close_when_complete(now)
+
+    def leave(self, member: int, code: str, tell: bool) -> None:
+        name = self.terms.cohort[member]
+        if tell:
+            self.send(name, "abort", abort_body(code, name))
+        self.out.add(member)
+        self.waited.discard(member)
+        if member in self.uploading:
+            self.uploading.remove(member)
+            self.start_uploads()
+        if member in self.queue:
+            self.queue.remove(member)
+        self.report({"event": "dropped", "member": name, "phase": self.state, "code": code})
+
+    def expire(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            for member in sorted(self.waited):
+                self.leave(member, "TIMEOUT", tell=True)
+            self.close_when_complete(now)
+
+    def close_when_complete(self, now: float) -> None:
+        if self.over or self.waited:
+            return
+        closing = {
+            "ADVERTISE_KEYS": self.close_advertise_keys,
+            "SHARE_KEYS": self.close_share_keys,
+            "MASKED_INPUT": self.close_masked_input,
+            "CONSISTENCY_CHECK": self.close_consistency_check,
+            "UNMASK": self.close_unmask,
+        }
+        try:
+            closing[self.state](now)
+        except Refused as reason:
+            for member in range(self.terms.size):
+                if member not in self.out:
+                    self.send(self.terms.cohort[member], "abort", abort_body(reason.code, reason.culprit or ""))
+            self.state, self.deadline = "ABORTED", None
+            self.report({"event": "aborted", "code": reason.code, "culprit": reason.culprit or ""})
+
+    def open_phase(self, state: str, waited: list[int], now: float) -> None:
+        self.state, self.waited, self.deadline = state, set(waited), now + self.terms.phase_seconds
+        self.opened_at = now
+
+    def there(self, members: Any) -> list[int]:
+        return [member for member in sorted(members) if member not in self.out]
+
+    def tell(self, member: int, kind: str, **body: Any) -> None:
+        self.send(self.terms.cohort[member], kind, body)
+
+    def on_advertise_keys(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        advert = Advert(body["channel_key"], body["mask_key"], body["choices"], body["signature"])
+        advert.check_keys()
+        choices = self.terms.check_choices(member, advert.choices)
+        advert.check_signature(self.terms, member)
+        keys = {advert.channel_key, advert.mask_key}
+        others = {key for other in self.adverts.values() for key in (other.channel_key, other.mask_key)}
+        require(len(keys) == 2 and not keys & others, "KEYS")
+        self.adverts[member], self.choices[member] = advert, choices
+        self.waited.discard(member)
+
+    def close_advertise_keys(self, now: float) -> None:
+        terms = self.terms
+        self.advertised = self.there(self.adverts)
+        require(len(self.advertised) >= terms.threshold, "THRESHOLD")
+        bitmap = terms.bitmap(self.advertised)
+        records = b"".join(self.adverts[member].record for member in self.advertised)
+        self.adverts_digest = adverts_digest(terms, bitmap, records)
+        choices = {member: self.choices[member] for member in self.advertised}
+        self.hoods = {
+            member: neighbourhood(terms, member, self.advertised, self.adverts_digest, choices)
+            for member in self.advertised
+        }
+        for member in self.advertised:
+            known = self.hoods[member].known
+            self.tell(
+                member,
+                "peer-keys",
+                advertised=bitmap,
+                digest=self.adverts_digest,
+                included=terms.bitmap(known),
+                adverts=b"".join(self.adverts[other].record for other in known),
+            )
+        self.open_phase("SHARE_KEYS", self.advertised, now)
+
+    def on_share_keys(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        terms = self.terms
+        holders = read_members(body["holders"], terms.size)
+        require(holders == self.hoods[member].holders, "MEMBERS")
+        packets = body["packets"]
+        require(len(packets) == PACKET_BYTES * len(holders), "SHARES")
+        parts = (self.adverts_digest, u16(member), body["seed_commitment"], body["holders"], packets)
+        terms.check_signature(member, body["signature"], SIGN_SHARES, terms.context, *parts)
+        self.seed_commitments[member] = body["seed_commitment"]
+        self.packets[member] = {
+            holder: packets[PACKET_BYTES * at : PACKET_BYTES * (at + 1)] for at, holder in enumerate(holders)
+        }
+        self.waited.discard(member)
+
+    def close_share_keys(self, now: float) -> None:
+        terms = self.terms
+        self.sharers = self.there(self.packets)
+        require(len(self.sharers) >= terms.threshold, "THRESHOLD")
+        self.sharing = sharing_digest(terms, self.adverts_digest, self.sharers)
+        for member in self.sharers:
+            owners = self.owners(member)
+            packets = b"".join(self.packets[owner][member] for owner in owners)
+            bitmaps = {"sharers": terms.bitmap(self.sharers), "owners": terms.bitmap(owners)}
+            self.tell(member, "peer-shares", **bitmaps, packets=packets)
+        self.open_phase("MASKED_INPUT", self.sharers, now)
+
+    def owners(self, member: int) -> list[int]:
+        return [owner for owner in self.hoods[member].owners if owner in self.sharers]
+
+    def on_masked_input(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        terms = self.terms
+        complaints = read_members(body["complaints"], terms.size)
+        require(set(complaints) <= set(self.owners(member)), "MEMBERS")
+        require((raw is None) == (terms.chunks > 1), "VECTOR")
+        words = None if raw is None else self.check_chunk(raw, 0)
+        self.complaints[member] = complaints
+        for owner in complaints:
+            names = {"by": terms.cohort[member], "against": terms.cohort[owner]}
+            self.report({"event": "complaint", **names})
+        if words is not None:
+            self.add_vector(member, words)
+        else:
+            self.queue.append(member)
+            self.start_uploads()
+
+    def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
+        require(len(raw) == word_bytes(self.terms.ring_bits) * self.terms.words_in(chunk), "VECTOR")
+        try:
+            return unpack_words(raw, self.terms.ring_bits)
+        except Refused:
+            raise Refused("VECTOR") from None
+
+    def add_vector(self, member: int, words: list[int]) -> None:
+        self.total = add(self.total, words, 1, self.terms.ring_bits)
+        self.survivors.append(member)
+        self.waited.discard(member)
+
+    def start_uploads(self) -> None:
+        while self.queue and len(self.uploading) < UPLOADS:
+            member = self.queue.pop(0)
+            self.uploading.append(member)
+            self.received[member] = []
+            for chunk in range(min(WINDOW, self.terms.chunks)):
+                self.tell(member, "fetch-vector", chunk=chunk)
+
+    def on_vector_chunk(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        terms, chunk = self.terms, body["chunk"]
+        require(member in self.uploading, "UNEXPECTED")
+        require(chunk * terms.chunk_words == len(self.received[member]), "UNEXPECTED")
+        require(raw is not None, "VECTOR")
+        self.received[member] += self.check_chunk(raw or b"", chunk)
+        self.deadline = min(now + terms.phase_seconds, self.opened_at + terms.input_seconds)
+        if chunk + WINDOW < terms.chunks:
+            self.tell(member, "fetch-vector", chunk=chunk + WINDOW)
+        if chunk + 1 == terms.chunks:
+            self.add_vector(member, self.received.pop(member))
+            self.uploading.remove(member)
+            self.start_uploads()
+
+    def close_masked_input(self, now: float) -> None:
+        terms = self.terms
+        self.survivors.sort()
+        there = self.there(self.survivors)
+        require(len(there) >= terms.threshold and len(self.survivors) >= terms.fewest_survivors, "THRESHOLD")
+        for owner in self.sharers:
+            accused = any(owner in complaints for complaints in self.complaints.values())
+            content = [
+                holder
+                for holder in self.hoods[owner].holders
+                if holder in there and owner not in self.complaints[holder]
+            ]
+            if len(content) < terms.threshold:
+                raise Refused("SHARES", terms.cohort[owner] if accused else None)
+        if terms.active:
+            for member in there:
+                self.tell(member, "survivors", survivors=terms.bitmap(self.survivors))
+            self.open_phase("CONSISTENCY_CHECK", there, now)
+        else:
+            self.request_unmasking(there, now)
+
+    def on_confirm_survivors(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        signed_survivors(self.terms, member, body["signature"], self.sharing, self.survivors)
+        self.signatures[member] = body["signature"]
+        self.waited.discard(member)
+
+    def close_consistency_check(self, now: float) -> None:
+        there = self.there(self.signatures)
+        require(len(there) >= self.terms.threshold, "THRESHOLD")
+        self.request_unmasking(there, now)
+
+    def request_unmasking(self, members: list[int], now: float) -> None:
+        terms = self.terms
+        for member in members:
+            signers = self.signers(member) if terms.active else []
+            self.tell(
+                member,
+                "unmask-request",
+                survivors=terms.bitmap(self.survivors),
+                signers=terms.bitmap(signers),
+                signatures=b"".join(self.signatures[signer] for signer in signers),
+            )
+        self.open_phase("UNMASK", members, now)
+
+    def signers(self, member: int) -> list[int]:
+        signed = [other for other in self.hoods[member].known if other in self.signatures and other != member]
+        return sorted([member, *signed[: self.terms.threshold - 1]])
+
+    def on_unmask_shares(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        terms = self.terms
+        owners = read_members(body["owners"], terms.size)
+        require(owners == [o for o in self.owners(member) if o not in self.complaints[member]], "SHARES")
+        require(len(body["shares"]) == SHARE_BYTES * len(owners), "SHARES")
+        shares = {owner: body["shares"][SHARE_BYTES * at :][:SHARE_BYTES] for at, owner in enumerate(owners)}
+        for owner, item in shares.items():
+            survived = owner in self.survivors
+            committed = self.packets[owner][member][32:64] if survived else self.packets[owner][member][:32]
+            label = SEED_SHARE if survived else KEY_SHARE
+            require(share_commitment(terms, label, owner, member, item) == committed, "SHARES")
+        self.returned[member] = shares
+        self.waited.discard(member)
+
+    def close_unmask(self, now: float) -> None:
+        terms = self.terms
+        holders = {owner: [m for m in sorted(self.returned) if owner in self.returned[m]] for owner in self.sharers}
+        require(all(len(members) >= terms.threshold for members in holders.values()), "THRESHOLD")
+        for owner in self.sharers:
+            members = holders[owner][: terms.threshold]
+            shares = [self.returned[member][owner] for member in members]
+            try:
+                secret = reconstruct(shares, [member + 1 for member in members])
+                self.take_off_masks(owner, secret)
+            except Refused:
+                raise Refused("SECRET", terms.cohort[owner]) from None
+        self.state, self.deadline = "COMPLETED", None
+        words = pack_words(self.total, terms.ring_bits)
+        self.report({"event": "sum", "words": words, "survivors": terms.names(self.survivors)})
+
+    def take_off_masks(self, owner: int, secret: bytes) -> None:
+        terms = self.terms
+        bits, length = terms.ring_bits, terms.length
+        if owner in self.survivors:
+            require(digest(SEED, terms.context, secret) == self.seed_commitments[owner], "SECRET")
+            seed = derive(secret, SELF_SEED, self.sharing, b"")
+            self.total = add(self.total, mask_stream(seed, SELF_MASK, bits, length), -1, bits)
+            return
+        require(x25519_public(secret) == self.adverts[owner].mask_key, "SECRET")
+        for peer in self.hoods[owner].peers:
+            if peer in self.survivors:
+                seed, way = pairwise_mask(secret, self.adverts[peer].mask_key, self.sharing, owner, peer)
+                self.total = add(self.total, mask_stream(seed, PAIRWISE_MASK, bits, length), way, bits)

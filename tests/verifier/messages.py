@@ -1,0 +1,134 @@
+"""Every message, field by field (docs/spec/messages.md), the frames they travel in, the roster and the configuration."""
+
+import hashlib
+from typing import Any
+
+from constants import (
+    BODY_LIMIT,
+    CHUNK_BYTES,
+    CODES,
+    DETAIL_LIMIT,
+    ENVELOPE_LIMIT,
+    LARGEST_COHORT,
+    MOST_PROMISES,
+    NAMES,
+    VERSION,
+    require,
+)
+from encoding import ARRAY, Array, Binary, Integer, Listed, Map, Real, Text, choice, decode, write_length
+
+NUMBER = Integer(0, 2**31)
+NAME = Text(64)
+HASH = Binary(32, 32)
+SIGNATURE = Binary(64)
+BITMAP = Binary(LARGEST_COHORT // 8)
+LARGE = Binary(BODY_LIMIT)
+
+ENVELOPE = Map(version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER)
+
+VOID_ROUND = Map(session=HASH, round=NUMBER, signature=SIGNATURE)
+PROMISE = Map(member=NAME, signature=SIGNATURE)
+VOIDED_ROUND = Map(session=HASH, round=NUMBER, promises=Array(LARGEST_COHORT, PROMISE))
+
+BODIES = {
+    "hello": Map(roster=HASH, promises=Array(MOST_PROMISES, VOID_ROUND)),
+    "welcome": Map(roster=HASH, configuration=LARGE),
+    "void-round": VOID_ROUND,
+    "start-round": Map(
+        cohort=BITMAP, model=HASH, model_bytes=Integer(0, 2**40), voided=Array(MOST_PROMISES, VOIDED_ROUND)
+    ),
+    "fetch-model": Map(chunk=NUMBER),
+    "model-chunk": Map(chunk=NUMBER),
+    "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),
+    "peer-keys": Map(advertised=BITMAP, digest=HASH, included=BITMAP, adverts=LARGE),
+    "share-keys": Map(seed_commitment=HASH, holders=BITMAP, packets=LARGE, signature=SIGNATURE),
+    "peer-shares": Map(sharers=BITMAP, owners=BITMAP, packets=LARGE),
+    "masked-input": Map(complaints=BITMAP),
+    "fetch-vector": Map(chunk=NUMBER),
+    "vector-chunk": Map(chunk=NUMBER),
+    "survivors": Map(survivors=BITMAP),
+    "confirm-survivors": Map(signature=SIGNATURE),
+    "unmask-request": Map(survivors=BITMAP, signers=BITMAP, signatures=LARGE),
+    "unmask-shares": Map(owners=BITMAP, shares=LARGE),
+    "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
+    "finish": Map(),
+    "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
+}
+WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk")
+
+CONFIGURATION = Map(
+    scheme=choice("fedavg", "fedsgd"),
+    protection=choice("binary-weights", "fixed-position", "locked-binary-weights", "none"),
+    min_contributors=Integer(1, LARGEST_COHORT),
+    mode=choice("active", "semi-honest"),
+    graph=choice("auto", "complete", "regular"),
+    corrupt=Real(lambda value: 0.0 <= value < 1.0),
+    dropout=Real(lambda value: 0.0 <= value < 1.0),
+    threshold=Integer(0, LARGEST_COHORT),
+    clients=Integer(1, LARGEST_COHORT),
+    clip=Real(lambda value: value > 0),
+    value_bits=Integer(2, 32),
+    max_weight=Integer(1, 2**31),
+    ring_bits=Integer(8, 64),
+    form=choice("scalar", "tensor", "coordinate"),
+    tensor_sizes=Array(100000, Integer(1, 2**40)),
+    metrics=Array(32, Text(32)),
+    layout=HASH,
+    task=LARGE,
+    train_seconds=Real(lambda value: 0 < value <= 86400),
+    phase_seconds=Real(lambda value: 0 < value <= 86400),
+)
+
+
+def write_message(
+    kind: str, session: bytes, round_number: int, sender: str, sequence: int, body: dict[str, Any], raw: bytes | None
+) -> list[bytes]:
+    envelope = {
+        "version": VERSION,
+        "type": kind,
+        "session": session,
+        "round": round_number,
+        "sender": sender,
+        "sequence": sequence,
+    }
+    return [ENVELOPE.write(envelope), BODIES[kind].write(body)] + ([] if raw is None else [raw])
+
+
+def read_envelope(frames: list[bytes]) -> dict[str, Any]:
+    """Steps 1 to 5 of the checks on a received message."""
+    require(len(frames) in (2, 3), "MALFORMED")
+    envelope = decode(ENVELOPE, frames[0], ENVELOPE_LIMIT)
+    require(envelope["version"] == VERSION, "VERSION")
+    require(envelope["type"] in BODIES, "MALFORMED")
+    if len(frames) == 3:
+        require(envelope["type"] in WITH_RAW_FRAME and len(frames[2]) <= CHUNK_BYTES, "MALFORMED")
+    return envelope
+
+
+def read_body(envelope: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
+    """Step 11."""
+    return decode(BODIES[envelope["type"]], frames[1], BODY_LIMIT)
+
+
+def raw_frame(frames: list[bytes]) -> bytes | None:
+    return frames[2] if len(frames) == 3 else None
+
+
+def abort_body(code: str, culprit: str) -> dict[str, Any]:
+    """The text is free; this one says the code again."""
+    return {"code": CODES[code], "detail": code.lower(), "culprit": culprit}
+
+
+ROSTER_ROW = (NAME, Text(16), HASH, HASH)
+
+
+def roster_hash(members: list[dict[str, Any]]) -> bytes:
+    """Plain SHA-256 of ["tacit/1 roster", [[name, role, curve_public, signing_public], ...]]."""
+    fields = ("name", "role", "curve_public", "signing_public")
+    rows = [
+        bytes([0x90 + len(fields)])
+        + b"".join(kind.write(member[field]) for kind, field in zip(ROSTER_ROW, fields, strict=True))
+        for member in members
+    ]
+    encoded = bytes([0x92]) + Text(16).write("tacit/1 roster") + write_length(len(rows), ARRAY, 0x90, 16)
+    return hashlib.sha256(encoded + b"".join(rows)).digest()
