@@ -5,6 +5,7 @@ Everything slow is imported inside the command, so that --help answers at once.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -13,7 +14,10 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table
+
     from tacit.simulate.conformance.vectors import Verdict
+    from tacit.simulate.conformance_peer.script import Verdict as PeerVerdict
 
 WRONG_INPUT: Final = 2
 
@@ -53,6 +57,70 @@ def vectors(
     raise typer.Exit(1 if any(verdict.fault for verdict in verdicts) else 0)
 
 
+class Side(StrEnum):
+    """Whom the command plays."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@app.command()
+def peer(
+    address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live server, or to listen at.")],
+    side: Annotated[Side, typer.Option("--as", help="Whom this command plays; the live party is the other one.")],
+    keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of those whom it plays.")],
+    case: Annotated[
+        list[str] | None, typer.Option(help="Play only this case, after the honest one. Repeatable.")
+    ] = None,
+    wait: Annotated[float, typer.Option(min=1.0, help="Seconds to wait for any sign of the live party.")] = 60.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the verdicts to this file.")] = None,
+) -> None:
+    """Play the other side against a live party, honestly and not, and see that it does what the specification says.
+
+    A party whose session ends must be started again; run it in a loop. docs/conformance.md describes every case.
+
+    Exit status: 0 all cases hold; 1 they do not; 2 wrong input, or no link to the party.
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from tacit.parties.endpoint import EndpointError
+    from tacit.parties.keys import KeyFileError
+    from tacit.parties.roster import RosterFileError
+    from tacit.simulate.conformance_peer.play import play
+    from tacit.simulate.conformance_peer.script import PeerError
+
+    def tell(text: str) -> None:
+        typer.echo(f"tacit: {text}", err=True)
+
+    try:
+        verdicts = asyncio.run(play(address, side.value, keys, names=case or (), wait=wait, tell=tell))
+    except (PeerError, KeyFileError, RosterFileError, EndpointError) as error:
+        raise _wrong_input(str(error)) from None
+    console = Console(highlight=False)
+    console.print(_peer_table(verdicts))
+    failed = sum(not verdict.holds for verdict in verdicts)
+    console.print(f"{len(verdicts)} cases: {f'{failed} do not hold' if failed else 'all hold'}")
+    if json_file is not None:
+        _write(json_file, verdicts)
+    raise typer.Exit(1 if failed else 0)
+
+
+def _peer_table(verdicts: Sequence[PeerVerdict]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for heading in ("case", "expected", "seen", "verdict"):
+        table.add_column(heading, no_wrap=heading in ("case", "verdict"), overflow="fold")
+    for verdict in verdicts:
+        style = "" if verdict.holds else "red"
+        outcome = "holds" if verdict.holds else "FAILS"
+        table.add_row(*(Text(cell, style) for cell in (verdict.case, verdict.expected, verdict.seen, outcome)))
+    return table
+
+
 def _show(verdicts: Sequence[Verdict]) -> None:
     from rich.console import Console
     from rich.table import Table
@@ -73,7 +141,7 @@ def _show(verdicts: Sequence[Verdict]) -> None:
     console.print(f"{len(verdicts)} files, {operations} operations: {summary}")
 
 
-def _write(json_file: Path, verdicts: Sequence[Verdict]) -> None:
+def _write(json_file: Path, verdicts: Sequence[Verdict] | Sequence[PeerVerdict]) -> None:
     import msgspec
 
     try:

@@ -9,20 +9,21 @@ must be started again by whoever runs it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tacit.parties.endpoint import LinkLost, NotConnectedError, PeerStalledError, Received
+from tacit.parties.endpoint import NotConnectedError, PeerStalledError, Received
 from tacit.parties.server_endpoint import ServerEndpoint
 from tacit.protocol.codec import Frame, decode
 from tacit.protocol.configuration import Configuration, Policy
 from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.link import Link, Traffic
 from tacit.protocol.machine import Output, Report
-from tacit.protocol.messages import Abort, Finish, Hello, Survivors, UnmaskRequest
+from tacit.protocol.messages import Abort, Finish, Hello
 from tacit.protocol.primitives import Label, SigningKey, digest
 from tacit.protocol.rounds import RoundDone, Train, Transmit
 from tacit.protocol.training_client import TrainingClient
@@ -88,13 +89,22 @@ class AgainstClient:
         self._session: Session | None = None
         self._lie: Lie = honest
         self._observation = Observation(len(self._roster.clients))
+        self._deceived: Session | None = None
+        """The session in which the lie of the case was told."""
         self._former_model = b""
+        clients = keyring.roster.clients
+        self._stage = Stage(
+            len(clients),
+            clients.index(name),
+            configuration.parameters(len(clients)).threshold,
+            sum(configuration.tensor_sizes),
+        )
 
     async def play(self, case: Case) -> Verdict:
         """Tell the lie, see what follows, and hold an honest round."""
         if case.joins:
             await self._dismiss()
-        self._lie, self._observation = case.lie, Observation(len(self._roster.clients))
+        self._lie, self._observation, self._deceived = case.lie, Observation(len(self._roster.clients)), None
         try:
             await self._begin_round()
             await self._listen(self._settled)
@@ -157,18 +167,19 @@ class AgainstClient:
             session.over = True
 
     def _settled(self) -> bool:
-        """Whether the client has refused, is gone, or the round with the lie is over."""
-        session, observation = self._session, self._observation
-        if session is None or not observation.told:
+        """Whether the client has refused, has left, or the round with the lie is over."""
+        session = self._deceived
+        if session is None:
             return False
-        return observation.refusal is not None or session.over or len(session.rounds) == session.machine.round > 0
+        return bool(self._observation.refusal) or session.over or len(session.rounds) == session.machine.round > 0
 
     def _conclude(self) -> None:
         """Of what comes from now on only the round with the lie counts."""
-        session = self._session
+        session = self._deceived
         assert session is not None
         self._observation.round = session.machine.round
-        self._observation.summed = bool(session.rounds) and self._name in session.rounds[-1].survivors
+        held = [done for done in session.rounds if done.round == session.machine.round]
+        self._observation.summed = any(self._name in done.survivors for done in held)
 
     async def _listen(self, until: Callable[[], bool]) -> None:
         """Take part until the condition holds. TimeoutError when the client is silent."""
@@ -177,8 +188,6 @@ class AgainstClient:
                 event = await self._endpoint.receive()
             if isinstance(event, Received) and event.sender == self._name:
                 await self._hear(event.frames)
-            elif isinstance(event, LinkLost) and event.peer == self._name and self._session is not None:
-                self._session.over = True
 
     async def _hear(self, frames: Sequence[Frame]) -> None:
         try:
@@ -187,12 +196,15 @@ class AgainstClient:
         except RemoteProtocolError:
             message = None  # The machine will say so.
         if isinstance(message, Hello):
+            if self._session is not None:
+                self._session.over = True
             self._session = await self._new_session()
         session = self._session
         if session is None or session.over:
             return
         if message is not None:
-            self._observation.note(packet.envelope.round, message)
+            if session is self._deceived:
+                self._observation.note(packet.envelope.round, message)
             session.over = isinstance(message, Abort) and not packet.envelope.round
         await self._perform(session, session.machine.feed(self._name, frames, 0.0))
 
@@ -256,12 +268,12 @@ class AgainstClient:
         """Say to the live client what the machine says, or what the lie makes of it."""
         packet = decode(frames)
         said = Saying(packet.parse(), packet.envelope.round, packet.payload)
-        clients = self._roster.clients
-        stage = Stage(len(clients), clients.index(self._name), self._configuration, self._former_model)
-        lies = self._lie(stage, said)
-        if list(lies) != [said] or (self._lie is honest and not self._observation.told):
-            self._observation.told = True
-            self._observation.late = isinstance(said.message, Survivors | UnmaskRequest)
+        lies = [said]
+        if self._deceived in (None, session):
+            lies = list(self._lie(replace(self._stage, former_model=self._former_model), said))
+            if lies != [said] or (self._deceived is None and self._lie is honest):
+                self._deceived = session
+                self._observation.lie(said.message)
         for lie in lies:
             await self._say(session, lie)
         if isinstance(said.message, Finish) or (isinstance(said.message, Abort) and not said.round):
@@ -269,8 +281,7 @@ class AgainstClient:
 
     async def _say(self, session: Session, said: Saying) -> None:
         frames = said.frames(session.link)
-        try:
+        # A client that refuses the first of several messages may be gone before the last; what it said still follows.
+        with contextlib.suppress(NotConnectedError, PeerStalledError):
             for _ in range(said.times):
                 await self._endpoint.send(self._name, frames)
-        except (NotConnectedError, PeerStalledError):
-            session.over = True

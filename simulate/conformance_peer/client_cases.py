@@ -8,12 +8,15 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 
-from tacit.protocol.codec import encode_structure
+from tacit.protocol.codec import decode_structure, encode_structure
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import Code
 from tacit.protocol.members import decode_members, encode_members
 from tacit.protocol.messages import (
+    BODY_LIMIT,
+    CHUNK_BYTES,
     Message,
     ModelChunk,
     PeerKeys,
@@ -51,9 +54,8 @@ def refuses_opening(code: Code) -> str:
 
 def _configured(**changes: Any) -> Lie:
     def change(stage: Stage, welcome: Welcome) -> dict[str, Any]:
-        configuration: Configuration = stage.configuration
-        fields = {name: getattr(configuration, name) for name in configuration.__struct_fields__}
-        return {"configuration": encode_structure(Configuration(**(fields | changes)))}
+        configuration = decode_structure(welcome.configuration, Configuration, limit=BODY_LIMIT)
+        return {"configuration": encode_structure(structs.replace(configuration, **changes))}
 
     return altered(Welcome, change)
 
@@ -66,7 +68,7 @@ def _some(stage: Stage, count: int, *, with_victim: bool = True) -> bytes:
 
 
 def _fewer_than_threshold(stage: Stage) -> bytes:
-    return _some(stage, stage.configuration.parameters(stage.size).threshold - 1)
+    return _some(stage, stage.threshold - 1)
 
 
 def _peer_shares_of(members: Callable[[Stage], bytes]) -> Lie:
@@ -117,15 +119,15 @@ def _without_own_key(stage: Stage, message: PeerKeys) -> dict[str, Any]:
 
 
 def _nan(stage: Stage) -> bytes:
-    return np.full(sum(stage.configuration.tensor_sizes), np.nan, "<f4").tobytes()
+    return np.full(stage.parameters, np.nan, "<f4").tobytes()
 
 
 def _model_with_nan(stage: Stage, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
         return [said.changed(model=digest(Label.MODEL, _nan(stage)))]
     if isinstance(said.message, ModelChunk):
-        start = said.message.chunk << 20
-        return [replace(said, payload=_nan(stage)[start : start + (1 << 20)])]
+        start = said.message.chunk * CHUNK_BYTES
+        return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]
     return [said]
 
 
@@ -136,8 +138,8 @@ def _unasked(stage: Stage, said: Saying) -> list[Saying]:
 
 def _foreign_survivors(stage: Stage, said: Saying) -> list[Saying]:
     smaller = _peer_shares_of(lambda stage: _some(stage, stage.size - 1))(stage, said)
-    everybody = encode_members(range(stage.size), stage.size)
-    return list(altered(Survivors, lambda stage, message: {"survivors": everybody})(stage, smaller[0]))
+    foreign = encode_members({*range(stage.size)} - {_other(stage.liar)}, stage.size)
+    return list(altered(Survivors, lambda stage, message: {"survivors": foreign})(stage, smaller[0]))
 
 
 def _thrice(stage: Stage, said: Saying) -> list[Saying]:
@@ -166,7 +168,8 @@ _SESSION: Final = bytes(32)
 
 CLIENT_CASES: Final = (
     Case("honest", "two honest rounds", TAKES_PART),
-    Case("downgrade", "proposes mode = semi-honest", refuses_session(Code.POLICY), _configured(mode="semi-honest"), True),
+    Case("downgrade", "proposes mode = semi-honest", refuses_session(Code.POLICY),
+         _configured(mode="semi-honest"), True),
     Case("no-collusion", "proposes corrupt = 0", refuses_session(Code.POLICY), _configured(corrupt=0.0), True),
     Case("threshold-below-floor", "proposes threshold = 2", refuses_round(Code.POLICY), _configured(threshold=2), True),
     Case("other-roster", "holds another roster", refuses_session(Code.ROSTER),
@@ -191,7 +194,8 @@ CLIENT_CASES: Final = (
     Case("old-version", "writes version 0", refuses_session(Code.VERSION), enveloped(StartRound, version=0)),
     Case("unknown-type", "writes a type that does not exist", refuses_session(Code.MALFORMED),
          enveloped(StartRound, type="restart-round")),
-    Case("other-sender", "calls itself otherwise", refuses_session(Code.SENDER), enveloped(StartRound, sender="nobody")),
+    Case("other-sender", "calls itself otherwise", refuses_session(Code.SENDER),
+         enveloped(StartRound, sender="nobody")),
     Case("out-of-turn", "asks to unmask before anything was masked", refuses_round(Code.UNEXPECTED),
          instead(StartRound, _unasked)),
     Case("other-model", "sends another model than announced", refuses_round(Code.MODEL),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tacit.protocol.members import decode_members
-from tacit.protocol.messages import Abort, MaskedInput, Message, UnmaskShares, VoidRound
+from tacit.protocol.messages import Abort, MaskedInput, Message, Survivors, UnmaskRequest, UnmaskShares, VoidRound
 from tacit.protocol.training_server import AGGREGATION
 from tacit.simulate.conformance_peer.client_cases import TAKES_PART, refuses_round, refuses_session
 
@@ -15,17 +15,23 @@ class Observation:
     """One case. late: whether the lie came when the client had sent its vector and opened nothing."""
 
     clients: int
-    told: bool = False
     late: bool = False
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
     """The round with the lie, once it is over: of others nothing is noted then."""
     said: list[tuple[int, Message]] = field(default_factory=list)
+    """Since the last lie, with the rounds."""
+
+    def lie(self, message: Message) -> None:
+        """The client is told a lie in the place of this message."""
+        self.late = isinstance(message, Survivors | UnmaskRequest)
+        if self.refusal is None:
+            self.said = []
 
     def note(self, round: int, message: Message) -> None:
-        """The client has said something."""
-        if self.told and self.round in (None, round):
+        """The client has said something after the lie."""
+        if self.round in (None, round):
             self.said.append((round, message))
 
     @property

@@ -55,14 +55,16 @@ class Saying:
 
 @dataclass(frozen=True)
 class Stage:
-    """What a lie may know: the numbers of a round with all clients of the roster."""
+    """What a lie may know of a round with all clients of the roster."""
 
     size: int
     liar: int
     """Position of the client that is lied to, or that lies, in roster and cohort."""
-    configuration: Configuration
-    former_model: bytes
-    """Hash of the model of the last round that was held; empty before."""
+    threshold: int = 0
+    parameters: int = 0
+    """Of the model; like the threshold, only where our side proposes the configuration."""
+    former_model: bytes = b""
+    """Hash of the model of the last honest round."""
 
 
 Lie = Callable[[Stage, Saying], Sequence[Saying]]

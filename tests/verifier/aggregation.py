@@ -40,8 +40,8 @@ class Terms:
     model: bytes
     train_seconds: float
     phase_seconds: float
-    corrupt: int = 0
-    fewest_survivors: int = 0
+    corrupt: int
+    fewest_survivors: int
 
     @property
     def size(self) -> int:

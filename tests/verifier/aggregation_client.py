@@ -60,7 +60,8 @@ class AggregationClient:
     ) -> None:
         self.terms, self.me, self.signing_private = terms, terms.cohort.index(name), signing_private
         self.vector, self.draw, self.send, self.report = vector, draw, send, report
-        self.state, self.deadline = "READY", None
+        self.state = "READY"
+        self.deadline: float | None = None
 
     def admits(self, kind: str) -> bool:
         if self.over or self.state == "READY":
@@ -236,7 +237,7 @@ class AggregationClient:
         signatures = body["signatures"]
         if terms.active:
             require(survivors == self.survivors, "MEMBERS")
-            require(set(signers) <= set(survivors) & set(self.mine.known), "MEMBERS")
+            require(set(signers) <= set(survivors) & set(self.mine.holders), "MEMBERS")
             require(len(signatures) == 64 * len(signers), "SIGNATURE")
             require(len(signers) >= terms.threshold, "THRESHOLD")
             for place, signer in enumerate(signers):

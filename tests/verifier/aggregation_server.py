@@ -312,8 +312,7 @@ class AggregationServer:
         self.open_phase("UNMASK", members, now)
 
     def signers(self, member: int) -> list[int]:
-        signed = [other for other in self.hoods[member].known if other in self.signatures and other != member]
-        return sorted([member, *signed[: self.terms.threshold - 1]])
+        return [holder for holder in self.hoods[member].holders if holder in self.signatures][: self.terms.threshold]
 
     def on_unmask_shares(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         terms = self.terms

@@ -1,4 +1,4 @@
-"""Every message, field by field (docs/spec/messages.md), the frames they travel in, the roster and the configuration."""
+"""Every message, field by field (docs/spec/messages.md); their frames; the roster and the configuration."""
 
 import hashlib
 from typing import Any
@@ -119,7 +119,7 @@ def abort_body(code: str, culprit: str) -> dict[str, Any]:
     return {"code": CODES[code], "detail": code.lower(), "culprit": culprit}
 
 
-ROSTER_ROW = (NAME, Text(16), HASH, HASH)
+ROSTER_ROW: tuple[Any, ...] = (NAME, Text(16), HASH, HASH)
 
 
 def roster_hash(members: list[dict[str, Any]]) -> bytes:

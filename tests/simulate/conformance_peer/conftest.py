@@ -1,0 +1,179 @@
+"""Live parties for the kit: our own, with the real endpoints, machines and journals, in a thread with a loop of its own.
+
+Only what they learn is made up: a client contributes random values, a server moves a flat model by their mean.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.models.training import LocalStatistics
+from tacit.parties.client import ClientParty, ClientSettings
+from tacit.parties.diary import Diary
+from tacit.parties.endpoint import EndpointError
+from tacit.parties.event_log import EventLog
+from tacit.parties.journal import Journal
+from tacit.parties.keys import PartyKeys, generate, save
+from tacit.parties.roster import write_roster
+from tacit.parties.server import ServerParty, ServerSettings
+from tacit.parties.task import Update
+from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.roster import Roster
+from tacit.secagg.packing import Total
+from tacit.simulate.conformance_peer.play import Side, play
+from tacit.simulate.conformance_peer.script import Verdict, draw_model, draw_update
+from tacit.simulate.memory_federation import small_configuration
+
+SECONDS = 30.0  # Only how long a broken test hangs.
+PHASE_SECONDS = 2.0  # One case waits for it.
+
+
+class RandomLearner:
+    """Trains nothing."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    def update(self, round: int, model: bytes) -> Update:
+        drawn = draw_update(self._configuration)
+        statistics = LocalStatistics(samples=1, correct=0, loss_sum=0.0)
+        return Update(drawn.words, drawn.values.astype(np.float32), statistics, 0)
+
+
+class FlatKeeper:
+    """A model without an architecture."""
+
+    def __init__(self, configuration: Configuration, step: float) -> None:
+        self._configuration, self._step = configuration, step
+        self._flat = np.frombuffer(draw_model(configuration), "<f4")
+
+    @property
+    def bytes(self) -> bytes:
+        return self._flat.astype("<f4").tobytes()
+
+    def decode(self, words: Any, contributors: int) -> Total:
+        return self._configuration.packing().decode(words, contributors=contributors)
+
+    def apply(self, total: Total) -> None:
+        self._flat = (self._flat + self._step * total.mean()[0]).astype(np.float32)
+
+
+@dataclass
+class Bench:
+    """A roster, the directory of the kit, and a live party. told: what the kit asked its user to do."""
+
+    directory: Path
+    clients: int
+    keys: dict[str, PartyKeys] = field(init=False)
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = ["server", *(f"client-{number}" for number in range(1, self.clients + 1))]
+        self.keys = {name: generate(name) for name in names}
+        self.roster = Roster(
+            tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
+        )
+        self.configuration = small_configuration(self.clients, graph="complete", phase_seconds=PHASE_SECONDS)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+
+    def give_keys(self, *names: str) -> Path:
+        """The kit's directory with the keys of these members."""
+        kit = self.directory / "kit"
+        kit.mkdir()
+        write_roster(self.roster, kit / "roster.toml")
+        for name in names:
+            save(self.keys[name], kit)
+        return kit
+
+    def play(self, side: Side, *names: str) -> dict[str, Verdict]:
+        """Verdicts of the cases of these names."""
+        live = self.clients_of_roster[-1] if side == "server" else "server"
+        kit = self.give_keys(*(name for name in self.keys if name != live))
+        playing = play(self.address, side, kit, names=names, wait=SECONDS, tell=self.told.append)
+        return {verdict.case: verdict for verdict in asyncio.run(playing)}
+
+    @property
+    def clients_of_roster(self) -> tuple[str, ...]:
+        return self.roster.clients
+
+    @contextlib.contextmanager
+    def live_client(self, policy: Policy | None = None) -> Iterator[None]:
+        """The last client of the roster, started again whenever it ends."""
+        name = self.clients_of_roster[-1]
+        settings = ClientSettings(
+            address=self.address,
+            keys=self.keys[name],
+            roster=self.roster,
+            policy=policy or Policy(),
+            journal=Journal(self.directory / "journal"),
+            patience=SECONDS,
+            grace=0.2,
+        )
+        with self._running(lambda diary: ClientParty(settings, RandomLearner, diary)):
+            yield
+
+    @contextlib.contextmanager
+    def live_server(self, step: float = 1.0) -> Iterator[None]:
+        """The server, started again whenever it ends; step: how far it follows the mean of the updates."""
+        settings = ServerSettings(
+            address=self.address,
+            keys=self.keys["server"],
+            roster=self.roster,
+            configuration=self.configuration,
+            rounds=1_000,
+            completed=0,
+            smallest_cohort=3,
+            join_seconds=SECONDS,
+            grace=0.2,
+        )
+
+        def party(diary: Diary) -> Any:
+            return ServerParty(settings, FlatKeeper(self.configuration, step), diary, on_round=lambda done, total: {})
+
+        with self._running(party):
+            yield
+
+    @contextlib.contextmanager
+    def _running(self, make: Callable[[Diary], Any]) -> Iterator[None]:
+        started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+        ready = threading.Event()
+
+        async def serve() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            started.append((asyncio.get_running_loop(), task))
+            ready.set()
+            while True:
+                with contextlib.suppress(EndpointError):
+                    await make(Diary(EventLog(self.directory / "events", "live"), lambda event, fields: None)).run()
+
+        def thread() -> None:
+            with contextlib.suppress(asyncio.CancelledError):
+                asyncio.run(serve())
+
+        running = threading.Thread(target=thread)
+        running.start()
+        assert ready.wait(SECONDS)
+        try:
+            yield
+        finally:
+            loop, task = started[0]
+            loop.call_soon_threadsafe(task.cancel)
+            running.join(SECONDS)
+            assert not running.is_alive()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Callable[[int], Bench]:
+    """bench(clients): a roster of that many."""
+    return lambda clients: Bench(tmp_path, clients)

@@ -1,0 +1,147 @@
+"""Parties that break one rule each: the kit says which."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import tacit.parties.client
+import tacit.protocol.aggregation_server
+import tacit.protocol.training_server
+from tacit.protocol.aggregation_client import AggregationClient
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.codec import Frame, Packet, decode
+from tacit.protocol.configuration import Policy
+from tacit.protocol.link import Link
+from tacit.protocol.machine import Output, Step
+from tacit.protocol.messages import UnmaskRequest, UnmaskShares
+from tacit.protocol.rounds import Transmit, agree
+from tacit.protocol.training_client import TrainingClient, TrainingState
+
+MakeBench = Callable[[int], Any]
+
+
+class UncheckedSum(AggregationClient):
+    """Believes every signature over the survivors."""
+
+    def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None:
+        pass
+
+
+class Credulous(TrainingClient):
+    def on_contribute(self, *arguments: Any) -> Step[TrainingState]:
+        step = super().on_contribute(*arguments)
+
+        def commit() -> Sequence[Output] | None:
+            outputs = step.commit()
+            self._sum.__class__ = UncheckedSum  # type: ignore[misc]
+            return outputs
+
+        return Step(step.state, step.outputs, commit)
+
+
+class Talkative(TrainingClient):
+    """Answers every request to unmask."""
+
+    _answer: UnmaskShares | None = None
+
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        again = self._answer if decode(frames).kind is UnmaskRequest else None
+        outputs = super().feed(frames, now)
+        if again is not None and not outputs:
+            return [Transmit("server", self._link.frames(again, round=self.round), again.PHASE)]
+        said = [decode(output.frames) for output in outputs if isinstance(output, Transmit)]
+        self._answer = next((packet.parse() for packet in said if packet.kind is UnmaskShares), self._answer)  # type: ignore[assignment]
+        return outputs
+
+
+class LenientAgreement(Agreement):
+    """Believes every signature."""
+
+    def check_signature(self, *arguments: Any) -> None:
+        pass
+
+
+def lenient(**arguments: Any) -> Agreement:
+    agreement = agree(**arguments)
+    return LenientAgreement(**{field.name: getattr(agreement, field.name) for field in fields(Agreement)})
+
+
+class Unnumbered(Link):
+    """Takes messages in any order."""
+
+    def packet(self, frames: Sequence[Frame]) -> Packet:
+        self._received = decode(frames).envelope.sequence
+        return super().packet(frames)
+
+
+CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
+    "believes signatures": (Credulous, Policy(), {"forged-signature": "takes part", "signatures-cut": "takes part"}),
+    "answers twice": (Talkative, Policy(), {"asks-twice": "takes part, opens 3 times"}),
+    "takes any threshold": (
+        TrainingClient,
+        Policy(threshold_floor=2),
+        {"threshold-below-floor": "goes on with advertise-keys"},
+    ),
+    "takes any mode": (
+        TrainingClient,
+        Policy(modes=("active", "semi-honest")),
+        {"downgrade": "goes on with advertise-keys"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", CLIENTS)
+def test_a_broken_client_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    machine, policy, seen = CLIENTS[mutant]
+    monkeypatch.setattr(tacit.parties.client, "TrainingClient", machine)
+    live = bench(4)
+    with live.live_client(policy):
+        verdicts = live.play("server", *seen)
+    assert {name: verdict.seen for name, verdict in verdicts.items() if not verdict.holds} == seen
+    assert verdicts["honest"].holds
+
+
+SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
+    "believes signatures": (
+        tacit.protocol.training_server,
+        "agree",
+        lenient,
+        {"forged-confirmation": "sees a round through, the others finish"},
+    ),
+    "takes any share": (
+        tacit.protocol.aggregation_server,
+        "check_share",
+        lambda *arguments, **more: None,
+        {"bad-share": "refused with SECRET, the others end with SECRET"},
+    ),
+    "takes any number": (
+        tacit.protocol.training_server,
+        "Link",
+        Unnumbered,
+        {
+            "sequence": "sees a round through, the others finish",
+            "replay": "sees a round through, the others finish",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", SERVERS)
+def test_a_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    module, name, replacement, seen = SERVERS[mutant]
+    monkeypatch.setattr(module, name, replacement)
+    live = bench(6)
+    with live.live_server():
+        verdicts = live.play("client", *seen)
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+    assert verdicts["honest"].holds
+
+
+def test_a_server_that_moves_its_model_elsewhere_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = bench(4)
+    with live.live_server(step=2.0):
+        verdicts = live.play("client", "stranger")
+    assert verdicts["honest"].seen == "all finish, the model is wrong"
+    assert verdicts["stranger"].holds

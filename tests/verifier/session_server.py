@@ -1,0 +1,309 @@
+"""The server of a federation: docs/spec/session.md."""
+
+from collections.abc import Callable
+from typing import Any
+
+from aggregation import Terms
+from aggregation_server import PHASE_OF, AggregationServer
+from constants import (
+    BODY_LIMIT,
+    BREAKS_NO_RULE,
+    CHUNK_BYTES,
+    CODES,
+    MODEL,
+    MOST_PROMISES,
+    SIGN_VOID,
+    Refused,
+    require,
+)
+from conversation import Conversation, Roster
+from encoding import decode, write_members
+from messages import CONFIGURATION, abort_body, raw_frame, read_body, read_envelope
+from primitives import digest, u32, verify
+from session_client import promises_needed, terms_of
+
+FROM_CLIENTS = ("fetch-model", *PHASE_OF)
+
+
+class SessionServer:
+    def __init__(
+        self,
+        roster: Roster,
+        configuration: bytes,
+        model: bytes,
+        session: bytes,
+        smallest_cohort: int,
+        join_seconds: float,
+        grace: float,
+        transmit: Callable[[str, list[bytes]], None],
+        report: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.roster, self.encoded, self.model, self.session = roster, configuration, model, session
+        self.configuration = decode(CONFIGURATION, configuration, BODY_LIMIT)
+        self.smallest_cohort, self.grace = smallest_cohort, grace
+        self.transmit, self.report = transmit, report
+        self.state = "GATHERING"
+        self.own_deadline: float | None = join_seconds
+        self.conversations: dict[str, Conversation] = {}
+        self.barred: set[str] = set()
+        self.lost: dict[str, float] = {}
+        self.promises: dict[tuple[bytes, int], dict[str, bytes]] = {}
+        self.round = 0
+        self.cohort: list[str] = []
+        self.sum: AggregationServer | None = None
+        self.later: list[dict[str, Any]] = []
+        self.outcome: dict[str, Any] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        in_sum = self.sum.deadline if self.sum and self.state == "IN_ROUND" else None
+        times = [self.own_deadline, in_sum, *self.lost.values()]
+        return min((at for at in times if at is not None), default=None)
+
+    def send(self, name: str, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None = None) -> None:
+        talk = self.conversations.get(name) or Conversation(self.session, self.roster.server, name)
+        self.transmit(name, talk.write(kind, round_number, body, raw))
+
+    def receive(self, name: str, frames: list[bytes], now: float) -> None:
+        if self.state == "ENDED" or name not in self.roster.clients or name in self.barred:
+            return
+        self.lost.pop(name, None)
+        try:
+            envelope = read_envelope(frames)
+            if envelope["type"] == "hello":
+                self.on_hello(name, envelope, frames, now)
+            elif name in self.conversations:
+                self.conversations[name].check(envelope)
+                self.on_message(name, envelope, frames, now)
+        except Refused as reason:
+            self.bar(name, reason.code, now)
+        self.go_on(now)
+
+    def bar(self, name: str, code: str, now: float) -> None:
+        self.report({"event": "refused", "member": name, "code": code})
+        self.send(name, "abort", 0, abort_body(code, name))
+        self.barred.add(name)
+        self.leave(name, now)
+
+    def leave(self, name: str, now: float) -> None:
+        self.lost.pop(name, None)
+        if self.conversations.pop(name, None) is not None:
+            self.report({"event": "left", "member": name})
+        self.drop(name, "LEFT", now)
+
+    def drop(self, name: str, code: str, now: float) -> None:
+        """Out of the sum, if there is one going on, without a message about it."""
+        if self.state == "IN_ROUND" and self.sum is not None and name in self.cohort:
+            member = self.cohort.index(name)
+            if not self.sum.over and member not in self.sum.out:
+                self.sum.exclude(member, code, tell=False, now=now)
+
+    def on_hello(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
+        Conversation(bytes(32), self.roster.server, name).check(envelope)
+        body = read_body(envelope, frames)
+        require(body["roster"] == self.roster.hash, "ROSTER")
+        for promise in body["promises"]:
+            self.check_promise(name, promise)
+        if name in self.conversations:
+            self.leave(name, now)
+        for promise in body["promises"]:
+            self.keep_promise(name, promise)
+        self.conversations[name] = Conversation(self.session, self.roster.server, name)
+        self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
+        self.report({"event": "joined", "member": name})
+
+    def check_promise(self, name: str, promise: dict[str, Any]) -> None:
+        parts = (promise["session"], u32(promise["round"]), name.encode("ascii"))
+        verify(self.roster.signing_keys[name], promise["signature"], SIGN_VOID, *parts)
+
+    def keep_promise(self, name: str, promise: dict[str, Any]) -> None:
+        self.promises.setdefault((promise["session"], promise["round"]), {})[name] = promise["signature"]
+
+    def on_message(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
+        kind, number = envelope["type"], envelope["round"]
+        require(number <= self.round, "SESSION")
+        if number < self.round and kind in FROM_CLIENTS:
+            return
+        if kind in FROM_CLIENTS and self.state in ("BETWEEN_ROUNDS", "AWAIT_PROMISES"):
+            return
+        if kind == "void-round":
+            promise = read_body(envelope, frames)
+            self.check_promise(name, promise)
+            self.keep_promise(name, promise)
+        elif kind == "abort":
+            self.on_abort(name, envelope, frames, now)
+        elif kind == "fetch-model" and self.state == "IN_ROUND":
+            require(name in self.cohort, "UNEXPECTED")
+            chunk = read_body(envelope, frames)["chunk"]
+            require(chunk == self.due[name], "UNEXPECTED")
+            require(chunk * CHUNK_BYTES < len(self.model), "MODEL")
+            self.due[name] += 1
+            raw = self.model[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
+            self.send(name, "model-chunk", number, {"chunk": chunk}, raw)
+        else:
+            require(kind in PHASE_OF and self.state == "IN_ROUND" and name in self.cohort, "UNEXPECTED")
+            self.in_sum(name, envelope, frames, now)
+
+    def on_abort(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
+        of_this_sum = self.state == "IN_ROUND" and envelope["round"] == self.round
+        if envelope["round"] > 0 and not of_this_sum:
+            return
+        read_body(envelope, frames)
+        if envelope["round"] == 0:
+            self.leave(name, now)
+        else:
+            self.drop(name, "LEFT", now)
+
+    def in_sum(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
+        assert self.sum is not None
+        member = self.cohort.index(name)
+        try:
+            if self.sum.admits(member, envelope["type"]):
+                body = read_body(envelope, frames)
+                self.sum.receive(member, envelope["type"], body, raw_frame(frames), now)
+        except Refused as reason:
+            self.sum.exclude(member, reason.code, tell=True, now=now)
+
+    def there(self) -> list[str]:
+        return [name for name in self.roster.clients if name in self.conversations and name not in self.lost]
+
+    def go_on(self, now: float) -> None:
+        """What follows once nobody is waited for any more."""
+        if self.state == "IN_ROUND" and self.sum is not None and self.sum.over:
+            self.after_sum(now)
+        elif self.state == "GATHERING":
+            possible = [name for name in self.roster.clients if name not in self.barred]
+            if len(self.there()) >= min(self.configuration["clients"], len(possible)):
+                self.start_round(now)
+        elif self.state == "AWAIT_PROMISES" and self.closed():
+            self.start_round(now)
+
+    def start_round(self, now: float) -> None:
+        self.cohort = self.there()[: self.configuration["clients"]]
+        self.own_deadline = None
+        model = digest(MODEL, self.model)
+        self.round += 1
+        try:
+            require(len(self.cohort) >= self.smallest_cohort, "THRESHOLD")
+            terms = terms_of(
+                self.roster, self.session, self.round, self.encoded, model, self.cohort, self.smallest_cohort
+            )
+            most = terms.size if terms.graph == "complete" else terms.neighbours
+            require(2 <= terms.threshold <= most, "THRESHOLD")
+        except Refused:
+            self.end("THRESHOLD")
+            return
+        clients = self.roster.clients
+        body = {
+            "cohort": write_members([clients.index(name) for name in self.cohort], len(clients)),
+            "model": model,
+            "model_bytes": len(self.model),
+            "voided": self.proofs(),
+        }
+        for name in self.cohort:
+            self.send(name, "start-round", self.round, body)
+        self.due = dict.fromkeys(self.cohort, 0)
+        self.terms: Terms = terms
+        self.sum = AggregationServer(
+            terms, now, lambda name, kind, fields: self.send(name, kind, self.round, fields), self.on_sum_event
+        )
+        self.state = "IN_ROUND"
+
+    def proofs(self) -> list[dict[str, Any]]:
+        """The promises by round, those with the most first; within a round by name."""
+        rounds = sorted(self.promises.items(), key=lambda item: -len(item[1]))[:MOST_PROMISES]
+        return [
+            {
+                "session": session,
+                "round": number,
+                "promises": [{"member": name, "signature": found[name]} for name in sorted(found)],
+            }
+            for (session, number), found in rounds
+        ]
+
+    def on_sum_event(self, event: dict[str, Any]) -> None:
+        self.later.append(event)
+
+    def after_sum(self, now: float) -> None:
+        assert self.sum is not None
+        *before, last = self.later
+        self.later = []
+        for event in before:
+            self.report(event)
+        code = last.get("code")
+        self.outcome = {"code": code, "culprit": last.get("culprit", "")}
+        self.report(
+            {
+                "event": "round done",
+                "round": self.round,
+                "code": code,
+                "words": last.get("words"),
+                "survivors": last.get("survivors", []),
+                "culprit": self.outcome["culprit"],
+            }
+        )
+        self.state = "BETWEEN_ROUNDS"
+        faults = {event["member"]: event["code"] for event in before if event["event"] == "dropped"}
+        if self.outcome["culprit"]:
+            faults[self.outcome["culprit"]] = code
+        for name, fault in faults.items():
+            if fault not in BREAKS_NO_RULE and name not in self.barred:
+                self.bar(name, fault, now)
+
+    def end_round(self) -> None:
+        code = self.outcome["code"]
+        body = {"code": CODES[code] if code else None, "detail": code.lower() if code else ""}
+        for name in self.cohort:
+            if name in self.conversations:
+                self.send(name, "end-round", self.round, body)
+
+    def next_round(self, model: bytes, now: float) -> None:
+        require(self.state == "BETWEEN_ROUNDS", "INVALID")
+        self.end_round()
+        same, self.model = model == self.model, model
+        shared = self.sum is not None and hasattr(self.sum, "sharers")
+        self.must_be_closed = same and shared and self.outcome["code"] is not None
+        self.state, self.own_deadline = "AWAIT_PROMISES", now + self.configuration["phase_seconds"]
+        self.go_on(now)
+
+    def closed(self) -> bool:
+        if not self.must_be_closed or self.sum is None:
+            return True
+        sharers = self.terms.names(self.sum.sharers)
+        promised = set(self.promises.get((self.session, self.round), {})) & set(sharers)
+        return len(promised) >= promises_needed(len(sharers), self.terms.threshold, self.terms.corrupt)
+
+    def finish(self, now: float) -> None:
+        require(self.state == "BETWEEN_ROUNDS", "INVALID")
+        self.end_round()
+        for name in self.roster.clients:
+            if name in self.conversations:
+                self.send(name, "finish", 0, {})
+        self.close(None)
+
+    def end(self, code: str) -> None:
+        for name in self.roster.clients:
+            if name in self.conversations:
+                self.send(name, "abort", 0, abort_body(code, ""))
+        self.close(code)
+
+    def close(self, code: str | None) -> None:
+        self.state, self.own_deadline, self.lost = "ENDED", None, {}
+        self.report({"event": "ended", "code": code})
+
+    def link_lost(self, name: str, now: float) -> None:
+        if name in self.conversations:
+            self.lost[name] = now + self.grace
+
+    def expire(self, now: float) -> None:
+        for name, at in list(self.lost.items()):
+            if now >= at:
+                self.leave(name, now)
+        if self.state == "IN_ROUND" and self.sum is not None:
+            self.sum.expire(now)
+        if self.own_deadline is not None and now >= self.own_deadline:
+            if self.state == "GATHERING":
+                self.start_round(now)
+            elif not self.closed():
+                self.end("REPEATED_MODEL")
+        self.go_on(now)

@@ -1,0 +1,208 @@
+"""The independent verifier agrees on every vector, is independent, and finds errors in the vectors and in itself."""
+
+import ast
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+VECTORS = HERE.parent / "vectors"
+SOURCES = sorted(path for path in HERE.glob("*.py") if path.name != Path(__file__).name)
+
+ALONE = """
+import contextlib, io, json, runpy, sys
+
+class NothingOfOurs:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("tacit", "numpy", "msgspec", "msgpack"):
+            raise ImportError(f"the verifier must not need {name}")
+
+sys.meta_path.insert(0, NothingOfOurs())
+verifier, jobs = sys.argv[1], json.load(sys.stdin)
+own, path, outcomes = sys.argv[2:], list(sys.path), []
+for changed, vectors in jobs:
+    for name in own:
+        sys.modules.pop(name, None)
+    sys.path[:] = [changed, verifier, *path]
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        status = runpy.run_path(verifier + "/verify.py")["main"]([vectors])
+    outcomes.append((status, output.getvalue()))
+json.dump(outcomes, sys.stdout)
+"""
+"""Runs the verifier once for each job, where neither the environment nor the directory lends it a module of ours.
+
+A job is a directory with changed modules, which come before the verifier's own, and a directory of vectors."""
+
+
+def verify(*jobs: tuple[Path, Path]) -> list[tuple[int, str]]:
+    """Status and output of each run."""
+    command = [sys.executable, "-I", "-c", ALONE, str(HERE), *(path.stem for path in SOURCES)]
+    given = json.dumps([[str(changed), str(vectors)] for changed, vectors in jobs])
+    done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [(status, output) for status, output in json.loads(done.stdout)]
+
+
+def test_agrees_on_every_vector_without_anything_of_ours(tmp_path: Path) -> None:
+    files = len(list(VECTORS.glob("*.json"))) - 1  # less the schema
+    assert files >= 32
+    assert verify((tmp_path, VECTORS)) == [(0, f"{files} of {files} files agree\n")]
+
+
+@pytest.mark.parametrize(("name", "status"), [("words", 0), ("schema", 1)])
+def test_the_exit_status_says_whether_all_agree(name: str, status: int, tmp_path: Path) -> None:
+    """No vector at all is no agreement."""
+    shutil.copy(VECTORS / f"{name}.json", tmp_path)
+    assert subprocess.run([sys.executable, HERE / "verify.py", tmp_path], check=False).returncode == status
+
+
+def test_imports_nothing_but_the_standard_library_and_cryptography() -> None:
+    own = {path.stem for path in SOURCES}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else names
+            for name in names:
+                top = name.split(".")[0]
+                assert top in own or top in sys.stdlib_module_names or top == "cryptography", f"{path.name}: {name}"
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id
+            assert called not in ("__import__", "exec", "eval"), path.name
+            assert "importlib" not in names, path.name
+
+
+# Errors planted into copies of the vectors.
+
+Change = Callable[[Any], Any]
+
+
+def other(text: str) -> str:
+    """Another last hexadecimal digit."""
+    return text[:-1] + ("0" if text[-1] != "0" else "1")
+
+
+def instead(value: Any) -> Change:
+    return lambda _: value
+
+
+def accepted(operation: dict[str, Any]) -> dict[str, Any]:
+    return {"do": operation["do"], "with": operation["with"], "expect": True}
+
+
+def refused(operation: dict[str, Any]) -> dict[str, Any]:
+    return {"do": operation["do"], "with": operation["with"], "refused": "SIGNATURE"}
+
+
+def sending(kind: str) -> str:
+    """What the outcome of the operation contains that sends such a message."""
+    return kind.encode().hex()
+
+
+PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
+    "a byte of a keystream": ("keystreams", '"expect": "c0', ("expect",), other),
+    "a masked word": ("masks", "mask", ("expect",), other),
+    "a derived key": ("derivations", "derive", ("expect",), other),
+    "a context": ("transcripts", "context", ("expect", "context"), other),
+    "a share": ("shamir", "share", ("expect", -1, -1), other),
+    "an order on the ring": ("ring_order", "ring order", ("expect",), lambda order: order[::-1]),
+    "a signature": ("signatures", "sign", ("expect", "signature"), other),
+    "a bitmap": ("members", "write members", ("expect",), other),
+    "a hash of a configuration": ("configuration", "write configuration", ("expect", "hash"), other),
+    "a refusal taken back": ("agreement_bad_point", "agree", (), accepted),
+    "a refusal made up": ("signatures", "verify", (), refused),
+    "another code": ("sealing_bad_ciphertext", "refused", ("refused",), instead("POLICY")),
+    "an unknown operation": ("words", "unpack", ("do",), instead("guess")),
+    "an advert": ("round_active", sending("advertise-keys"), ("expect", "sends", 0, "frames", 1), other),
+    "a sealed share": ("round_active", sending("share-keys"), ("expect", "sends", 0, "frames", 1), other),
+    "a masked vector": ("round_ring", sending("masked-input"), ("expect", "sends", 0, "frames", 2), other),
+    "a sequence number": ("round_ring", sending("unmask-shares"), ("expect", "sends", 0, "frames", 0), other),
+    "a promise": ("session_void_round", sending("void-round"), ("expect", "sends", 0, "frames", 1), other),
+    "a sum": ("round_chunks", '"sum"', ("expect", "events", 0, "words"), other),
+    "a state": ("round_semi_honest", "start", ("expect", "state"), instead("AWAIT_PEER_SHARES")),
+    "a deadline": ("round_active_dropouts", "expire", ("expect", "deadline"), lambda time: time + 1),
+    "a time": ("round_active_dropouts", "expire", ("with", "now"), lambda time: time - 1),
+    "a message of somebody else": ("round_early_dropouts", "receive", ("with", "message"), instead(1)),
+    "messages in another order": ("round_active", sending("peer-keys"), ("expect", "sends"), lambda sends: sends[::-1]),
+    "a message to somebody else": ("session_active", "hello", ("expect", "sends", 0, "to"), instead("client-1")),
+    "an event left out": ("session_active", "joined", ("expect", "events"), instead([])),
+    "an event made up": ("session_active", "hello", ("expect", "events"), instead([{"event": "ended"}])),
+}
+"""File, what the first operation concerned says, the way to a value in it, and what becomes of that value."""
+
+
+def test_finds_every_error_planted_into_the_vectors(tmp_path: Path) -> None:
+    for number, (name, text, way, change) in enumerate(PLANTED.values()):
+        vector = json.loads((VECTORS / f"{name}.json").read_text(encoding="utf-8"))
+        says = [json.dumps(operation | {"with": None}) for operation in vector["operations"]]
+        place: Any = vector["operations"]
+        *path, last = (next(at for at, said in enumerate(says) if text in said), *way)
+        for key in path:
+            place = place[key]
+        before, place[last] = place[last], change(place[last])
+        assert place[last] != before
+        (tmp_path / f"{number:02}.json").write_text(json.dumps(vector), encoding="utf-8")
+    ((status, output),) = verify((HERE, tmp_path))
+    disagreed = [line.split(".json: operation ")[0] for line in output.splitlines() if ".json: operation " in line]
+    assert status == 1
+    assert [what for number, what in enumerate(PLANTED) if f"{number:02}" not in disagreed] == []
+
+
+# Errors planted into the verifier.
+
+MISREAD = [
+    ("constants", "tacit/1 self mask seed", "tacit/1 self-mask seed", "round_semi_honest"),
+    ("constants", 'tacit/1 pairwise mask"', 'tacit/1 pair mask"', "round_semi_honest"),
+    ("constants", "PRIME = 65521", "PRIME = 65519", "shamir"),
+    ("constants", "LIMB_BITS = 15", "LIMB_BITS = 14", "shamir"),
+    ("constants", '"THRESHOLD": 14', '"THRESHOLD": 21', "round_bad_silence"),
+    ("constants", "WORDS_ALIGNED = 16", "WORDS_ALIGNED = 32", "transcripts"),
+    ("primitives", "range(first, last)", "range(first + 1, last + 1)", "masks"),
+    ("primitives", 'counter.to_bytes(16, "big")', 'counter.to_bytes(16, "little")', "masks"),
+    ("primitives", 'seed, usage + b"', 'seed, framed(usage) + b"', "keystreams"),
+    ("primitives", 'number.to_bytes(8, "little")', 'number.to_bytes(8, "big")', "derivations"),
+    ("primitives", "sha256(framed(label, *parts))", "sha256(label + framed(*parts))", "derivations"),
+    ("primitives", "hmac_sha256(salt, secret)", "hmac_sha256(secret, salt)", "derivations"),
+    ("primitives", "and u < 2**255 - 19", "and u % 2**255 < 2**255 - 19", "agreement_bad_point"),
+    ("primitives", "encrypt(bytes(12)", 'encrypt(b"nonce of 12!"', "sealing"),
+    ("aggregation", "1 if member > peer", "1 if member < peer", "transcripts"),
+    ("aggregation", "u16(low) + u16(high)", "u16(high) + u16(low)", "transcripts"),
+    ("aggregation", "u32(self.neighbours),", "u32(self.size),", "transcripts"),
+    ("aggregation", "for way in (1, -1)", "for way in (1, 2)", "round_ring"),
+    ("aggregation_client", "digest + u16(owner) + u16(holder))", "digest + u16(holder) + u16(owner))", "round_active"),
+    ("aggregation_client", "seed_share if owner in", "seed_share if owner not in", "round_semi_honest"),
+    ("aggregation_client", "set(survivors) & set(self.mine.holders)", "set(survivors)", "unmask_request_bad_signers"),
+    ("aggregation_client", "terms.input_seconds + terms.phase", "terms.phase", "round_chunks"),
+    ("aggregation_server", "SELF_MASK, bits, length), -1", "SELF_MASK, bits, length), 1", "round_chosen"),
+    ("messages", "channel_key=HASH, mask_key=HASH", "mask_key=HASH, channel_key=HASH", "messages"),
+    ("messages", "Binary(LARGEST_COHORT // 8)", "Binary(LARGEST_COHORT)", "message_bad_length"),
+    ("encoding", "|= 1 << (member % 8)", "|= 128 >> (member % 8)", "members"),
+    ("encoding", "if smaller else fixed_below)", "* 0 if smaller else 0)", "message_bad_integer"),
+    ("parameters", "8 * size >= bits", "8 * size > bits", "masks"),
+    ("parameters", "self.levels).bit_length() + 1", "self.levels).bit_length()", "packing"),
+    ("parameters", "2**41 * n", "2**20 * n", "parameters"),
+    ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "session_active"),
+    ("session_client", "threshold + 1 + corrupt", "threshold + corrupt", "start_round_bad_proof"),
+    ("session_client", "signature, SIGN_VOID, *parts)", 'b"", SIGN_VOID, *parts)', "start_round_voided"),
+    ("session_server", "CODES[code] if code else None", "CODES[code] if code else 0", "session_active"),
+]
+"""Module, its text, a misreading of the specification in its place, and the vectors that show it."""
+
+
+def test_finds_every_misreading_of_the_specification(tmp_path: Path) -> None:
+    jobs = []
+    for number, (module, text, misread, vector) in enumerate(MISREAD):
+        changed, vectors = tmp_path / f"{number}" / "changed", tmp_path / f"{number}" / "vectors"
+        changed.mkdir(parents=True)
+        vectors.mkdir()
+        source = (HERE / f"{module}.py").read_text(encoding="utf-8")
+        assert source.count(text) == 1, text
+        (changed / f"{module}.py").write_text(source.replace(text, misread), encoding="utf-8")
+        shutil.copy(VECTORS / f"{vector}.json", vectors)
+        jobs.append((changed, vectors))
+    found = [status == 1 and ".json: operation " in output for status, output in verify(*jobs)]
+    assert [error for error, was_found in zip(MISREAD, found, strict=True) if not was_found] == []
