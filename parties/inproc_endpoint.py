@@ -5,6 +5,7 @@ has the name that it claims, in its routing id, and both ends tell each other of
 the process, and no address that a party is configured with leads here.
 """
 
+import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
 from itertools import count
@@ -121,12 +122,16 @@ class InprocClientEndpoint(_Inproc, ClientEndpoint):
         self._linked = True
         self._report(LinkUp(self._server))
         for frames in self._held:
-            self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False).result()
+            asyncio.ensure_future(self._socket.send_multipart(frames, zmq.DONTWAIT, copy=False)).result()
         self._held.clear()
+
+    def _receive_now(self) -> asyncio.Future[list[zmq.Frame]]:
+        # Without a wait the awaitable of pyzmq is a future that is done.
+        return asyncio.ensure_future(self._socket.recv_multipart(zmq.DONTWAIT, copy=False))
 
     def lose(self) -> None:
         """The server has closed its end: take in what it said, and wait for the next one."""
-        while (message := self._socket.recv_multipart(zmq.DONTWAIT, copy=False)).exception() is None:
+        while (message := self._receive_now()).exception() is None:
             self._deliver(self._server, [frame.buffer for frame in message.result()])
         self._linked = False
         self._report(LinkLost(self._server))

@@ -158,7 +158,7 @@ class Packing:
     def encode(
         self,
         values: npt.NDArray[np.floating[Any]],
-        weights: int | Integers,
+        weights: int | Integers | npt.NDArray[np.bool_],
         metrics: Mapping[str, int],
         generator: np.random.Generator,
     ) -> Encoded:
@@ -259,7 +259,7 @@ class Packing:
         elif self.form is WeightForm.COORDINATE or int(weights):
             yield from _blocks(0, self.values_length)
 
-    def _checked_weights(self, weights: int | Integers) -> Integers:
+    def _checked_weights(self, weights: int | Integers | npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         array = np.asarray(weights)
         shapes = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(self.tensor_sizes),)}
         shape = shapes.get(self.form, (self.values_length,))
