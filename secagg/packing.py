@@ -249,7 +249,7 @@ class Packing:
         numbers: npt.NDArray[np.object_] = limbs @ scales
         return numbers
 
-    def _contributed_blocks(self, weights: Integers) -> Iterator[slice]:
+    def _contributed_blocks(self, weights: npt.NDArray[Any]) -> Iterator[slice]:
         """Blocks of the values whose weight is not 0 as a whole."""
         if self.form is WeightForm.TENSOR:
             ends = np.cumsum(self.tensor_sizes).tolist()

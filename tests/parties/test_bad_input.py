@@ -19,7 +19,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import Received
+from tacit.parties.endpoint import Limits, Received
 from tacit.parties.event_log import read
 from tacit.parties.server_endpoint import ServerEndpoint
 from tacit.protocol.codec import Frame, decode, encode_structure
@@ -89,7 +89,7 @@ async def test_a_bad_first_message_is_named_with_its_sender(federation: Any, cor
 async def test_a_server_that_breaks_the_format_is_left_with_the_reason(federation: Any, corruption: str) -> None:
     corrupt, code, detail = CORRUPTIONS[corruption]
     async with await ServerEndpoint.bind(
-        "tcp://127.0.0.1:*", keys=federation.keys["server"], roster=federation.roster
+        "tcp://127.0.0.1:*", keys=federation.keys["server"], roster=federation.roster, limits=Limits()
     ) as bad:
         federation.address = bad.address
         client = federation.join("client-1")
