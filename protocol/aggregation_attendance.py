@@ -62,8 +62,9 @@ class Attendance(Machine[ServerState]):
         return self._drop(member, code, detail, tell=False)
 
     def on_expire(self, now: float) -> Step[ServerState]:
+        detail = f"it did not answer in time in {self.state.value}"
         steps = [
-            self._drop(self.agreement.cohort[member], Code.TIMEOUT, "it did not answer in time", tell=True)
+            self._drop(self.agreement.cohort[member], Code.TIMEOUT, detail, tell=True)
             for member in sorted(self.waiting)
         ]
 

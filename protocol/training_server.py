@@ -322,6 +322,9 @@ class TrainingServer(Machine[SessionState]):
         """The packet; None if it belongs to a conversation that is over."""
         packet = decode(frames)
         if packet.kind is Hello:
+            if sender in self._links:
+                # A hello ends the conversation before it, also one that is refused: its sender expects a first answer.
+                self._links[sender] = Link(self._name, sender, self.session, self.traffic)
             return Link(self._name, sender, NO_SESSION, self.traffic).packet(frames)
         if sender not in self._links:
             return None

@@ -209,7 +209,8 @@ class AgainstServer:
         liar = next(actor for actor in self._actors if actor.joined and not actor.spent)
         liar.case, liar.lied, liar.spent = case, None, True
         await self._listen(lambda: liar.lied is not None)
-        others = [actor for actor in self._actors if actor is not liar and actor.joined]
+        # Who cheated in an earlier case may still be told that it is barred.
+        others = [actor for actor in self._actors if actor.joined and not actor.spent]
         lied = liar.lied or 0
         for actor in others:
             actor.ends = []

@@ -26,7 +26,7 @@ from tacit.simulate.conformance_peer.script import Case, Lie, Saying, Stage, alt
 
 STAYS: Final = "sees a round through"
 OTHERS: Final = "the others finish"
-FLOOD: Final = 2_000
+FLOOD: Final = 1_000
 """Messages."""
 
 
@@ -38,7 +38,7 @@ STRANGER: Final = Case("stranger", "connects with a key that is not in the roste
 
 def refused(code: Code, others: str = OTHERS) -> str:
     """The verdict on a server that refuses a client."""
-    return f"refused with {code.name}, {others}"
+    return f"is out with {code.name}, {others}"
 
 
 def _forged(kind: type[Message]) -> Lie:

@@ -187,7 +187,7 @@ def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
     (held,) = run.summary["rounds"]
     (gone,) = held["dropped"]
     assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", "MASKED_INPUT", False)
-    assert (gone["code"], gone["detail"]) == ("TIMEOUT", "it did not answer in time")
+    assert (gone["code"], gone["detail"]) == ("TIMEOUT", "it did not answer in time in MASKED_INPUT")
     assert held["survivors"] == ["client-1", "client-2", "client-4"]
     assert exits[-1] == ("client-3", Exit(None, "SIGKILL"))
 

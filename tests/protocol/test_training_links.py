@@ -295,3 +295,16 @@ def test_the_secrets_of_a_round_are_forgotten_with_it(last: EndRound | Finish) -
     one.put(one.forge(SERVER, "client-0", last, round=int(isinstance(last, EndRound))))
     assert not {"_channel", "_mask_key", "_seed"} & set(vars(sums))
     assert client._sum is None
+
+
+def test_a_bad_hello_of_a_client_that_comes_back_is_answered_as_a_first_message() -> None:
+    one = federation()
+    one.start_client("client-0")
+    one.deliver()
+    hello = Hello(roster=bytes(32), promises=())
+    one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
+    one.start_client("client-0")
+    one.deliver()
+    ended = one.ended("client-0")
+    assert ended is not None
+    assert ended.code is Code.ROSTER

@@ -1,4 +1,4 @@
-"""Live parties for the kit: our own, with the real endpoints, machines and journals, in a thread with a loop of its own.
+"""Live parties for the kit: our own, with real endpoints, machines and journals, in a thread with a loop of its own.
 
 Only what they learn is made up: a client contributes random values, a server moves a flat model by their mean.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tacit.parties.shell
 from tacit.models.training import LocalStatistics
 from tacit.parties.client import ClientParty, ClientSettings
 from tacit.parties.diary import Diary
@@ -33,7 +34,7 @@ from tacit.simulate.conformance_peer.script import Verdict, draw_model, draw_upd
 from tacit.simulate.memory_federation import small_configuration
 
 SECONDS = 30.0  # Only how long a broken test hangs.
-PHASE_SECONDS = 2.0  # One case waits for it.
+PHASE_SECONDS = 1.5  # One case waits for it.
 
 
 class RandomLearner:
@@ -174,6 +175,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Callable[[int], Bench]:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Bench]:
     """bench(clients): a roster of that many."""
+    # A server that is stopped looks up this often.
+    monkeypatch.setattr(tacit.parties.shell, "ALIVE_SECONDS", 0.05)
     return lambda clients: Bench(tmp_path, clients)

@@ -18,6 +18,7 @@ from tacit.protocol.machine import Output, Step
 from tacit.protocol.messages import UnmaskRequest, UnmaskShares
 from tacit.protocol.rounds import Transmit, agree
 from tacit.protocol.training_client import TrainingClient, TrainingState
+from tacit.secagg.keystream import Mask
 
 MakeBench = Callable[[int], Any]
 
@@ -29,16 +30,30 @@ class UncheckedSum(AggregationClient):
         pass
 
 
+class HalfMaskedSum(AggregationClient):
+    """Forgets its mask towards one peer."""
+
+    def _derive_masks(self, *arguments: Any) -> list[Mask]:
+        return super()._derive_masks(*arguments)[:-1]
+
+
 class Credulous(TrainingClient):
+    Sum: type[AggregationClient] = UncheckedSum
+
     def on_contribute(self, *arguments: Any) -> Step[TrainingState]:
         step = super().on_contribute(*arguments)
 
         def commit() -> Sequence[Output] | None:
             outputs = step.commit()
-            self._sum.__class__ = UncheckedSum  # type: ignore[misc]
+            assert self._sum is not None
+            self._sum.__class__ = self.Sum
             return outputs
 
         return Step(step.state, step.outputs, commit)
+
+
+class HalfMasked(Credulous):
+    Sum = HalfMaskedSum
 
 
 class Talkative(TrainingClient):
@@ -103,18 +118,26 @@ def test_a_broken_client_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyP
     assert verdicts["honest"].holds
 
 
+def test_masks_that_do_not_fall_away_are_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tacit.parties.client, "TrainingClient", HalfMasked)
+    live = bench(4)
+    with live.live_client():
+        verdicts = live.play("server", "honest")
+    assert "what it contributes to the honest round after it is no update (summed" in verdicts["honest"].seen
+
+
 SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
     "believes signatures": (
         tacit.protocol.training_server,
         "agree",
         lenient,
-        {"forged-confirmation": "sees a round through, the others finish"},
+        {"forged-confirmation": "is out with SIGNATURE, the others end with SIGNATURE"},
     ),
     "takes any share": (
         tacit.protocol.aggregation_server,
         "check_share",
         lambda *arguments, **more: None,
-        {"bad-share": "refused with SECRET, the others end with SECRET"},
+        {"bad-share": "is out with SECRET, the others end with SECRET"},
     ),
     "takes any number": (
         tacit.protocol.training_server,

@@ -1,0 +1,168 @@
+"""`tacit conformance peer` against our own server and our own client, and what it says to wrong input."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from tacit.parties.keys import generate, save
+from tacit.protocol.codec import encode_structure
+from tacit.simulate.conformance_peer.play import CASES, Side
+from tacit.simulate.memory_federation import small_configuration
+
+Invoke = Callable[..., Result]
+
+
+def _live_parties() -> ModuleType:
+    """The conftest of the kit, whose fixtures pytest shows to its own folder alone."""
+    path = Path(__file__).parents[1] / "simulate" / "conformance_peer" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("conftest_of_conformance_peer", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+bench = _live_parties().bench
+MakeBench = Callable[[int], Any]
+
+
+def check_all_hold(result: Result, side: Side, path: Path) -> None:
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"{len(CASES[side])} cases: all hold"
+    verdicts = json.loads(path.read_bytes())
+    assert [verdict["case"] for verdict in verdicts] == [case.name for case in CASES[side]]
+    for verdict in verdicts:
+        assert verdict["seen"] == verdict["expected"]
+        assert verdict["holds"]
+
+
+def test_our_client_holds(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
+    live = bench(4)
+    kit = live.give_keys("server", "client-1", "client-2", "client-3")
+    with live.live_client():
+        result = tacit(
+            "conformance", "peer", live.address, "--as", "server", "--keys", kit, "--json", tmp_path / "verdicts.json"
+        )
+    check_all_hold(result, "server", tmp_path / "verdicts.json")
+    assert f"tacit: waiting for 'client-4' to join at {live.address}" in result.stderr
+
+
+def test_our_server_holds(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
+    live = bench(8)
+    kit = live.give_keys(*live.clients_of_roster)
+    with live.live_server():
+        result = tacit(
+            "conformance", "peer", live.address, "--as", "client", "--keys", kit, "--json", tmp_path / "verdicts.json"
+        )
+    check_all_hold(result, "client", tmp_path / "verdicts.json")
+    assert "to be started again" in result.stderr
+
+
+def test_what_does_not_hold_is_shown(tacit: Invoke, bench: MakeBench) -> None:
+    live = bench(4)
+    kit = live.give_keys(*live.clients_of_roster)
+    with live.live_server(step=2.0):
+        result = tacit("conformance", "peer", live.address, "--as", "client", "--keys", kit, "--case", "stranger")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "2 cases: 1 do not hold"
+    assert "FAILS" in result.stdout
+
+
+def test_a_silent_client_is_waited_for_with_a_deadline(tacit: Invoke, bench: MakeBench) -> None:
+    live = bench(4)
+    kit = live.give_keys("server", "client-1", "client-2", "client-3")
+    arguments = ("--as", "server", "--keys", kit, "--wait", "1", "--case", "honest")
+    result = tacit("conformance", "peer", live.address, *arguments)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "1 cases: 1 do not hold"
+
+
+def foreign_key(live: Any, kit: Path) -> None:
+    save(generate("client-5"), kit)
+
+
+def other_key(live: Any, kit: Path) -> None:
+    (kit / "client-1.key").unlink()
+    (kit / "client-1.pub").unlink()
+    save(generate("client-1"), kit)
+
+
+def configured(**changes: Any) -> Callable[[Any, Path], None]:
+    configuration = small_configuration(4, **({"graph": "complete"} | changes))
+    return lambda live, kit: (kit / "configuration.msgpack").write_bytes(encode_structure(configuration)) and None
+
+
+NONE: tuple[str, ...] = ()
+ALL_CLIENTS = ("client-1", "client-2", "client-3", "client-4")
+SERVED = ("server", "client-1", "client-2", "client-3")
+WRONG: dict[str, tuple[Side, tuple[str, ...], Callable[[Any, Path], Any], tuple[str, ...], str]] = {
+    "no roster": ("client", NONE, lambda live, kit: (kit / "roster.toml").unlink(), NONE, "roster.toml: no such file"),
+    "a key of nobody": ("client", ALL_CLIENTS, foreign_key, NONE, "roster.toml has no 'client-5' with these keys"),
+    "another key": ("client", ALL_CLIENTS, other_key, NONE, "roster.toml has no 'client-1' with these keys"),
+    "few clients": ("client", SERVED, lambda live, kit: None, NONE, "keys of 3 clients of the roster; to test a"),
+    "no server": ("server", ALL_CLIENTS[:3], lambda live, kit: None, NONE, "server.key is missing"),
+    "all clients": ("server", ("server", *ALL_CLIENTS), lambda live, kit: None, NONE, "a .key file here are none"),
+    "two live": ("server", SERVED[:3], lambda live, kit: None, NONE, "a .key file here are client-3, client-4"),
+    "open key": (
+        "server", SERVED, lambda live, kit: (kit / "server.key").chmod(0o644), NONE, "others than its owner may use it"
+    ),
+    "no such case": (
+        "server", SERVED, lambda live, kit: None, ("--case", "nap"), "there is no case 'nap' as server; the cases are h"
+    ),
+    "no configuration": (
+        "server", SERVED, lambda live, kit: (kit / "configuration.msgpack").write_bytes(b"x"), NONE,
+        "write the encoding that a server sends",
+    ),
+    "a configuration for fewer": ("server", SERVED, configured(clients=3), NONE, "and clients = 4 or more"),
+    "a configuration with a mode": ("server", SERVED, configured(mode="semi-honest"), NONE, "use mode = active"),
+    "a configuration with a threshold": ("server", SERVED, configured(threshold=4), NONE, "threshold = 0"),
+    "a configuration that overflows": ("server", SERVED, configured(ring_bits=8), NONE, "ring_bits = 8 is too small"),
+    "no address": ("server", SERVED, lambda live, kit: setattr(live, "address", "here"), NONE, "use tcp://HOST:PORT"),
+    "nobody there": ("client", ALL_CLIENTS, lambda live, kit: None, ("--wait", "1"), "nothing listens at tcp://"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input(tacit: Invoke, bench: MakeBench, case: str) -> None:
+    side, given, spoil, more, expected = WRONG[case]
+    live = bench(4)
+    kit = live.give_keys(*given)
+    spoil(live, kit)
+    result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
+    assert result.exit_code == 2, result.output
+    lines = [line for line in result.stderr.splitlines() if line.startswith("tacit: ")]
+    assert expected in " ".join(lines)
+
+
+def test_a_roster_of_three_is_too_small(tacit: Invoke, bench: MakeBench) -> None:
+    live = bench(3)
+    result = tacit("conformance", "peer", live.address, "--as", "client", "--keys", live.give_keys("client-1"))
+    assert result.exit_code == 2
+    assert "roster.toml: 3 clients; the scripts need 4 or more" in result.stderr
+
+
+def test_verdicts_that_cannot_be_written_are_wrong_input(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
+    live = bench(4)
+    kit = live.give_keys(*SERVED)
+    where = tmp_path / "nowhere" / "verdicts.json"
+    with live.live_client():
+        arguments = ("--as", "server", "--keys", kit, "--case", "honest", "--json", where)
+        result = tacit("conformance", "peer", live.address, *arguments)
+    assert result.exit_code == 2
+    assert "No such file or directory; choose another file" in result.stderr
+
+
+def test_it_starts_without_torch() -> None:
+    code = "import sys; import tacit.simulate.conformance_peer.play; print(*sys.modules, sep='\\n')"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "timm", "crypten"} & set(run.stdout.split())
