@@ -34,7 +34,7 @@ def run(block: str, directory: Path) -> None:
 
 
 def test_the_demo_learns(checkout: Path) -> None:
-    demo, _ = BLOCKS
+    demo, _, _ = BLOCKS
     run(demo, checkout)
     (directory,) = (checkout / "runs").iterdir()
     summary = json.loads((directory / "summary.json").read_text(encoding="utf-8"))
@@ -47,7 +47,8 @@ def test_the_demo_learns(checkout: Path) -> None:
 
 
 def test_the_other_commands_run(checkout: Path) -> None:
-    _, experiment = BLOCKS
+    _, experiment, conformance = BLOCKS
+    run(f". .venv/bin/activate\n{conformance}", checkout)
     run(experiment, checkout)
     summary = json.loads((checkout / "runs" / "first" / "summary.json").read_text(encoding="utf-8"))
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 3

@@ -160,7 +160,7 @@ async def test_full_queue_is_an_error(keys: Keys, roster: Roster, until: Callabl
 async def test_servers_messages_are_limited_too(keys: Keys, roster: Roster, until: Callable) -> None:
     limits = Limits(max_frames=3)
     async with (
-        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server,
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
         await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server, limits=limits) as bob,
     ):
         await until(server, LinkUp)
