@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tacit.protocol.aggregation_tables import CLIENT_TABLES, SERVER_TABLES
+from tacit.protocol.group_key_tables import MEMBER_TABLE, RELAY_TABLE
 from tacit.protocol.machine import Row, Table, Trigger
 from tacit.protocol.training_client import TRAINING_CLIENT_TABLE
 from tacit.protocol.training_server import TRAINING_SERVER_TABLE
@@ -22,6 +23,8 @@ MACHINES: Final[dict[str, Table[Any]]] = {
     "Aggregation client, semi-honest mode": CLIENT_TABLES["semi-honest"],
     "Aggregation server, active mode": SERVER_TABLES["active"],
     "Aggregation server, semi-honest mode": SERVER_TABLES["semi-honest"],
+    "Group key, member": MEMBER_TABLE,
+    "Group key, relay": RELAY_TABLE,
 }
 """Every machine of the protocol, by its title."""
 

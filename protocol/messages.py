@@ -285,12 +285,93 @@ class Abort(Message, frozen=True, kw_only=True):
     """The member at fault, or empty."""
 
 
+class KeyCommit(Message, frozen=True, kw_only=True):
+    """Group key, client to server: a fresh public key, and a commitment to what the client will contribute."""
+
+    TYPE: ClassVar[str] = "key-commit"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    channel_key: Hash
+    """X25519 key that encrypts contributions between clients."""
+    commitment: Hash
+    """Hash of the contribution."""
+    signature: Signature
+
+
+class PeerKeyCommits(Message, frozen=True, kw_only=True):
+    """Group key, server to client: what all members committed to; now they contribute."""
+
+    TYPE: ClassVar[str] = "peer-key-commits"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    commits: Records
+    """Per member: channel key (32), commitment (32), signature (64)."""
+
+
+class KeyContribution(Message, frozen=True, kw_only=True):
+    """Group key, client to server: the contribution, encrypted for each other member."""
+
+    TYPE: ClassVar[str] = "key-contribution"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    packets: Records
+    """Per other member: sealed contribution (48), signature (64)."""
+
+
+class PeerKeyContributions(Message, frozen=True, kw_only=True):
+    """Group key, server to client: what every other member contributed, for the receiver; now they confirm."""
+
+    TYPE: ClassVar[str] = "peer-key-contributions"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    packets: Records
+    """Per other member: sealed contribution (48), signature (64)."""
+
+
+class ConfirmKey(Message, frozen=True, kw_only=True):
+    """Group key, client to server: a tag that only a holder of the key can make for this client."""
+
+    TYPE: ClassVar[str] = "confirm-key"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    tag: Hash
+    signature: Signature
+
+
+class PeerKeyConfirmations(Message, frozen=True, kw_only=True):
+    """Group key, server to client: the confirmations of all members; who finds all of them right accepts the key."""
+
+    TYPE: ClassVar[str] = "peer-key-confirmations"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    confirmations: Records
+    """Per member: tag (32), signature (64)."""
+
+
+class KeyAccepted(Message, frozen=True, kw_only=True):
+    """Group key, client to server: I hold the key."""
+
+    TYPE: ClassVar[str] = "key-accepted"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+class KeyComplaint(Message, frozen=True, kw_only=True):
+    """Group key, client to server: this member signed a contribution or a confirmation that is wrong; see for yourself.
+
+    The client gives its own channel key away, which ends the attempt: the server can now open what it was sent.
+    """
+
+    TYPE: ClassVar[str] = "key-complaint"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    accused: Index
+    """Position among the members."""
+    channel_private: Hash
+
+    def __repr__(self) -> str:
+        return f"KeyComplaint(accused={self.accused}, <secret>)"
+
+
 MESSAGES: Final[dict[str, type[Message]]] = {
     kind.TYPE: kind
     for kind in (
         Hello, Welcome, VoidRound, StartRound, FetchModel, ModelChunk, AdvertiseKeys, PeerKeys, ShareKeys, PeerShares,
         MaskedInput, FetchVector, VectorChunk, Survivors, ConfirmSurvivors, UnmaskRequest, UnmaskShares, EndRound,
-        Finish, Abort,
+        Finish, Abort, KeyCommit, PeerKeyCommits, KeyContribution, PeerKeyContributions, ConfirmKey,
+        PeerKeyConfirmations, KeyAccepted, KeyComplaint,
     )
 }  # fmt: skip
 """Every type by its name on the wire."""

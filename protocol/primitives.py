@@ -46,6 +46,15 @@ class Label(bytes, Enum):
     SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
     SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
     SIGN_VOID = b"tacit/1 sign void round"
+    KEY_AGREEMENT = b"tacit/1 group key agreement"
+    KEY_TRANSCRIPT = b"tacit/1 group key transcript"
+    CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
+    CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
+    GROUP_KEY = b"tacit/1 group key"
+    KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
+    SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
+    SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
+    SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
 
 
 def framed(label: Label, *parts: bytes) -> bytes:

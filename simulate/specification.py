@@ -22,6 +22,7 @@ from tacit.protocol.aggregation_tables import ClientState, ServerState
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.diagrams import MACHINES
 from tacit.protocol.errors import Code
+from tacit.protocol.group_key_tables import MemberState
 from tacit.protocol.machine import Row, Table, Trigger
 from tacit.protocol.primitives import Label
 from tacit.protocol.sharing import PACKET_BYTES
@@ -105,6 +106,7 @@ def states_page() -> str:
         (TrainingState, "What a training client does in its states"),
         (SessionState, "What a training server does in its states"),
         (ClientState, "What an aggregation client does in its states"),
+        (MemberState, "What a member of a group key does in its states"),
     ):
         parts += ["", f"## {title}", "", *_table(("state", "meaning"), ((s.name, s.value) for s in states))]
     parts += ["", "The states of an aggregation server are the phases:", ""]

@@ -56,8 +56,8 @@ REACHABLE = [
 ]
 
 
-def test_there_are_twenty_messages() -> None:
-    assert len(MESSAGES) == 20
+def test_there_are_twenty_eight_messages() -> None:
+    assert len(MESSAGES) == 28
 
 
 @pytest.mark.parametrize("mode", MODES)

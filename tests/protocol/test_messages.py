@@ -64,7 +64,8 @@ def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
 
 
 TYPES = {
-    "SESSION": "hello welcome void-round end-round finish abort",
+    "SESSION": "hello welcome void-round end-round finish abort key-commit peer-key-commits key-contribution"
+    " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint",
     "TRAIN": "start-round fetch-model model-chunk",
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",

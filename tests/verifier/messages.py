@@ -53,6 +53,14 @@ BODIES = {
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
     "finish": Map(),
     "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
+    "key-commit": Map(channel_key=HASH, commitment=HASH, signature=SIGNATURE),
+    "peer-key-commits": Map(commits=LARGE),
+    "key-contribution": Map(packets=LARGE),
+    "peer-key-contributions": Map(packets=LARGE),
+    "confirm-key": Map(tag=HASH, signature=SIGNATURE),
+    "peer-key-confirmations": Map(confirmations=LARGE),
+    "key-accepted": Map(),
+    "key-complaint": Map(accused=NUMBER, channel_private=HASH),
 }
 WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk")
 

@@ -76,6 +76,18 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "end-round": {"code": None, "detail": ""},
     "finish": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
+    "key-commit": {
+        "channel_key": octets(drawn("channel")),
+        "commitment": octets(drawn("commitment")),
+        "signature": octets(drawn("signature", 64)),
+    },
+    "peer-key-commits": {"commits": octets(drawn("commits", 256))},
+    "key-contribution": {"packets": octets(drawn("packets", 112))},
+    "peer-key-contributions": {"packets": octets(drawn("packets", 224))},
+    "confirm-key": {"tag": octets(drawn("tag")), "signature": octets(drawn("signature", 64))},
+    "peer-key-confirmations": {"confirmations": octets(drawn("confirmations", 192))},
+    "key-accepted": {},
+    "key-complaint": {"accused": 2, "channel_private": octets(drawn("channel"))},
 }
 """A body of every type."""
 
