@@ -18,6 +18,9 @@ MEASURES = {"len", "type", "isinstance", "np.shape", "range"}
 
 ALLOWED = {
     ("protocol/roster.py", "key in holder_of_key"): "the public keys of a roster",
+    ("protocol/group_key_relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
+        "the public keys that members advertised"
+    ),
     ("protocol/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from tacit.protocol.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.messages import MESSAGES, Abort, FetchVector, VectorChunk, VoidRound
+from tacit.protocol.messages import MESSAGES, Abort, FetchVector, KeyComplaint, VectorChunk, VoidRound
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.memory_federation import MemoryFederation, small_configuration
+from tacit.simulate.memory_group_key import memory_group_key
 
 FRAMES_PER_EXAMPLE = 100
 MOST_BYTES = 64 << 20
@@ -22,9 +23,10 @@ or a trace of every message that was kept, would exceed this."""
 
 
 def samples() -> list[list[Any]]:
-    """Valid messages of every type: those of a whole round, and those that need a fault or a long vector to occur."""
+    """Valid messages of every type: of a whole round, of a group key, and those that need a fault or a long vector."""
     federation = MemoryFederation(small_configuration(3), 3).run()
     rare = (
+        KeyComplaint(accused=1, channel_private=bytes(32)),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=""),
         VoidRound(session=bytes(32), round=1, signature=bytes(64)),
         FetchVector(chunk=1),
@@ -32,7 +34,8 @@ def samples() -> list[list[Any]]:
     )
     envelope = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}
     messages = [list(parcel.frames) for parcel in federation.log]
-    messages += [encode(message, Envelope(type=message.TYPE, **envelope)) for message in rare]
+    spoken = [*rare, *(delivery.message for delivery in memory_group_key(3).run().log)]
+    messages += [encode(message, Envelope(type=message.TYPE, **envelope)) for message in spoken]
     assert {decode(frames).envelope.type for frames in messages} == set(MESSAGES)
     return messages
 
