@@ -4,7 +4,7 @@ It waits in four phases for every member: commitments, contributions, confirmati
 accepted. Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt
 and is named; the others are offered as the membership of the next one. The relay verifies every signature before it
 passes a record on, so that members have reason to blame it for those that do not verify; for n members that is n
-verifications a message, 1 ms for ten members and 10 ms for a hundred.
+verifications a message.
 
 It sees no contribution and no key. Whether a member that complains of another is right, it learns from the complaint:
 with the channel key of the complaining member it opens what that one was sent, computes the key of the failed attempt,
