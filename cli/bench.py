@@ -33,6 +33,19 @@ class Transport(StrEnum):
     ZMQ = "zmq"
 
 
+class Input(StrEnum):
+    """Who knows the input of a block."""
+
+    KNOWN = "known"
+    SHARED = "shared"
+
+
+class Against(StrEnum):
+    """What is measured beside."""
+
+    CRYPTEN = "crypten"
+
+
 @app.command()
 def secagg(
     clients: Annotated[int, typer.Option(min=2, max=10_000, help="Clients of the sum.")] = 100,
@@ -79,6 +92,185 @@ def secagg(
     if json_file is not None:
         json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
     raise typer.Exit(0 if figures["sum_is_exact"] else 1)
+
+
+@app.command()
+def protection(
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Of so many times the median counts.")] = 7,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """What the protections of an update cost a client, alone and as a share of its local training."""
+    import msgspec
+    from rich.console import Console
+
+    from tacit.simulate.bench.protection import measure
+
+    console = Console(highlight=False)
+    with console.status("starting") as status:
+        figures = measure(status.update, repeats=repeats)
+    _show_protection(console, figures)
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+@app.command()
+def crypten(
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Of so many times the median counts.")] = 15,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """CrypTen over its own transport and over ours, with and without encryption, between two processes.
+
+    Exit status: 0 done; 1 a party ended early.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from tacit.simulate.bench.crypten import measure
+    from tacit.simulate.bench.ends import BenchmarkError
+
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    try:
+        with console.status("starting") as status:
+            figures = measure(status.update, repeats=repeats)
+    except BenchmarkError as error:
+        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    _show_crypten(console, figures)
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+@app.command()
+def inference(
+    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Results of `tacit distill`.")] = None,
+    images: Annotated[int | None, typer.Option(min=1, help="With DIR: only so many of the test images.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(min=1, max=4096, help="Images at a time.", show_default="60 with DIR, 1 without")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="With DIR: compare every gauge on shares, which tells a bit each.")
+    ] = False,
+    model: Annotated[str, typer.Option(help="Without DIR: a vision transformer of timm's.")] = "vit_small_patch16_224",
+    blocks: Annotated[int, typer.Option(min=1, max=64, help="Without DIR: so many blocks, one after the other.")] = 1,
+    known: Annotated[
+        Input,
+        typer.Option("--input", help="Without DIR: the data owner knows the input of every block, or nobody does."),
+    ] = Input.KNOWN,
+    against: Annotated[Against | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Without DIR: the median of so many counts.")] = 5,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+) -> None:
+    """Inference on shares, between a model owner, a data owner and a dealer on loopback TCP.
+
+    With DIR: a distilled student on its test images, on CrypTen with our transport and dealer. Without: transformer
+    blocks of a model with random weights, by the protocol of our own. Exit status: 0 done; 1 a party failed; 2 wrong
+    input.
+    """
+    import msgspec
+    from rich.console import Console
+
+    from tacit.simulate.bench.ends import BenchmarkError
+
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    try:
+        with console.status("starting the parties") as status:
+            if directory is None:
+                from tacit.simulate.bench import blocks as measured_blocks
+
+                setting = measured_blocks.Setting(
+                    model=model, blocks=blocks, batch=batch or 1, known=known is Input.KNOWN, repeats=repeats
+                )
+                figures = measured_blocks.measure(setting, status.update, against_crypten=against is Against.CRYPTEN)
+            else:
+                from tacit.simulate.bench.inference import measure
+
+                figures = measure(directory, images=images, batch=batch or 60, check=check, progress=status.update)
+    except (BenchmarkError, ValueError, OSError) as error:
+        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
+        raise typer.Exit(1 if isinstance(error, BenchmarkError) else 2) from None
+    if directory is None:
+        _show_blocks(console, figures)
+    else:
+        _show_student(console, figures, batch or 60)
+    if json_file is not None:
+        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+def _show_student(console: Any, figures: dict[str, Any], batch: int) -> None:
+    console.print(
+        f"{figures['images']} images: the same label on shares and in the clear for {figures['agreement']:.2%}; "
+        f"logits differ by at most {figures['largest_difference']:.4f}; test accuracy {figures['accuracy']:.3f} on "
+        f"shares, {figures['accuracy_in_the_clear']:.3f} in the clear",
+        soft_wrap=True,
+    )
+    console.print(
+        f"{figures['seconds_per_image'] * 1000:.0f} ms, {figures['megabytes_per_image']:.2f} MB for an image, "
+        f"{figures['rounds_per_batch']:.0f} rounds for a batch of {batch}",
+        soft_wrap=True,
+    )
+
+
+def _show_blocks(console: Any, figures: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    title = f"{figures['model']}, blocks: {figures['blocks']}, batch: {figures['batch']}, input: {figures['input']}"
+    table = Table("", "seconds", "MB sent by each owner", "rounds", "error", title=title)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}
+    for key, name in names.items():
+        if key in figures:
+            row = figures[key]
+            megabytes = " / ".join(f"{sent / 1e6:.2f}" for sent in row["online_bytes_sent"].values())
+            error = f"{row['relative_error']:.1e}"
+            table.add_row(name, f"{row['online_seconds']:.3f}", megabytes, f"{row['rounds']}", error)
+    for operation, row in figures["ours"]["per_operation"].items():
+        megabytes = " / ".join(f"{sent / 1e6:.2f}" for sent in row["bytes_sent"].values())
+        table.add_row(f"  {operation}", f"{row['seconds']:.3f}", megabytes, f"{row['rounds']}", "")
+    console.print(table)
+    ours = figures["ours"]
+    console.print(
+        f"ahead of each pass: {ours['offline_bytes'] / 1e6:.1f} MB from the dealer, {ours['offline_seconds']:.2f} s; "
+        f"once for the weights: {ours['weights_bytes'] / 1e6:.1f} MB"
+    )
+
+
+def _show_crypten(console: Any, figures: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    headings = ("milliseconds", "gloo", "plain", "CURVE", "plain/gloo", "CURVE/gloo", "rounds", "MB sent")
+    table = Table(*headings, title=f"CrypTen over three transports, median of {figures['repeats']}", padding=(0, 0))
+    table.columns[0].no_wrap = True
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, row in figures["rows"].items():
+        times = [f"{row[f'{transport}_ms']:.2f}" for transport in ("gloo", "plain", "curve")]
+        ratios = [f"{row[f'{transport}_to_gloo']:.2f}" for transport in ("plain", "curve")]
+        table.add_row(name, *times, *ratios, f"{row['rounds']}", f"{row['megabytes_sent']:.2f}")
+    console.print(table)
+
+
+def _show_protection(console: Any, figures: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    large, default = figures["large"], figures["default"]
+    table = Table("", "milliseconds", title=f"{large['parameters']:,} parameters")
+    table.columns[1].justify = "right"
+    table.add_row("binary masks", f"{large['binary_masks_ms']:.1f}")
+    table.add_row("coordinated masks", f"{large['coordinated_masks_ms']:.1f}")
+    for matrix in ("orthogonal", "gaussian"):
+        kind = large[matrix]
+        table.add_row(f"{matrix} key, condition {kind['condition']:.3g}", f"{kind['draw_ms']:.1f}")
+        table.add_row("  encrypt", f"{kind['encrypt_ms']:.1f}")
+        table.add_row("  decrypt", f"{kind['decrypt_ms']:.1f}")
+    console.print(table)
+    schemes = Table("scheme", "milliseconds", "of a local round", title=f"{default['parameters']:,} parameters")
+    for column in schemes.columns[1:]:
+        column.justify = "right"
+    schemes.add_row(f"local round, {default['samples']} images", f"{default['local_round_ms']:.0f}", "")
+    for scheme, cost in default["cost_ms"].items():
+        schemes.add_row(scheme, f"{cost:.2f}", f"{default['cost_percent'][scheme]:.2f}%")
+    console.print(schemes)
 
 
 def _show(console: Any, figures: dict[str, Any]) -> None:

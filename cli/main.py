@@ -12,6 +12,8 @@ import typer
 from tacit.cli.bench import app as bench
 from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
+from tacit.cli.distill import distill
+from tacit.cli.experiment import experiment
 from tacit.cli.report import report
 
 BEGAN = time.monotonic()
@@ -109,6 +111,8 @@ def config() -> None:
     typer.echo(experiment_toml(Experiment()), nl=False)
 
 
+app.command()(distill)
+app.command()(experiment)
 app.command()(report)
 app.add_typer(data, name="data")
 app.add_typer(bench, name="bench")

@@ -40,14 +40,21 @@ class Screen:
         elif event == "listening":
             self._print(f"{party} listens at {fields['address']}; run directory {self._plan.run.path}")
         elif event == "configuration":
+            mode, clients = self._plan.experiment.aggregation.mode, self._plan.experiment.federation.clients
+            secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
             self._print(
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
-                f"{fields['ring_bits']}-bit ring, threshold {fields['threshold']} of "
-                f"{self._plan.experiment.federation.clients}, {self._plan.experiment.aggregation.mode} mode"
+                f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
             )
         elif event == "round-done":
             self._print(_round_line(fields, total, self._bytes))
             self._bytes = 0
+        elif event == "evaluated":
+            self._print(f"  {party}, after round {fields['round']}:{_judged(fields)}")
+        elif event == "agreed":
+            self._print(f"  group key {fields['epoch']} of {len(fields['members'])} clients")
+        elif event == "key-failed":
+            self._print(f"  no group key {fields['epoch']}: {fields['detail']}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":
@@ -78,6 +85,12 @@ class Screen:
                 f"round {entry['round']}: ring sum exact over {entry['clients']} clients; float sum off by at most "
                 f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
             )
+        if privacy := summary.get("privacy"):
+            update, sums = (_epsilon(privacy[key]) for key in ("epsilon_update", "epsilon_sum"))
+            self._print(
+                f"differential privacy of a client, delta {privacy['delta']:g}: epsilon {update} for one that sees its "
+                f"updates, {sums} for one that sees sums alone"
+            )
         accuracy = summary["final_accuracy"]
         self._print(
             f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "
@@ -93,14 +106,22 @@ class Screen:
 def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
-        line += (
-            f"  accuracy {fields['accuracy']:.3f}  loss {fields['loss']:.3f}  "
-            f"{len(fields['survivors'])} of {len(fields['cohort'])} clients"
-        )
+        line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
     else:
         line += f": {fields['detail']}"
     clipped = f"  {fields['clipped']:,} coordinates clipped" if fields["clipped"] else ""
     return f"{line}  {fields['seconds']:.1f} s  {_megabytes(moved)}{clipped}"
+
+
+def _judged(fields: dict[str, Any]) -> str:
+    """What is known of the model; a client that evaluates an encrypted one says so later."""
+    if fields["accuracy"] is None:
+        return ""
+    return f"  accuracy {fields['accuracy']:.3f}  loss {fields['loss']:.3f}"
+
+
+def _epsilon(value: float | None) -> str:
+    return "infinite" if value is None else f"{value:.3g}"
 
 
 def _megabytes(count: float) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -15,11 +15,13 @@ from tacit.parties.event_log import EventLogError
 from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
 from tacit.simulate.faults import FaultError, Faults, read_faults
 from tacit.simulate.processes import ProcessError
-from tacit.simulate.run import Plan, default_directory, new_plan, party_names, resumed_plan, simulate
+from tacit.simulate.run import default_directory, kept, new_plan, party_names, resumed_plan, simulate
 from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
 from tacit.simulate.summary import write
 from tacit.simulate.supervision import InputError, ServerLostError, SimulationError
 from tacit.simulate.verification import VerificationError
+
+Result = TypeVar("Result")
 
 FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -71,46 +73,45 @@ def run_simulation(
             chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, where="command line")
             plan = new_plan(chosen, out or default_directory(chosen.name), faults=faults(chosen), **options)
     except (ExperimentError, RunDirectoryError, UsageError, FaultError) as error:
-        return _complain(errors, error, WRONG_INPUT)
+        return complain(errors, error, WRONG_INPUT)
     except OSError as error:
-        return _complain(errors, error, FAILED)
+        return complain(errors, error, FAILED)
     try:
         screen = Screen(console, plan)
-        summary = asyncio.run(_interruptible(plan, screen))
+        with screen:
+            summary = asyncio.run(interruptible(simulate(plan, screen.show)))
         if json_file is not None:
             write(summary, json_file)
     except KeyboardInterrupt:
-        if plan.run.model.exists():
-            remedy = f"finished rounds are kept: tacit simulate --resume {plan.run.path}"
-            return _complain(errors, f"interrupted; {remedy}", INTERRUPTED)
+        if remedy := kept(plan):
+            return complain(errors, f"interrupted; {remedy}", INTERRUPTED)
         plan.run.discard()
-        return _complain(errors, "interrupted before the first round; nothing is kept", INTERRUPTED)
+        return complain(errors, "interrupted before the first round; nothing is kept", INTERRUPTED)
     except InputError as error:
         if resume is None:
             plan.run.discard()
-        return _complain(errors, error, WRONG_INPUT)
+        return complain(errors, error, WRONG_INPUT)
     except ServerLostError as error:
-        remedy = f"finished rounds are kept: tacit simulate --resume {plan.run.path}"
-        return _complain(errors, f"{error}; {remedy}", SERVER_LOST)
+        return complain(errors, f"{error}; {kept(plan) or 'no model is kept'}", SERVER_LOST)
     except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
-        return _complain(errors, error, FAILED)
+        return complain(errors, error, FAILED)
     screen.finish(summary)
     held = [entry["status"] for entry in summary["rounds"]]
     return 0 if held.count("completed") == plan.experiment.federation.rounds else ABORTED
 
 
-def _complain(errors: Console, complaint: object, status: int) -> int:
+def complain(errors: Console, complaint: object, status: int) -> int:
+    """Print a complaint; returns the exit status that it comes with."""
     errors.print(f"tacit: {complaint}", style="red", markup=False, soft_wrap=True)
     return status
 
 
-async def _interruptible(plan: Plan, screen: Screen) -> dict[str, Any]:
-    """SIGTERM ends the run as Ctrl-C does."""
+async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
+    """Await the work; SIGTERM ends it as Ctrl-C does."""
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
-        with screen:
-            return await simulate(plan, screen.show)
+        return await work
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None

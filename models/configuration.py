@@ -6,10 +6,13 @@ decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join sever
 hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
+
+OWN_MODELS: Final = ("vit", "lenet", "convnet")
+"""The values of model.name that are not timm's."""
 
 
 class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -18,8 +21,9 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     name: Annotated[
         str,
         Meta(
-            description='Architecture: "vit" (a vision transformer of the sizes below) or a timm model name such as '
-            '"vit_small_patch16_224", which brings its own sizes.',
+            description='Architecture: "vit" (a vision transformer of the sizes below), "lenet" or "convnet" (small '
+            'convolutional networks), or a timm model name such as "resnet18" or "vit_small_patch16_224", which brings '
+            "its own sizes.",
             min_length=1,
             max_length=128,
         ),
@@ -46,13 +50,13 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     def __post_init__(self) -> None:
         if self.pretrained and self.checkpoint:
             raise ValueError("model.pretrained and model.checkpoint exclude each other; remove one of the two")
-        if self.name != "vit":
-            return
-        if self.pretrained:
+        if self.pretrained and self.name in OWN_MODELS:
             raise ValueError(
-                'model.pretrained needs a timm model name: "vit" has no published weights; '
+                f'model.pretrained needs a timm model name: "{self.name}" has no published weights; '
                 'set model.name, for example to "vit_small_patch16_224", or use model.checkpoint'
             )
+        if self.name != "vit":
+            return
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"model.image_size {self.image_size} must be a multiple of model.patch_size {self.patch_size}"
@@ -140,14 +144,33 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
 
 
+Scheme = Literal[
+    "none",
+    "fixed-position",
+    "binary-weights",
+    "locked-binary-weights",
+    "model-encryption",
+    "model-encryption+fixed-position",
+    "model-encryption+binary-weights",
+    "model-encryption+locked-binary-weights",
+    "fedrsm",
+    "fedsplit",
+    "dp-gaussian",
+]
+
+
 class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[protection]: what a client does to its update before it is summed. Raises ValueError if fields contradict."""
 
     scheme: Annotated[
-        Literal["none", "fixed-position", "binary-weights", "locked-binary-weights"],
+        Scheme,
         Meta(
             description='"none"; "fixed-position": the position embedding is never updated; "binary-weights": every '
-            'client zeroes random coordinates, others in every round; "locked-binary-weights": the same in every round.'
+            'client zeroes random coordinates, others in every round; "locked-binary-weights": the same ones always; '
+            '"model-encryption": the server holds and updates a model whose embeddings are encrypted under a key of '
+            'the clients, alone or with one of the others, as in "model-encryption+binary-weights"; "fedrsm": every '
+            'client keeps back the layers that training changed most; "fedsplit": the first half of the model never '
+            'leaves a client, which has its own; "dp-gaussian": Gaussian noise is added to every update.'
         ),
     ] = "none"
     zero_probability: Annotated[
@@ -163,23 +186,184 @@ class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
     min_contributors: Annotated[
         int,
         Meta(
-            description="A coordinate moves only if at least so many clients contributed to it (binary weights only). "
-            "The server sees to it, so it protects those who receive the model, not the clients from the server.",
+            description="A coordinate moves only if at least so many clients contributed to it (binary weights and "
+            "fedrsm only).",
             ge=1,
             le=1000,
         ),
     ] = 1
+    enforce: Annotated[
+        Literal["server", "clients"],
+        Meta(
+            description='Who sees to min_contributors: "server", which protects those who receive the model; '
+            '"clients": told the counts, which are summed securely first, they send no coordinate below it '
+            "(binary weights only)."
+        ),
+    ] = "server"
+    masks: Annotated[
+        Literal["independent", "coordinated"],
+        Meta(
+            description='"independent": every client draws its binary weights alone; "coordinated": all draw them '
+            "under a common key, so that no coordinate has fewer contributors than min_contributors and the tolerated "
+            "dropouts (aggregation.dropout) together, but for those that have none (binary weights only)."
+        ),
+    ] = "independent"
+    matrix: Annotated[
+        Literal["orthogonal", "gaussian"],
+        Meta(
+            description='What encrypts the patch embedding: "orthogonal" keeps lengths and angles, "gaussian" does not '
+            "and loses precision (model encryption only)."
+        ),
+    ] = "orthogonal"
+    initial_model: Annotated[
+        Literal["clients", "server"],
+        Meta(
+            description='Who makes the first model: "clients", from their key; "server", which then knows the plain '
+            "model beside the encrypted one and can compute the key (model encryption only)."
+        ),
+    ] = "clients"
+    accept_known_plaintext: Annotated[
+        bool,
+        Meta(
+            description='Allow initial_model = "server" without secure aggregation, although the encryption then hides '
+            "nothing from the server."
+        ),
+    ] = False
+    rekey_every: Annotated[
+        int,
+        Meta(
+            description="Rounds after which the clients agree on a new key; 0: only when the membership changes "
+            "(model encryption and coordinated masks only).",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 0
+    granularity: Annotated[
+        Literal["layer", "block"],
+        Meta(
+            description='What is kept back as a whole: "layer", a convolution or linear map with the normalisation '
+            'that follows; "block", a residual block of a ResNet or a block of a vision transformer (fedrsm only).'
+        ),
+    ] = "layer"
+    mask: Annotated[
+        Literal["highest", "lowest"],
+        Meta(description="Whether layers that training changed most or least are kept back (fedrsm only)."),
+    ] = "highest"
+    masked_layers: Annotated[
+        int,
+        Meta(description="How many layers a client keeps back in a round; 0 sends all (fedrsm only).", ge=0, le=10_000),
+    ] = 1
+    split: Annotated[
+        str,
+        Meta(
+            description='Name of the first module that is shared; "" takes the middle of the model (fedsplit only).',
+            max_length=128,
+        ),
+    ] = ""
+    dp_clip: Annotated[
+        float,
+        Meta(
+            description="Largest Euclidean norm of an update, to which longer ones are shortened; 0: any, which "
+            "guarantees nothing (dp-gaussian only).",
+            ge=0.0,
+            le=1e6,
+        ),
+    ] = 1.0
+    dp_noise: Annotated[
+        float,
+        Meta(
+            description="Standard deviation of the noise of a coordinate, as a multiple of dp_clip; with dp_clip = 0 "
+            "the standard deviation itself (dp-gaussian only).",
+            gt=0.0,
+            le=1e6,
+        ),
+    ] = 1.0
+    dp_delta: Annotated[
+        float,
+        Meta(description="The delta for which the summary states epsilon (dp-gaussian only).", gt=0.0, lt=1.0),
+    ] = 1e-5
 
     def __post_init__(self) -> None:
-        if self.binary:
-            return
-        for name, default in (("layers", {}), ("min_contributors", 1)):
-            if getattr(self, name) != default:
-                raise ValueError(
-                    f'protection.{name} is used by binary weights only; protection.scheme is "{self.scheme}"'
-                )
+        for purpose, used, names in (
+            ("binary weights", self.binary, ("zero_probability", "layers", "enforce", "masks")),
+            ("binary weights and fedrsm", self.binary or self.masks_layers, ("min_contributors",)),
+            ("fedrsm", self.masks_layers, ("granularity", "mask", "masked_layers")),
+            ("fedsplit", self.splits, ("split",)),
+            ("dp-gaussian", self.noisy, ("dp_clip", "dp_noise", "dp_delta")),
+            ("model encryption", self.encrypted, ("matrix", "initial_model", "accept_known_plaintext")),
+            ("a group key", self.group_key, ("rekey_every",)),
+        ):
+            for name in () if used else names:
+                if getattr(self, name) != _DEFAULTS[name]:
+                    raise ValueError(
+                        f'protection.{name} is used with {purpose} only; protection.scheme is "{self.scheme}"'
+                    )
+        if self.masks == "coordinated" and self.locked:
+            raise ValueError('protection.masks = "coordinated" needs fresh weights in every round; scheme is locked')
+        if self.masks == "coordinated" and self.enforce == "clients":
+            raise ValueError(
+                'protection.masks = "coordinated" makes sure of min_contributors by itself; set enforce = "server"'
+            )
+        if self.enforce == "clients" and self.min_contributors < 2:
+            raise ValueError('protection.enforce = "clients" has nothing to enforce; set min_contributors to 2 or more')
 
     @property
     def binary(self) -> bool:
         """Whether clients multiply their updates by random binary weights."""
-        return self.scheme in ("binary-weights", "locked-binary-weights")
+        return self.scheme.endswith("binary-weights")
+
+    @property
+    def locked(self) -> bool:
+        """Whether these are the same in every round."""
+        return self.scheme.endswith("locked-binary-weights")
+
+    @property
+    def fixed_position(self) -> bool:
+        """Whether the position embedding is never updated."""
+        return self.scheme.endswith("fixed-position")
+
+    @property
+    def masks_layers(self) -> bool:
+        """Whether clients keep back whole layers, which they choose anew in every round."""
+        return self.scheme == "fedrsm"
+
+    @property
+    def splits(self) -> bool:
+        """Whether a part of the model never leaves its client."""
+        return self.scheme == "fedsplit"
+
+    @property
+    def noisy(self) -> bool:
+        """Whether clients add noise to their updates."""
+        return self.scheme == "dp-gaussian"
+
+    @property
+    def by_tensor(self) -> bool:
+        """Whether clients keep back whole tensors."""
+        return self.fixed_position or self.masks_layers or self.splits
+
+    @property
+    def alike(self) -> bool:
+        """Whether clients count alike, whatever the number of their samples."""
+        return self.binary or self.noisy
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a client keeps something in memory from one round to the next."""
+        return self.encrypted or self.masks_layers or self.splits
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the server holds the model under a key of the clients."""
+        return self.scheme.startswith("model-encryption")
+
+    @property
+    def group_key(self) -> bool:
+        """Whether the clients need a common key."""
+        return self.encrypted or self.masks == "coordinated"
+
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    field.name: {} if field.name == "layers" else field.default
+    for field in msgspec.structs.fields(ProtectionConfiguration)
+}

@@ -9,6 +9,7 @@ CUDA device, differ in the last ones.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat, Layout
+
+EVALUATION_BATCH: Final = 256
+"""Images at a time when a model is judged."""
 
 _Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -68,11 +72,11 @@ def train(
     model.to(device).train()
     optimizer = _optimizer(model, configuration)
     order = torch.Generator().manual_seed(seed)
-    statistics = _NOTHING
+    statistics = NOTHING
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         for _ in range(configuration.epochs):
-            statistics = _NOTHING
+            statistics = NOTHING
             permutation = torch.randperm(len(x), generator=order)
             for indices in torch.split(permutation, configuration.batch_size):
                 inputs, labels = x[indices].to(device), y[indices].to(device)
@@ -97,7 +101,7 @@ def gradient(
     _check(x, y)
     model.to(device).eval()
     model.zero_grad(set_to_none=True)
-    statistics = _NOTHING
+    statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
         logits = model(inputs)
         loss_sum = cross_entropy(logits, labels, reduction="sum")
@@ -117,14 +121,14 @@ def evaluate(
     """Accuracy and mean loss on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
     _check(x, y)
     model.to(device).eval()
-    statistics = _NOTHING
+    statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
         logits = model(inputs)
         statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
     return Evaluation(accuracy=statistics.correct / statistics.samples, loss=statistics.loss_sum / statistics.samples)
 
 
-_NOTHING = LocalStatistics(samples=0, loss_sum=0.0, correct=0)
+NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)
 
 
 def _check(x: torch.Tensor, y: torch.Tensor) -> None:

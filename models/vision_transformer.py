@@ -1,7 +1,8 @@
-"""Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name.
+"""Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name, or one of ours.
 
-"vit" is built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm
-blocks with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
+"lenet" and "convnet" are small convolutional networks from the literature on attacks (lenet.py, convnet.py). "vit" is
+built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm blocks
+with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
 """
 
 import difflib
@@ -16,27 +17,38 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 from tacit.models import checkpoint
-from tacit.models.configuration import ModelConfiguration
+from tacit.models.configuration import OWN_MODELS, ModelConfiguration
+from tacit.models.convnet import ConvNet
 from tacit.models.layout import Layout
+from tacit.models.lenet import LeNet
 
 
 def build(configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:
     """A model on the CPU that maps float32 [batch, channels, image_size, image_size] to logits [batch, classes].
 
-    A local checkpoint of "vit" must fit exactly. One of a timm model is adapted as timm adapts its own weights
+    A local checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
     (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
     Raises ValueError for an unknown name, sizes that the architecture refuses, weights that cannot be downloaded and
     a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        if configuration.name == "vit":
-            return _vit(configuration, classes, channels)
-        return _timm(configuration, classes, channels)
+        if configuration.name not in OWN_MODELS:
+            return _timm(configuration, classes, channels)
+        model = _own(configuration, classes, channels)
+    if configuration.checkpoint:
+        layout = Layout.of(model)
+        flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
+        layout.load_into(model, flat)
+    return model
 
 
-def _vit(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
-    model = VisionTransformer(
+def _own(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
+    if configuration.name == "lenet":
+        return LeNet(channels=channels, image_size=configuration.image_size, classes=classes)
+    if configuration.name == "convnet":
+        return ConvNet(channels=channels, image_size=configuration.image_size, classes=classes)
+    return VisionTransformer(
         img_size=configuration.image_size,
         patch_size=configuration.patch_size,
         in_chans=channels,
@@ -46,17 +58,12 @@ def _vit(configuration: ModelConfiguration, classes: int, channels: int) -> nn.M
         num_heads=configuration.heads,
         mlp_ratio=configuration.mlp_ratio,
     )
-    if configuration.checkpoint:
-        layout = Layout.of(model)
-        flat, _ = checkpoint.load(Path(configuration.checkpoint), layout)
-        layout.load_into(model, flat)
-    return model
 
 
 def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.Module:
     name, size = configuration.name, configuration.image_size
     if not timm.is_model(name):
-        close = difflib.get_close_matches(name, ["vit", *timm.list_models()])
+        close = difflib.get_close_matches(name, [*OWN_MODELS, *timm.list_models()])
         hint = f"did you mean {', '.join(close)}?" if close else 'see timm.list_models(), or take "vit"'
         raise ValueError(f"model.name {name!r} is unknown to timm; {hint}")
     options: dict[str, Any] = {"num_classes": classes, "in_chans": channels, "img_size": size}

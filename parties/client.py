@@ -17,18 +17,24 @@ from tacit.parties.endpoint import Event, LinkLost, LinkUp, MessageRefused, Rece
 from tacit.parties.journal import Journal
 from tacit.parties.keys import PartyKeys
 from tacit.parties.shell import Shell, Surroundings
-from tacit.parties.task import Learner, TaskError, Update
+from tacit.parties.task import Draft, Flat, Learner, TaskError, Update
+from tacit.parties.update_weights import Group
 from tacit.protocol.aggregation_results import Journal as JournalOutput
 from tacit.protocol.configuration import Configuration, Policy
 from tacit.protocol.errors import ProtocolError
+from tacit.protocol.group_key_holder import LastModel, Reencrypt
 from tacit.protocol.machine import Output
 from tacit.protocol.primitives import SigningKey
 from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Accepted, Ended, RoundOver, Train, Transmit
+from tacit.protocol.rounds import Accepted, Ended, Limit, RoundOver, Train, Transmit
 from tacit.protocol.training_client import TrainingClient
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
+
+
+_Tell = Callable[[float], list[Output]]
+"""Tells the machine, at this time, what work in the thread came to."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +50,16 @@ class ClientSettings:
     grace: float
 
 
+OnModel = Callable[[Learner, Flat, Group | None, int], None]
+
+
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     """Runs one client until its session ends.
 
     learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
-    called there with every update before it is masked.
+    called there with every update before it is masked; on_model: called there with every model of the server that only
+    the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
+    result of.
     """
 
     def __init__(
@@ -58,6 +69,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         diary: Diary,
         *,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
+        on_model: OnModel = lambda learner, model, group, round: None,
         surroundings: Surroundings | None = None,
     ) -> None:
         machine = TrainingClient(
@@ -74,7 +86,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._settings = settings
         self._make_learner = learner
         self._on_update = on_update
+        self._on_model = on_model
         self._learner: Learner | None = None
+        self._draft: Draft | None = None
+        """What was learnt in the round, until it is known to which coordinates it may contribute."""
         self._obstacle = ""
         """Why training failed; for this side only."""
 
@@ -90,6 +105,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         async with endpoint:
             await self._perform(endpoint, self._machine.start(self._diary.now()))
             ended = await self._serve(endpoint)
+            if self._working is not None:
+                # The last model may still be at work.
+                self._take_work(await _settled(self._working))
         self._diary.close(self._machine.traffic)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
@@ -107,15 +125,15 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
         return []
 
-    def _take_work(self, finished: asyncio.Future[tuple[int, Update]]) -> list[Output]:
+    def _take_work(self, finished: asyncio.Future[_Tell]) -> list[Output]:
         now = self._diary.now()
         try:
-            round, update = finished.result()
+            tell = finished.result()
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._diary.write("cannot-train", detail=self._obstacle)
             return self._machine.give_up(CANNOT_TRAIN, now)
-        return self._machine.contribute(round, update.words, now)
+        return tell(now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
@@ -125,15 +143,56 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._start_work(self._work, output)
+        elif isinstance(output, Limit):
+            self._start_work(self._limit, output)
+        elif isinstance(output, Reencrypt):
+            self._start_work(self._reencrypt, output)
+        elif isinstance(output, LastModel):
+            self._start_work(self._read_last, output)
         elif isinstance(output, Accepted):
             self._diary.write("accepted", scheme=output.configuration.scheme, mode=output.configuration.mode)
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
 
-    def _work(self, job: Train) -> tuple[int, Update]:
+    def _work(self, job: Train) -> _Tell:
+        learner = self._ready_learner()
+        group = None if job.key is None else Group(job.key, self._machine.name)
+        if learner.personal or (group is not None and self._machine.configuration.encrypted):
+            self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
+        draft = learner.learn(job.round, job.model, group)
+        if self._machine.configuration.enforce == "clients":
+            self._draft = draft
+            counts = learner.counts(draft)
+            return lambda now: self._machine.contribute(job.round, counts, now)
+        return self._contribute(learner.encode(draft), job.round)
+
+    def _limit(self, limit: Limit) -> _Tell:
+        draft, self._draft = self._draft, None
+        if draft is None:
+            raise ValueError("limits came before an update was made")
+        return self._contribute(self._ready_learner().encode(draft, limit.limits), limit.round)
+
+    def _contribute(self, update: Update, round: int) -> _Tell:
+        self._on_update(round, update)
+        return lambda now: self._machine.contribute(round, update.words, now)
+
+    def _reencrypt(self, order: Reencrypt) -> _Tell:
+        model = self._ready_learner().reencrypt(order)
+        return lambda now: self._machine.provide(order.key.epoch, model, now)
+
+    def _read_last(self, last: LastModel) -> _Tell:
+        learner = self._ready_learner()
+        group = Group(last.key, self._machine.name)
+        self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)
+        return lambda now: []
+
+    def _ready_learner(self) -> Learner:
         if self._learner is None:
             self._learner = self._make_learner(self._machine.configuration)
-        update = self._learner.update(job.round, job.model)
-        self._on_update(job.round, update)
-        return job.round, update
+        return self._learner
+
+
+async def _settled(work: asyncio.Future[_Tell]) -> asyncio.Future[_Tell]:
+    await asyncio.wait([work])
+    return work

@@ -31,7 +31,7 @@ from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.machine import Output
 from tacit.protocol.messages import Phase
 from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Ended, RoundDone, Transmit
+from tacit.protocol.rounds import Ended, NewModel, RoundDone, Transmit
 from tacit.protocol.training_server import TrainingServer
 from tacit.secagg.packing import Total
 
@@ -133,6 +133,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             except (NotConnectedError, PeerStalledError) as error:
                 # The machine learns of it by the lost link or by the deadline.
                 self._diary.write("not-sent", to=output.to, reason=str(error))
+        elif isinstance(output, NewModel):
+            self._keeper.replace(output.model)
         elif isinstance(output, RoundDone):
             self._rounds_left -= 1
             self._start_work(self._apply, output)
@@ -140,7 +142,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def _take_work(self, finished: asyncio.Future[dict[str, Any]]) -> list[Output]:
         self._diary.write("round-done", **finished.result())
         now = self._diary.now()
-        return self._machine.next_round(self._keeper.bytes, now) if self._rounds_left else self._machine.finish(now)
+        following = self._machine.next_round if self._rounds_left else self._machine.finish
+        return following(self._keeper.bytes, now)
 
     def _apply(self, done: RoundDone) -> dict[str, Any]:
         """Apply the sum of a round, if there is one; returns the fields of its event."""

@@ -3,13 +3,15 @@
 The task (model and training settings, shape of the data) travels inside the configuration, so that its hash is part of
 everything that the members sign. An update is a pair of values and weight: FedAvg sends samples * (trained - global)
 with the number of samples, FedSGD the gradient with weight one; a protection may set weights to zero, for whole tensors
-or for coordinates (update_weights.py). The server learns the two sums only, and the sums of
-the metrics; it adds the mean of the updates, or takes one step against the mean of the gradients.
+or for coordinates (update_weights.py), or add noise (models/gaussian_noise.py). The server learns the two sums only,
+and the sums of the metrics; it adds the mean of the updates, or takes one step against the mean of the gradients.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import time
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
@@ -17,13 +19,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tacit.models import split
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.gaussian_noise import noise_bytes, noisy, shortened
 from tacit.models.layout import Layout
-from tacit.models.training import LocalStatistics, gradient, train
+from tacit.models.representation import Stimuli
+from tacit.models.training import NOTHING, Evaluation, LocalStatistics, evaluate, gradient, train
 from tacit.models.vision_transformer import build
-from tacit.parties.update_weights import UpdateWeights, check_protection, round_seeds
+from tacit.parties.group_model import GroupModel
+from tacit.parties.layer_masking import LayerMasking, check_layers, pack_uploads, unpack_uploads, upload_metrics
+from tacit.parties.local_part import LocalPart
+from tacit.parties.update_weights import Group, UpdateWeights, Weights, check_protection, round_seeds
+from tacit.protocol import counting
 from tacit.protocol.codec import decode_structure, encode_structure
 from tacit.protocol.configuration import Configuration
+from tacit.protocol.group_key_agreement import GroupKey
+from tacit.protocol.group_key_holder import Reencrypt
 from tacit.protocol.messages import BODY_LIMIT
 from tacit.secagg.packing import Total, WeightForm
 from tacit.secagg.ring import Words
@@ -34,6 +45,7 @@ METRICS: Final = ("samples", "correct", "loss", "clipped")
 LOSS_UNIT: Final = 2.0**-16
 
 Flat = npt.NDArray[np.float32]
+Octets = bytes
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -44,6 +56,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     protection: ProtectionConfiguration = ProtectionConfiguration()
     classes: int
     channels: int
+    stimuli: Stimuli | None = None
+    """The server's images for fedrsm, prepared for the model; no client's own may be among them."""
 
     def encode(self) -> bytes:
         """Canonical bytes, for Configuration.task."""
@@ -52,6 +66,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def build(self, seed: int = 0) -> torch.nn.Module:
         """The model, with weights from the seed."""
         return build(self.model, classes=self.classes, channels=self.channels, seed=seed)
+
+    def metrics(self, clients: int) -> tuple[str, ...]:
+        """Names of what clients report within the secure sum. ValueError if the model does not fit the protection."""
+        if not self.protection.masks_layers:
+            return METRICS
+        return METRICS + upload_metrics(len(check_layers(self.build(), self.protection)), clients)
 
 
 def read_task(configuration: Configuration) -> Task:
@@ -64,6 +84,19 @@ class TaskError(Exception):
 
 
 @dataclass(frozen=True)
+class LocalWork:
+    """What a client did in a round, for its own log."""
+
+    kept: int = 0
+    """Coordinates that it kept back as whole tensors."""
+    layers: tuple[str, ...] = ()
+    """The layers that it chose to keep back."""
+    training_seconds: float = 0.0
+    choosing_seconds: float = 0.0
+    """How long it took to choose them."""
+
+
+@dataclass(frozen=True)
 class Update:
     """A client's contribution to a round: ring words, and what its own log may know."""
 
@@ -72,6 +105,23 @@ class Update:
     """What the words encode: clipped, times the weight."""
     statistics: LocalStatistics
     clipped: int
+    local: LocalWork = LocalWork()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a client learnt in a round, before it is known to which coordinates it may contribute."""
+
+    values: Flat
+    """The difference to the model, or the gradient, encrypted if the model is."""
+    weights: Weights
+    multipliers: Flat
+    """What the weights multiply the values by: () or [D]."""
+    statistics: LocalStatistics
+    rounding: np.random.SeedSequence
+    local: LocalWork
+    uploads: dict[str, int] = field(default_factory=dict)
+    """Metrics that say which layers it sends."""
 
 
 class Learner:
@@ -87,53 +137,148 @@ class Learner:
         self._packing = configuration.packing()
         self._task = read_task(configuration)
         self._model = self._task.build()
-        self._layout = Layout.of(self._model)
+        self.layout = Layout.of(self._model)
         self._x, self._y, self._seed, self._device = x, y, seed, device
-        if self._layout.digest() != configuration.layout or self._layout.tensor_sizes != configuration.tensor_sizes:
+        if self.layout.digest() != configuration.layout or self.layout.tensor_sizes != configuration.tensor_sizes:
             raise TaskError(
                 "the model built here has other tensors than the server's: install the same versions of timm"
             )
-        self._weights = UpdateWeights(self._layout, self._task.protection, seed=seed)
-        if self._task.protection.scheme != configuration.protection:
-            raise TaskError(
-                f"the server's task has protection.scheme = {self._task.protection.scheme}, its configuration "
-                f"{configuration.protection}: it contradicts itself"
-            )
-        sampled = configuration.scheme == "fedavg" and not self._task.protection.binary
+        protection = self._task.protection
+        self._masking = self._layer_masking(protection)
+        self._own: LocalPart | None = None
+        if protection.splits:
+            self._own = LocalPart(self.layout, split.extractor(self.layout, self._task.model, protection.split))
+        self._weights = UpdateWeights(self.layout, protection, seed=seed, dropout=configuration.dropout)
+        self._group_model = GroupModel(
+            self.layout, protection, lambda first: self.layout.flatten(self._task.build(first))
+        )
+        for key, task, said in (
+            ("scheme", protection.scheme, configuration.protection),
+            ("min_contributors", protection.min_contributors, configuration.min_contributors),
+            ("rekey_every", protection.rekey_every, configuration.rekey_every),
+            ("enforce", protection.enforce, configuration.enforce),
+            (
+                "initial_model",
+                protection.initial_model if protection.encrypted else "server",
+                configuration.initial_model,
+            ),
+            ("scheme needs a group key", protection.group_key, configuration.group_key),
+        ):
+            if task != said:
+                raise TaskError(
+                    f"the server's task has protection.{key} = {task}, its configuration {said}: it contradicts itself"
+                )
+        sampled = configuration.scheme == "fedavg" and not protection.alike
         if sampled and len(x) > configuration.max_weight:
             raise TaskError(
                 f"this client has {len(x)} samples and aggregation.max_weight is {configuration.max_weight}: "
                 "raise it to the largest number of samples of any client"
             )
 
-    def update(self, round: int, model: bytes) -> Update:
-        """Train from this model and encode the difference. FloatingPointError if training diverges."""
-        flat = np.frombuffer(model, "<f4")
-        self._layout.load_into(self._model, flat)
+    @property
+    def personal(self) -> bool:
+        """Whether this client's model is not the server's."""
+        return self._own is not None
+
+    def plain(self, model: bytes, key: GroupKey | None) -> Flat:
+        """The server's model in the clear, float32 [size], with the client's own part in it, if it has one."""
+        flat = self._group_model.plain(model, key)
+        return flat if self._own is None else self._own.merge(flat)
+
+    def reencrypt(self, order: Reencrypt) -> bytes:
+        """The model that the server asks for."""
+        return self._group_model.reencrypt(order)
+
+    def evaluate(self, flat: Flat, x: torch.Tensor, y: torch.Tensor, *, batch_size: int) -> Evaluation:
+        """How well a plain model does on these images."""
+        self.layout.load_into(self._model, flat)
+        return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
+
+    def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
+        """Train from the server's model and encode the result. FloatingPointError if training diverges."""
+        return self.encode(self.learn(round, model, group))
+
+    def learn(self, round: int, model: bytes, group: Group | None = None) -> Draft:
+        """Train from the server's model. FloatingPointError if training diverges."""
+        flat = self.plain(model, group.key if group else None)
+        self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
+        began = time.perf_counter()
         if self._configuration.scheme == "fedavg":
             statistics = train(
                 self._model, self._x, self._y, self._task.training, seed=_integer(seeds[0]), device=self._device
             )
-            values, samples = self._layout.flatten(self._model) - flat, statistics.samples
+            values, samples = self.layout.flatten(self._model) - flat, statistics.samples
         else:
             values, statistics = gradient(
                 self._model, self._x, self._y, batch_size=self._task.training.batch_size, device=self._device
             )
             samples = 1
-        weights, multipliers = self._weights.of(round, samples)
+        trained = time.perf_counter()
+        kept: frozenset[str] = frozenset()
+        masked: tuple[str, ...] = ()
+        uploads: dict[str, int] = {}
+        if self._own is not None:
+            self._own.keep(self.layout.flatten(self._model))
+            kept = self._own.names
+        elif self._masking is not None:
+            choice = self._masking.choose(self._model, flat)
+            kept, masked = choice.tensors, choice.layers
+            uploads = pack_uploads(choice.sent, self._configuration.clients)
+        chosen = time.perf_counter()
+        if self._task.protection.noisy:
+            values = self._noisy(values, seeds[2])
+        if group is not None and self._task.protection.encrypted:
+            values = self._group_model.key(group.key).encrypt(values)
+        weights, multipliers = self._weights.of(round, samples, group, kept=kept)
+        local = LocalWork(
+            kept=sum(entry.size for entry in self.layout.entries if entry.name in kept),
+            layers=masked,
+            training_seconds=trained - began,
+            choosing_seconds=chosen - trained,
+        )
+        return Draft(values, weights, multipliers, statistics, seeds[1], local, uploads)
+
+    def counts(self, draft: Draft) -> Words:
+        """To which coordinates the client would contribute, as words of the sum of counts."""
+        return counting.packing(self._configuration).encode(draft.multipliers > 0)
+
+    def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
+        """The draft as words. limits: a bitmap of the only coordinates to contribute to."""
+        weights, multipliers = draft.weights, draft.multipliers
+        if limits is not None:
+            allowed = np.unpackbits(np.frombuffer(limits, np.uint8), count=self.layout.size).view(np.bool_)
+            weights, multipliers = np.where(allowed, weights, False), multipliers * allowed
         clip = np.float32(self._configuration.clip)
-        clipped = int(np.count_nonzero((np.abs(values) > clip) & (multipliers > 0)))
-        np.clip(values, -clip, clip, out=values)
-        metrics = {
+        clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
+        values = np.clip(draft.values, -clip, clip)
+        values *= multipliers
+        # What is accounted for is the noise of the update; numbers without noise would reveal more.
+        statistics = NOTHING if self._task.protection.noisy else draft.statistics
+        metrics = draft.uploads | {
             "samples": statistics.samples,
             "correct": statistics.correct,
             "loss": round_half_even(statistics.loss_sum / LOSS_UNIT),
             "clipped": clipped,
         }
-        values *= multipliers
-        encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(seeds[1]))
-        return Update(encoded.words, values, statistics, clipped)
+        encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
+        return Update(encoded.words, values, draft.statistics, clipped, draft.local)
+
+    def _layer_masking(self, protection: ProtectionConfiguration) -> LayerMasking | None:
+        if not protection.masks_layers:
+            return None
+        if self._task.stimuli is None:
+            raise TaskError("the server's task has no stimuli, without which no layer can be chosen")
+        size = self._task.model.image_size
+        shape = (self._task.channels, size, size)
+        return LayerMasking(self._model, protection, self._task.stimuli, shape=shape, device=self._device)
+
+    def _noisy(self, values: Flat, seed: np.random.SeedSequence) -> Flat:
+        protection = self._task.protection
+        count = noise_bytes(len(values))
+        random = os.urandom(count) if self._seed is None else np.random.default_rng(seed).bytes(count)
+        deviation = protection.dp_noise * (protection.dp_clip or 1.0)
+        return noisy(shortened(values, protection.dp_clip), deviation, random)
 
 
 class Keeper:
@@ -145,6 +290,9 @@ class Keeper:
         self._rate = task.training.learning_rate
         self.layout = Layout.of(model)
         check_protection(self.layout, task.protection)
+        if task.protection.splits:
+            split.extractor(self.layout, task.model, task.protection.split)
+        self._layers = check_layers(model, task.protection) if task.protection.masks_layers else ()
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
 
@@ -155,13 +303,40 @@ class Keeper:
 
     def decode(self, words: Words, contributors: int) -> Total:
         """The sums. ValueError if they cannot be sums of honest contributions."""
-        return self._configuration.packing().decode(words, contributors=contributors)
+        total = self._configuration.packing().decode(words, contributors=contributors)
+        if self._layers:
+            self.senders(total, contributors)
+        return total
 
-    def apply(self, total: Total) -> None:
-        """Move the model by the mean; where nobody contributed it stays."""
+    def senders(self, total: Total, contributors: int) -> dict[str, int]:
+        """How many clients sent each layer, by name, where they choose what they send. ValueError as `decode` does."""
+        counts = unpack_uploads(
+            total.metrics, len(self._layers), self._configuration.clients, contributors=contributors
+        )
+        return {layer.name: int(count) for layer, count in zip(self._layers, counts, strict=True)}
+
+    def mean(self, total: Total) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+        """The mean of the updates [D], and which coordinates it moves [D]: those with contributors enough."""
         mean, moved = total.mean()
         if self._configuration.form is WeightForm.COORDINATE:
             moved &= total.weights >= self._configuration.min_contributors
+        elif self._layers:
+            moved &= self._senders_by_coordinate(total) >= self._configuration.min_contributors
+        return mean, moved
+
+    def _senders_by_coordinate(self, total: Total) -> npt.NDArray[np.int64]:
+        counts = self.senders(total, self._configuration.clients)
+        by_tensor = {name: counts[layer.name] for layer in self._layers for name in layer.tensors}
+        return np.repeat([by_tensor[entry.name] for entry in self.layout.entries], self.layout.tensor_sizes)
+
+    def replace(self, model: Octets) -> None:
+        """Take this model, little-endian float32 bytes, in the place of the present one."""
+        self.flat = np.frombuffer(model, "<f4").astype(np.float32)
+        self.layout.load_into(self.model, self.flat)
+
+    def apply(self, total: Total) -> None:
+        """Move the model by the mean; where nobody contributed it stays."""
+        mean, moved = self.mean(total)
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
         self.flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
         self.layout.load_into(self.model, self.flat)

@@ -93,6 +93,8 @@ class AggregationClient(Machine[ClientState]):
         self._sharers: Members
         self._sharing = b""
         self._survivors: Members
+        self.opened: tuple[str, ...] = ()
+        """Whose sum this client helped to open, when it is done."""
 
     def start(self, now: float) -> list[Output]:
         """Advertise keys."""
@@ -217,7 +219,7 @@ class AggregationClient(Machine[ClientState]):
             self.masks = len(masks)
             self.deadline = now + agreement.input_seconds + agreement.phase_seconds
 
-        outputs: list[Output] = [Journal(contribution)]
+        outputs: list[Output] = [Journal(contribution)] if agreement.journalled else []
         if complaints:
             outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in complaints]}))
         payload_now = self._masked_chunk(0, masks) if agreement.chunks == 1 else None
@@ -260,8 +262,14 @@ class AggregationClient(Machine[ClientState]):
             owners=encode_members([owner for owner, _ in shares], agreement.size),
             shares=b"".join(share for _, share in shares),
         )
-        journal = Journal(structs.replace(self._contribution, unmasked=True))
-        return Step(ClientState.DONE, (journal, self._send(reply)), self.forget)
+        opened = Journal(structs.replace(self._contribution, unmasked=True))
+        journal = (opened,) if agreement.journalled else ()
+
+        def commit() -> None:
+            self.opened = tuple(agreement.cohort[member] for member in survivors)
+            self.forget()
+
+        return Step(ClientState.DONE, (*journal, self._send(reply)), commit)
 
     def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[ClientState]:
         return self._aborted(ClientAborted(message.code, message.detail, message.culprit))

@@ -64,6 +64,11 @@ class AggregationServer(Attendance):
         """Who was told to send a masked vector; empty before MASKED_INPUT."""
         return tuple(self.agreement.cohort[member] for member in self._packets) if self._sharing else ()
 
+    @property
+    def training(self) -> bool:
+        """Whether nobody has said yet that it has trained."""
+        return self.state is ServerState.ADVERTISE_KEYS and not self.answered
+
     def late(self, sender: str, packet: Packet) -> bool:
         member = self.agreement.places[sender]
         answered = packet.kind is not Abort and member not in self.waiting
@@ -195,7 +200,8 @@ class AggregationServer(Attendance):
             requests = self._vectors.store(member, message.chunk, words)
             self.waiting -= self._vectors.included
             hard_limit = self._phase_began + self.agreement.input_seconds
-            self.deadline = min(now + self.agreement.phase_seconds, hard_limit)
+            # Without masks others may still train, and are waited for longer.
+            self.deadline = min(max(self.deadline or now, now + self.agreement.phase_seconds), hard_limit)
             return self._requests(requests)
 
         return Step(self.state, (), commit)

@@ -49,6 +49,14 @@ class Agreement:
     configuration: bytes
     model: bytes
     """Hashes of the roster, the configuration and the model."""
+    group_key: bytes = b""
+    """Hash of the transcript of the group key that the members use in this round, if they have one."""
+    purpose: bytes = b""
+    """What else tells this sum from another of the same round: its stage, and what was found in the one before."""
+    journalled: bool = True
+    """Whether the vectors are updates of the model, each to be contributed once in the life of a client."""
+    secure: bool = True
+    """Whether vectors are masked; if not, the server sees each of them."""
     train_seconds: float
     phase_seconds: float
 
@@ -76,6 +84,7 @@ class Agreement:
             "\n".join(self.cohort).encode(),
             self.parameters.neighbours.to_bytes(4, "little"),
             self.parameters.threshold.to_bytes(4, "little"),
+            *((self.group_key, self.purpose) if self.group_key or self.purpose else ()),
         )
 
     def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 from msgspec import Meta
@@ -21,10 +21,23 @@ from tacit.protocol.primitives import Label, digest
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 
-Mode = Literal["active", "semi-honest"]
+Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
 Scheme = Literal["fedavg", "fedsgd"]
-Protection = Literal["none", "fixed-position", "binary-weights", "locked-binary-weights"]
+Protection = Literal[
+    "none",
+    "fixed-position",
+    "binary-weights",
+    "locked-binary-weights",
+    "model-encryption",
+    "model-encryption+fixed-position",
+    "model-encryption+binary-weights",
+    "model-encryption+locked-binary-weights",
+    "fedrsm",
+    "fedsplit",
+    "dp-gaussian",
+]
+InitialModel = Literal["clients", "server"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
@@ -36,6 +49,14 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What clients do to their updates before they are summed."""
     min_contributors: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Contributors below which a coordinate of the sum must not be used."""
+    enforce: Literal["server", "clients"] = "server"
+    """Who sees to that: with "clients" a round first sums who contributes to what."""
+    group_key: bool = False
+    """Whether the clients agree on a key that the server does not learn."""
+    rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Rounds after which a group key is renewed; 0: only when the membership changes."""
+    initial_model: InitialModel = "server"
+    """Who makes the first model, where the clients encrypt it."""
     mode: Mode
     graph: GraphChoice
     corrupt: Annotated[float, Meta(ge=0, lt=1)]
@@ -73,13 +94,34 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             ring_bits=self.ring_bits,
         )
 
+    def __post_init__(self) -> None:
+        if self.encrypted and not self.group_key:
+            raise ValueError(f"protection {self.protection} needs a group key")
+        if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
+            raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the server holds the model encrypted under the group key."""
+        return self.protection.startswith("model-encryption")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees sums only."""
+        return self.mode != "none"
+
     @property
     def active(self) -> bool:
         """Whether a lying server is defended against: signatures and the consistency check."""
         return self.mode == "active"
 
     def parameters(self, cohort: int) -> GraphParameters:
-        """Neighbours and threshold for a cohort of this size. ValueError where none exist."""
+        """Neighbours and threshold for a cohort of this size. ValueError where none exist.
+
+        Without secure aggregation nobody holds shares, and one vector is a sum.
+        """
+        if not self.secure:
+            return GraphParameters(cohort - 1, 1)
         found = choose_parameters(
             cohort, corrupt=self.corrupt, dropout=self.dropout, active=self.active, graph=self.graph
         )
@@ -95,11 +137,16 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def fewest_survivors(self, cohort: int) -> int:
         """Clients that are left when as many drop out as are tolerated."""
-        return cohort - math.floor(Fraction(str(self.dropout)) * cohort)
+        return fewest_survivors(cohort, self.dropout)
 
     def hash(self) -> bytes:
         """32 bytes that every signature and mask of the federation depends on."""
         return digest(Label.CONFIGURATION, encode_structure(self))
+
+
+def fewest_survivors(cohort: int, dropout: float) -> int:
+    """Of so many clients, those that are left when the fraction `dropout` is lost, rounded down."""
+    return cohort - math.floor(Fraction(str(dropout)) * cohort)
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,18 +154,26 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     modes: Annotated[
         tuple[Mode, ...],
-        Meta(description="Accepted aggregation.mode; no server talks a client out of it.", min_length=1),
+        Meta(
+            description="Accepted aggregation.mode; no server talks a client out of it.",
+            min_length=1,
+        ),
     ] = ("active",)
     schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
         "fedavg",
         "fedsgd",
     )
     protections: Annotated[tuple[Protection, ...], Meta(description="Accepted protection.scheme.", min_length=1)] = (
-        "none",
-        "fixed-position",
-        "binary-weights",
-        "locked-binary-weights",
+        get_args(Protection)
     )
+    least_contributors: Annotated[
+        int,
+        Meta(
+            description="Smallest accepted protection.min_contributors, with binary weights and fedrsm.",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
     smallest_cohort: Annotated[
         int, Meta(description="Fewest clients among whose sum a client hides its update.", ge=2, le=10_000)
     ] = 3
@@ -134,6 +189,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     least_corrupt: Annotated[
         float, Meta(description="Smallest accepted aggregation.corrupt, the tolerated fraction.", ge=0.0, lt=1.0)
     ] = 0.05
+    accept_known_plaintext: Annotated[
+        bool,
+        Meta(
+            description="Accept, without secure aggregation, that the server makes the first model that the clients "
+            "encrypt, and so can compute their key; protection.accept_known_plaintext sets it for a simulation."
+        ),
+    ] = False
     largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
 
     def check(self, configuration: Configuration) -> None:
@@ -144,9 +206,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise _refusal("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
         if configuration.protection not in self.protections:
             raise _refusal("protection", configuration.protection, f"one of {', '.join(self.protections)}")
+        counted = configuration.form is WeightForm.COORDINATE or configuration.protection == "fedrsm"
+        if counted and configuration.min_contributors < self.least_contributors:
+            raise _refusal("min_contributors", configuration.min_contributors, f"at least {self.least_contributors}")
+        known = configuration.encrypted and configuration.initial_model == "server" and not configuration.secure
+        if known and not self.accept_known_plaintext:
+            raise _refusal("initial_model", configuration.initial_model, "clients, without secure aggregation")
         if configuration.clip > self.largest_clip:
             raise _refusal("clip", configuration.clip, f"at most {self.largest_clip}")
-        if configuration.corrupt < self.least_corrupt:
+        if configuration.secure and configuration.corrupt < self.least_corrupt:
             raise _refusal("corrupt", configuration.corrupt, f"at least {self.least_corrupt}")
         try:
             configuration.packing()
@@ -157,6 +225,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
         if not self.smallest_cohort <= cohort <= configuration.clients:
             raise _refusal("cohort", cohort, f"{self.smallest_cohort} to {configuration.clients} clients")
+        if not configuration.secure:
+            return configuration.parameters(cohort)
         try:
             parameters = configuration.parameters(cohort)
             rule = choose_parameters(

@@ -1,4 +1,4 @@
-"""What a secure sum costs on the wire: the bytes of every phase, declared from its parameters alone.
+"""What a secure sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
 
 The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
 raw frames; CURVE, ZeroMQ and TCP come on top. A test holds it to what the links measure.
@@ -13,17 +13,33 @@ from itertools import count
 from tacit.protocol.adverts import record_bytes
 from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import VERSION, Envelope, encode_structure
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.counting import limits_bytes
+from tacit.protocol.group_key_agreement import KeyAgreement
+from tacit.protocol.group_key_transcript import COMMIT_BYTES, CONFIRMATION_BYTES
+from tacit.protocol.group_key_transcript import PACKET_BYTES as KEY_PACKET_BYTES
 from tacit.protocol.members import encode_members
 from tacit.protocol.messages import (
+    CHUNK_BYTES,
     AdvertiseKeys,
+    ConfirmKey,
     ConfirmSurvivors,
+    FetchLimits,
     FetchVector,
+    KeyAccepted,
+    KeyCommit,
+    KeyContribution,
+    LimitsChunk,
     MaskedInput,
     Message,
+    PeerKeyCommits,
+    PeerKeyConfirmations,
+    PeerKeyContributions,
     PeerKeys,
     PeerShares,
     Phase,
     ShareKeys,
+    StartSecondStage,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
@@ -48,7 +64,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class PhaseBytes:
-    """Bytes of frames of one client in one phase."""
+    """Bytes of frames of one client, in one phase or in all."""
 
     sent: int
     received: int
@@ -103,14 +119,57 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     return {phase: PhaseBytes(sent[phase], received[phase]) for phase in {*sent, *received}}
 
 
-def _add_up(agreement: Agreement, sender: str, messages: list[tuple[Message, int]]) -> defaultdict[Phase, int]:
+def declared_counting_bytes(
+    counting: Agreement, configuration: Configuration, name: str, degrees: Degrees, *, clients: int
+) -> PhaseBytes:
+    """The bytes that a client moves for the first stage of a round in two: the sum of counts, and the limits.
+
+    counting: the agreement of that stage; clients: in the roster. Links are those of `declared_bytes`.
+    """
+    size = limits_bytes(configuration)
+    bitmap = encode_members((), clients)
+    said: list[tuple[Message, int]] = []
+    heard: list[tuple[Message, int]] = [(StartSecondStage(cohort=bitmap, limits=bytes(KEY_BYTES)), 0)]
+    for chunk, start in enumerate(range(0, size, CHUNK_BYTES)):
+        said.append((FetchLimits(chunk=chunk), 0))
+        heard.append((LimitsChunk(chunk=chunk), min(CHUNK_BYTES, size - start)))
+    moved = declared_bytes(counting, name, degrees).values()
+    sent, received = _add_up(counting, name, said), _add_up(counting, counting.server, heard)
+    return PhaseBytes(
+        sum(phase.sent for phase in moved) + sum(sent.values()),
+        sum(phase.received for phase in moved) + sum(received.values()),
+    )
+
+
+def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
+    """The bytes that a member moves in an agreement on a group key without faults, on links that begin with it."""
+    empty, signature, epoch, others = bytes(KEY_BYTES), bytes(SIGNATURE_BYTES), agreement.epoch, agreement.size - 1
+    packets = bytes(KEY_PACKET_BYTES * others)
+    said: list[tuple[Message, int]] = [
+        (KeyCommit(epoch=epoch, channel_key=empty, commitment=empty, signature=signature), 0),
+        (KeyContribution(epoch=epoch, packets=packets), 0),
+        (ConfirmKey(epoch=epoch, tag=empty, signature=signature), 0),
+        (KeyAccepted(epoch=epoch), 0),
+    ]
+    heard: list[tuple[Message, int]] = [
+        (PeerKeyCommits(commits=bytes(COMMIT_BYTES * agreement.size)), 0),
+        (PeerKeyContributions(packets=packets), 0),
+        (PeerKeyConfirmations(confirmations=bytes(CONFIRMATION_BYTES * agreement.size)), 0),
+    ]
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return PhaseBytes(sum(sent.values()), sum(received.values()))
+
+
+def _add_up(
+    agreement: Agreement | KeyAgreement, sender: str, messages: list[tuple[Message, int]]
+) -> defaultdict[Phase, int]:
     total: defaultdict[Phase, int] = defaultdict(int)
     for sequence, (message, payload) in zip(count(), messages, strict=False):
         envelope = Envelope(
             version=VERSION,
             type=message.TYPE,
             session=agreement.session,
-            round=agreement.round,
+            round=agreement.round if isinstance(agreement, Agreement) else 0,
             sender=sender,
             sequence=sequence,
         )

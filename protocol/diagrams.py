@@ -12,9 +12,10 @@ from typing import Any, Final
 
 from tacit.protocol.aggregation_tables import CLIENT_TABLES, SERVER_TABLES
 from tacit.protocol.group_key_tables import MEMBER_TABLE, RELAY_TABLE
+from tacit.protocol.keyed_tables import HOLDER_TABLE, KEEPER_TABLE
 from tacit.protocol.machine import Row, Table, Trigger
-from tacit.protocol.training_client import TRAINING_CLIENT_TABLE
-from tacit.protocol.training_server import TRAINING_SERVER_TABLE
+from tacit.protocol.plain_sum_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
+from tacit.protocol.training_tables import TRAINING_CLIENT_TABLE, TRAINING_SERVER_TABLE
 
 MACHINES: Final[dict[str, Table[Any]]] = {
     "Training client": TRAINING_CLIENT_TABLE,
@@ -23,8 +24,12 @@ MACHINES: Final[dict[str, Table[Any]]] = {
     "Aggregation client, semi-honest mode": CLIENT_TABLES["semi-honest"],
     "Aggregation server, active mode": SERVER_TABLES["active"],
     "Aggregation server, semi-honest mode": SERVER_TABLES["semi-honest"],
+    "Sum without secure aggregation, client": PLAIN_CLIENT_TABLE,
+    "Sum without secure aggregation, server": PLAIN_SERVER_TABLE,
     "Group key, member": MEMBER_TABLE,
     "Group key, relay": RELAY_TABLE,
+    "Group keys in a session, client": HOLDER_TABLE,
+    "Group keys in a session, server": KEEPER_TABLE,
 }
 """Every machine of the protocol, by its title."""
 

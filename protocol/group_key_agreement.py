@@ -17,7 +17,7 @@ from typing import Final
 from tacit.protocol.codec import VERSION
 from tacit.protocol.errors import Code, LocalProtocolError
 from tacit.protocol.messages import LARGEST_COHORT
-from tacit.protocol.primitives import Label, digest
+from tacit.protocol.primitives import Label, derive, digest
 
 LARGEST_EPOCH: Final = 2**31
 
@@ -80,12 +80,18 @@ class KeyAgreement:
 class GroupKey:
     """Output of a member: it holds the key that all members confirmed.
 
-    key: 32 bytes; it must go through `derive`, with a label of its own for each use.
+    key: 32 bytes, of which `derive` makes one for each use.
     """
 
     epoch: int
     key: bytes = field(repr=False)
     members: tuple[str, ...]
+    transcript: bytes
+    """32 bytes that identify the key and reveal nothing of it."""
+
+    def derive(self, label: Label, info: bytes = b"") -> bytes:
+        """32 bytes that all members have for this use, and that say nothing about those for another."""
+        return derive(self.key, label, salt=self.transcript, info=info)
 
 
 @dataclass(frozen=True)
@@ -94,6 +100,8 @@ class KeyAgreed:
 
     epoch: int
     members: tuple[str, ...]
+    transcript: bytes
+    """As in GroupKey."""
 
 
 @dataclass(frozen=True)

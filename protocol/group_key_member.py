@@ -98,6 +98,7 @@ class GroupKeyMember(Machine[MemberState]):
             self._wait(now)
 
         key_commit = KeyCommit(
+            epoch=self.agreement.epoch,
             channel_key=record[:KEY_BYTES],
             commitment=record[KEY_BYTES : 2 * KEY_BYTES],
             signature=record[2 * KEY_BYTES :],
@@ -121,7 +122,11 @@ class GroupKeyMember(Machine[MemberState]):
             self._transcript = transcript
             self._wait(now)
 
-        return Step(MemberState.AWAIT_PEER_CONTRIBUTIONS, (self._send(KeyContribution(packets=packets)),), commit)
+        return Step(
+            MemberState.AWAIT_PEER_CONTRIBUTIONS,
+            (self._send(KeyContribution(epoch=agreement.epoch, packets=packets)),),
+            commit,
+        )
 
     def on_peer_contributions(
         self, sender: str, message: PeerKeyContributions, payload: None, now: float
@@ -142,7 +147,7 @@ class GroupKeyMember(Machine[MemberState]):
             self._confirmation, self._secrets = record, secrets._replace(key=key)
             self._wait(now)
 
-        confirm = ConfirmKey(tag=record[:KEY_BYTES], signature=record[KEY_BYTES:])
+        confirm = ConfirmKey(epoch=self.agreement.epoch, tag=record[:KEY_BYTES], signature=record[KEY_BYTES:])
         return Step(MemberState.AWAIT_PEER_CONFIRMATIONS, (self._send(confirm),), commit)
 
     def on_peer_confirmations(
@@ -158,7 +163,10 @@ class GroupKeyMember(Machine[MemberState]):
                 transcript.check_tag(record, key, member)
             except RemoteProtocolError as error:
                 return self._complain(member, error)
-        outputs = (GroupKey(agreement.epoch, key, agreement.members), self._send(KeyAccepted()))
+        outputs = (
+            GroupKey(agreement.epoch, key, agreement.members, transcript.digest),
+            self._send(KeyAccepted(epoch=agreement.epoch)),
+        )
         return Step(MemberState.ACCEPTED, outputs, self.forget)
 
     def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[MemberState]:
@@ -185,7 +193,9 @@ class GroupKeyMember(Machine[MemberState]):
         self.__dict__.pop("_secrets", None)
 
     def _complain(self, accused: int, error: RemoteProtocolError) -> Step[MemberState]:
-        complaint = KeyComplaint(accused=accused, channel_private=self._secrets.channel.private)
+        complaint = KeyComplaint(
+            epoch=self.agreement.epoch, accused=accused, channel_private=self._secrets.channel.private
+        )
         name = self.agreement.members[accused]
         return self._aborted(ClientAborted(error.code, f"{name}: {error.detail}", name), self._send(complaint))
 

@@ -125,7 +125,8 @@ class GroupKeyRelay(Machine[RelayState]):
         return self._answered(self._place(sender), self._accepted, message)
 
     def close_acceptance(self, now: float) -> Step[RelayState]:
-        return Step(RelayState.COMPLETED, (KeyAgreed(self.agreement.epoch, self.agreement.members),), self._end)
+        agreed = KeyAgreed(self.agreement.epoch, self.agreement.members, self._transcript.digest)
+        return Step(RelayState.COMPLETED, (agreed,), self._end)
 
     def on_complaint(self, sender: str, message: KeyComplaint, payload: None, now: float) -> Step[RelayState]:
         member = self._place(sender)

@@ -42,6 +42,10 @@ class Trigger(Enum):
     EXPIRE = "expire"
     CONTRIBUTE = "contribute"
     SUM_OVER = "leave the secure sum"
+    AGREE = "agree on a group key"
+    KEY_OVER = "leave the agreement on a group key"
+    PROVIDE = "provide the model"
+    DISTRIBUTE = "distribute the last model"
     NEXT_ROUND = "start the next round"
     FINISH = "finish"
 

@@ -10,7 +10,7 @@ A client's messages belong to a phase; a server's message opens the next one.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final
+from typing import Annotated, ClassVar, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -32,6 +32,7 @@ Signature = Annotated[bytes, Meta(max_length=64)]
 Records = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Round = Annotated[int, Meta(ge=0, le=2**31)]
+ModelBytes = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class Phase(StrEnum):
@@ -119,7 +120,7 @@ class StartRound(Message, frozen=True, kw_only=True):
     """The clients selected, over the clients of the roster in its order."""
     model: Hash
     """Digest of the bytes of the model, under the label of models."""
-    model_bytes: Annotated[int, Meta(ge=0, le=2**40)]
+    model_bytes: ModelBytes
     voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
 
 
@@ -258,6 +259,34 @@ class UnmaskShares(Message, frozen=True, kw_only=True):
         return "UnmaskShares(<secret>)"
 
 
+class StartSecondStage(Message, frozen=True, kw_only=True):
+    """Server to client, after the sum of counts: now contribute, but only within these limits."""
+
+    TYPE: ClassVar[str] = "start-second-stage"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    cohort: Bitmap
+    """Who takes part, over the clients of the roster in its order."""
+    limits: Hash
+    """Digest of a bitmap over the coordinates."""
+
+
+class FetchLimits(Message, frozen=True, kw_only=True):
+    """Client to server: send me this chunk of the limits."""
+
+    TYPE: ClassVar[str] = "fetch-limits"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
+class LimitsChunk(Message, frozen=True, kw_only=True):
+    """Server to client: the bitmap from byte chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "limits-chunk"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
 class EndRound(Message, frozen=True, kw_only=True):
     """Server to client: the round is over; without a code if its sum was applied, else why not."""
 
@@ -285,11 +314,77 @@ class Abort(Message, frozen=True, kw_only=True):
     """The member at fault, or empty."""
 
 
+class StartKey(Message, frozen=True, kw_only=True):
+    """Server to client, between rounds: agree on a group key with these members, in this attempt."""
+
+    TYPE: ClassVar[str] = "start-key"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
+    """Number of the attempt; rises through the session."""
+    members: Bitmap
+    """The members of the group, over the clients of the roster in its order."""
+
+
+class EndKey(Message, frozen=True, kw_only=True):
+    """Server to client: the attempt failed, so its key must not be used, whoever accepted it."""
+
+    TYPE: ClassVar[str] = "end-key"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
+    code: Code
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+    culprit: Annotated[str, Meta(max_length=64)]
+
+
+class ReencryptModel(Message, frozen=True, kw_only=True):
+    """Server to one client, after an agreement: give me the model under the new key."""
+
+    TYPE: ClassVar[str] = "reencrypt-model"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
+    """The key to encrypt under."""
+    source: Literal["clients", "server", "key"]
+    """Where it comes from: made from the new key; the server's, in the clear; the server's, under the former key."""
+    former: Index
+    """Epoch of the former key; 0 for other sources."""
+    model: Hash
+    """Digest of the server's model, under the label of models; zeros for "clients"."""
+    model_bytes: ModelBytes
+
+
+class KeyedModel(Message, frozen=True, kw_only=True):
+    """Either way: the model under the key of this epoch can be fetched. To a client it is the last model of all."""
+
+    TYPE: ClassVar[str] = "keyed-model"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
+    model: Hash
+    model_bytes: ModelBytes
+
+
+class FetchKeyedModel(Message, frozen=True, kw_only=True):
+    """Either way, outside of rounds: send me this chunk of the model that you announced."""
+
+    TYPE: ClassVar[str] = "fetch-keyed-model"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    chunk: Index
+
+
+class KeyedModelChunk(Message, frozen=True, kw_only=True):
+    """Either way: little-endian float32 bytes of that model from chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "keyed-model-chunk"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
 class KeyCommit(Message, frozen=True, kw_only=True):
     """Group key, client to server: a fresh public key, and a commitment to what the client will contribute."""
 
     TYPE: ClassVar[str] = "key-commit"
     PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
     channel_key: Hash
     """X25519 key that encrypts contributions between clients."""
     commitment: Hash
@@ -311,6 +406,7 @@ class KeyContribution(Message, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "key-contribution"
     PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
     packets: Records
     """Per other member: sealed contribution (48), signature (64)."""
 
@@ -329,6 +425,7 @@ class ConfirmKey(Message, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "confirm-key"
     PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
     tag: Hash
     signature: Signature
 
@@ -347,6 +444,7 @@ class KeyAccepted(Message, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "key-accepted"
     PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
 
 
 class KeyComplaint(Message, frozen=True, kw_only=True):
@@ -357,6 +455,7 @@ class KeyComplaint(Message, frozen=True, kw_only=True):
 
     TYPE: ClassVar[str] = "key-complaint"
     PHASE: ClassVar[Phase] = Phase.SESSION
+    epoch: Index
     accused: Index
     """Position among the members."""
     channel_private: Hash
@@ -369,9 +468,10 @@ MESSAGES: Final[dict[str, type[Message]]] = {
     kind.TYPE: kind
     for kind in (
         Hello, Welcome, VoidRound, StartRound, FetchModel, ModelChunk, AdvertiseKeys, PeerKeys, ShareKeys, PeerShares,
-        MaskedInput, FetchVector, VectorChunk, Survivors, ConfirmSurvivors, UnmaskRequest, UnmaskShares, EndRound,
-        Finish, Abort, KeyCommit, PeerKeyCommits, KeyContribution, PeerKeyContributions, ConfirmKey,
-        PeerKeyConfirmations, KeyAccepted, KeyComplaint,
+        MaskedInput, FetchVector, VectorChunk, Survivors, ConfirmSurvivors, UnmaskRequest, UnmaskShares,
+        StartSecondStage, FetchLimits, LimitsChunk, EndRound, Finish, Abort, StartKey, EndKey, ReencryptModel,
+        KeyedModel, FetchKeyedModel, KeyedModelChunk, KeyCommit, PeerKeyCommits, KeyContribution,
+        PeerKeyContributions, ConfirmKey, PeerKeyConfirmations, KeyAccepted, KeyComplaint,
     )
 }  # fmt: skip
 """Every type by its name on the wire."""

@@ -7,12 +7,17 @@ from typing import Any
 
 import numpy.typing as npt
 
+from tacit.protocol.aggregation_client import AggregationClient
 from tacit.protocol.aggregation_results import Dropped
+from tacit.protocol.aggregation_server import AggregationServer
 from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import Code
+from tacit.protocol.group_key_agreement import GroupKey
 from tacit.protocol.messages import Phase
+from tacit.protocol.plain_sum_client import PlainSumClient
+from tacit.protocol.plain_sum_server import PlainSumServer
 from tacit.protocol.roster import Roster
 
 
@@ -35,9 +40,31 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Train:
-    """Train from this model and call `contribute`; `model` is little-endian float32 bytes."""
+    """Train from this model and call `contribute`; `model` is little-endian float32 bytes.
+
+    key: what the cohort agreed on, where the configuration asks for a group key; its members are the cohort.
+    """
 
     round: int
+    model: bytes = field(repr=False)
+    key: GroupKey | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Zero the update of this round outside of the limits and call `contribute` again.
+
+    limits: a bitmap over the coordinates of the model, most significant bit first.
+    """
+
+    round: int
+    limits: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NewModel:
+    """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes."""
+
     model: bytes = field(repr=False)
 
 
@@ -82,6 +109,7 @@ def agree(
     configuration: Configuration,
     cohort: tuple[str, ...],
     model: bytes,
+    group_key: bytes = b"",
     fewest_survivors: int = 0,
 ) -> Agreement:
     """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
@@ -107,6 +135,18 @@ def agree(
         roster=roster.hash,
         configuration=configuration.hash(),
         model=model,
+        group_key=group_key,
+        secure=configuration.secure,
         train_seconds=configuration.train_seconds,
         phase_seconds=configuration.phase_seconds,
     )
+
+
+def sum_client(agreement: Agreement, name: str, **given: Any) -> AggregationClient:
+    """The client of a sum, masked or not as the agreement says; given: what AggregationClient takes."""
+    return (AggregationClient if agreement.secure else PlainSumClient)(agreement, name, **given)
+
+
+def sum_server(agreement: Agreement, now: float) -> AggregationServer:
+    """The server of a sum, masked or not as the agreement says."""
+    return (AggregationServer if agreement.secure else PlainSumServer)(agreement, now)

@@ -8,93 +8,53 @@ configuration below the client's policy, ends the session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import Any, Final
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tacit.protocol.aggregation_client import AggregationClient
 from tacit.protocol.aggregation_results import ClientAborted, Contribution, Journal
 from tacit.protocol.aggregation_tables import PHASES, ClientState
-from tacit.protocol.codec import Frame, Packet, decode, decode_structure
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.client_session import ClientSession
+from tacit.protocol.codec import Frame, decode_structure
 from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.link import NO_SESSION, Link, Traffic
-from tacit.protocol.machine import Entropy, Machine, Output, Row, Send, Step, Table, Trigger
+from tacit.protocol.counting import (
+    COUNTING,
+    IncomingLimits,
+    check_second_cohort,
+    counting_agreement,
+    limits_bytes,
+    second_agreement,
+)
+from tacit.protocol.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.group_key_agreement import GroupKey
+from tacit.protocol.group_key_holder import GroupKeyHolder
+from tacit.protocol.keyed_tables import TO_HOLDER
+from tacit.protocol.machine import Entropy, Output, Report, Send, Step, Trigger
 from tacit.protocol.members import decode_members
 from tacit.protocol.messages import (
     BODY_LIMIT,
-    CHUNK_BYTES,
-    MOST_PROMISES,
     Abort,
     EndRound,
+    FetchLimits,
     FetchModel,
-    FetchVector,
-    Finish,
-    Hello,
-    Message,
+    LimitsChunk,
     ModelChunk,
-    PeerKeys,
-    PeerShares,
     Phase,
     StartRound,
-    Survivors,
-    UnmaskRequest,
+    StartSecondStage,
     Welcome,
 )
-from tacit.protocol.primitives import Label, SigningKey, digest
+from tacit.protocol.model_transfer import IncomingModel
+from tacit.protocol.primitives import SigningKey
 from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Accepted, Ended, RoundOver, Train, Transmit, agree
-from tacit.protocol.transfer import Transfer
+from tacit.protocol.rounds import Accepted, Limit, RoundOver, Train, agree, sum_client
+from tacit.protocol.training_tables import NO_ROUND, SUM_TO_CLIENT, WITHIN_ROUNDS, TrainingState
 from tacit.protocol.voiding import check_model_is_fresh, promise
 
-AGGREGATION: Final = (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequest)
-"""What the server says within a secure sum."""
 
-OUTSIDE_ROUNDS: Final = (Welcome, Finish)
-"""What the server says in no round; an Abort may come in one and outside."""
-
-
-class TrainingState(Enum):
-    """What the client does or awaits."""
-
-    OFFLINE = "offline"
-    AWAIT_WELCOME = "await the server's welcome"
-    AWAIT_ROUND = "await the next round"
-    FETCHING_MODEL = "fetch the model"
-    TRAINING = "train"
-    AGGREGATING = "take part in the secure sum"
-    ENDED = "ended"
-
-
-def _table() -> Table[TrainingState]:
-    s = TrainingState
-    table: dict[Any, Any] = {
-        (s.OFFLINE, Trigger.START): Row("on_start", (s.AWAIT_WELCOME,)),
-        (s.AWAIT_WELCOME, Welcome): Row("on_welcome", (s.AWAIT_ROUND,)),
-        (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL,)),
-        (s.AWAIT_ROUND, EndRound): Row("on_end_round", (s.AWAIT_ROUND,)),
-        (s.FETCHING_MODEL, ModelChunk): Row("on_model_chunk", (s.FETCHING_MODEL, s.TRAINING)),
-        (s.TRAINING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
-        (s.AGGREGATING, Trigger.SUM_OVER): Row("on_sum_over", (s.AWAIT_ROUND,)),
-    }
-    outside, within = (s.AWAIT_WELCOME, s.AWAIT_ROUND), (s.FETCHING_MODEL, s.TRAINING, s.AGGREGATING)
-    for state in within:
-        table[state, EndRound] = Row("on_end_round", (s.AWAIT_ROUND,))
-    for state in outside + within:
-        table[state, Finish] = Row("on_finish", (s.ENDED,))
-        table[state, Abort] = Row("on_abort", (s.ENDED,) if state in outside else (s.AWAIT_ROUND, s.ENDED))
-        table[state, Trigger.EXPIRE] = Row("on_expire", (s.ENDED,))
-        table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
-    return table
-
-
-TRAINING_CLIENT_TABLE: Final = _table()
-"""While AGGREGATING, the messages of the secure sum go to its own machine (aggregation_client.py)."""
-
-
-class TrainingClient(Machine[TrainingState]):
+class TrainingClient(ClientSession):
     """One client of one server.
 
     journal: the contributions of this client so far, from its disk; patience: seconds to wait for the server outside of
@@ -113,43 +73,48 @@ class TrainingClient(Machine[TrainingState]):
         patience: float,
         grace: float,
     ) -> None:
-        super().__init__(TRAINING_CLIENT_TABLE, TrainingState.OFFLINE)
-        self.name = name
-        self.round = 0
-        """The round that this client takes, or last took, part in; 0 before the first."""
+        super().__init__(
+            name,
+            roster,
+            signing=signing,
+            policy=policy,
+            journal=journal,
+            entropy=entropy,
+            patience=patience,
+            grace=grace,
+        )
         self.configuration: Configuration
-        self._roster = roster
-        self._server = roster.server.name
-        self._signing = signing
-        self._policy = policy
-        self._journal = {(entry.session, entry.round): entry for entry in journal}
-        self._entropy = entropy
-        self._patience = patience
-        self._grace = grace
-        self.traffic = Traffic()
-        self._link = Link(name, self._server, NO_SESSION, self.traffic)
-        self._lost_until: float | None = None
         self._incoming_round = 0
         self._open = False
         """Whether the outcome of the round is still to be reported."""
         self._cohort: tuple[str, ...] = ()
         self._model_hash = b""
-        self._model = bytearray()
-        self._transfer = Transfer(0)
+        self._arriving: IncomingModel | None = None
+        self._counted: tuple[str, ...] = ()
+        """Who was in the sum of counts of the round."""
+        self._limits = b""
+        """Digest of the limits of the round."""
         self._sum: AggregationClient | None = None
+        self._holder: GroupKeyHolder | None = None
+        self._key: GroupKey | None = None
+        """The group key of the round."""
 
     @property
     def phase(self) -> Phase:
         """The phase that this client is in."""
         if self._sum is not None:
             return PHASES[self._sum.state]
-        training = self.state in (TrainingState.FETCHING_MODEL, TrainingState.TRAINING)
-        return Phase.TRAIN if training else Phase.SESSION
+        return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN
 
     @property
     def next_deadline(self) -> float | None:
         """When to call `expire`."""
-        deadlines = (self.deadline, self._lost_until, self._sum.deadline if self._sum else None)
+        deadlines = (
+            self.deadline,
+            self._lost_until,
+            self._sum.deadline if self._sum else None,
+            self._holder.next_deadline if self._holder else None,
+        )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def start(self, now: float) -> list[Output]:
@@ -165,34 +130,26 @@ class TrainingClient(Machine[TrainingState]):
         except RemoteProtocolError as error:
             return self._take(self._end(error.blaming(self._server), now), None, now)
         self._incoming_round = packet.envelope.round
-        over = self.state is TrainingState.AWAIT_ROUND and packet.kind in (*AGGREGATION, ModelChunk, Abort)
+        over = self.state is TrainingState.AWAIT_ROUND and packet.kind in (*WITHIN_ROUNDS, Abort)
         if 0 < self._incoming_round < self.round or (over and 0 < self._incoming_round == self.round):
             self.ignored += 1
             return []
-        if self._sum is not None and self._incoming_round and packet.kind in (*AGGREGATION, Abort):
+        if self._sum is not None and self._incoming_round and packet.kind in (*SUM_TO_CLIENT, Abort):
             return self._relay(self._sum.receive(self._server, packet, now), now)
+        if self._holder is not None and packet.kind in TO_HOLDER and self.state is TrainingState.AWAIT_ROUND:
+            self.deadline = now + self._patience
+            return self._relay_key(self._holder.receive(self._server, packet, now), now)
         return self.receive(self._server, packet, now)
 
     def contribute(self, round: int, vector: npt.NDArray[Any], now: float) -> list[Output]:
-        """The trained update as ring words; without effect if that round is over meanwhile."""
-        if self.state is not TrainingState.TRAINING or round != self.round:
+        """The trained update as ring words, or first the counts; without effect if that round is over meanwhile."""
+        if self.state not in (TrainingState.TRAINING, TrainingState.LIMITING) or round != self.round:
             return []
         return self.trigger(Trigger.CONTRIBUTE, now, vector)
 
-    def give_up(self, detail: str, now: float) -> list[Output]:
-        """This party cannot go on (its own disk, data or device): tell the server, and end."""
-        if self.state is TrainingState.ENDED:
-            return []
-        return self._take(self._end(RemoteProtocolError(Code.LOCAL, detail, culprit=self.name), now), None, now)
-
-    def server_lost(self, now: float) -> None:
-        """The link is down; the grace begins."""
-        if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
-            self._lost_until = now + self._grace
-
-    def server_back(self) -> None:
-        """The link is up again."""
-        self._lost_until = None
+    def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
+        """The model under the key of this epoch, as `Reencrypt` asked for it, little-endian float32 bytes."""
+        return [] if self._holder is None else self._relay_key(self._holder.provide(epoch, model, now), now)
 
     def expire(self, now: float) -> list[Output]:
         if self._lost_until is not None and now >= self._lost_until:
@@ -200,38 +157,34 @@ class TrainingClient(Machine[TrainingState]):
             return self.trigger(Trigger.DROP, now)
         if self._sum is not None and self._sum.deadline is not None and now >= self._sum.deadline:
             return self._relay(self._sum.expire(now), now)
+        if self._holder is not None and self._holder.next_deadline is not None and now >= self._holder.next_deadline:
+            return self._relay_key(self._holder.expire(now), now)
         return super().expire(now)
-
-    def on_start(self, now: float) -> Step[TrainingState]:
-        closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
-        promises = tuple(promise(entry, self.name, self._signing) for entry in closed)
-
-        def commit() -> list[Output]:
-            self.deadline = now + self._patience
-            return [self._transmit(Hello(roster=self._roster.hash, promises=promises))]
-
-        return Step(TrainingState.AWAIT_WELCOME, (), commit)
 
     def on_welcome(self, sender: str, message: Welcome, payload: None, now: float) -> Step[TrainingState]:
         if message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
         configuration = decode_structure(message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
+        holder = GroupKeyHolder(
+            self.name,
+            self._roster,
+            configuration,
+            session=self._link.session,
+            policy=self._policy,
+            signing=self._signing,
+            entropy=self._entropy,
+        )
 
         def commit() -> None:
             self.configuration = configuration
+            self._holder = holder if configuration.group_key else None
             self.deadline = now + self._patience
 
         return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit)
 
     def on_start_round(self, sender: str, message: StartRound, payload: None, now: float) -> Step[TrainingState]:
-        clients = self._roster.clients
-        cohort = tuple(clients[index] for index in decode_members(message.cohort, len(clients)))
-        if self.name not in cohort:
-            raise RemoteProtocolError(
-                Code.MEMBERS, "this client was not selected for the round that it is asked to join"
-            )
-        self._policy.check_cohort(self.configuration, len(cohort))
+        cohort = self._cohort_of(message.cohort)
         incoming = self._incoming_round
         if (self._link.session, incoming) in self._journal:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {incoming} of this session before")
@@ -239,51 +192,35 @@ class TrainingClient(Machine[TrainingState]):
         if message.model_bytes != expected:
             raise RemoteProtocolError(Code.MODEL, f"a model of {message.model_bytes} bytes; its layout has {expected}")
         check_model_is_fresh(self._roster, self._journal.values(), message.model, message.voided)
-        transfer = Transfer(-(-expected // CHUNK_BYTES))
+        key = None if self._holder is None else self._holder.for_round(cohort)
+        model = IncomingModel(message.model, expected)
 
         def commit() -> list[Output]:
-            self.round, self._cohort, self._model_hash = incoming, cohort, message.model
-            self._transfer, self._model, self._open = transfer, bytearray(), True
+            if self._holder is not None:
+                self._holder.round_begun()
+            self.round, self._cohort, self._model_hash, self._key = incoming, cohort, message.model, key
+            self._arriving, self._open = model, True
             self.deadline = now + 2 * self.configuration.phase_seconds
-            return [self._transmit(FetchModel(chunk=chunk)) for chunk in transfer.first_requests()]
+            return [self._transmit(FetchModel(chunk=chunk)) for chunk in model.first_requests()]
 
         return Step(TrainingState.FETCHING_MODEL, (), commit)
 
     def on_model_chunk(
         self, sender: str, message: ModelChunk, payload: Frame | None, now: float
     ) -> Step[TrainingState]:
-        self._transfer.check(message.chunk)
-        missing = 4 * sum(self.configuration.tensor_sizes) - len(self._model)
-        expected = min(missing, CHUNK_BYTES)
-        if payload is None or len(payload) != expected:
-            raise RemoteProtocolError(Code.MODEL, f"chunk {message.chunk} of the model does not have {expected} bytes")
-        # A refusal ends the round and drops the model, so it may grow before the step is committed.
-        self._model += payload
-        if last := expected == missing:
-            check_model(self._model, self._model_hash)
+        incoming, following, last = self._take_chunk(message.chunk, payload)
 
         def commit() -> list[Output]:
-            self._transfer.advance()
             if last:
-                self.deadline = None
-                return [Train(self.round, bytes(self._model))]
+                self.deadline, self._arriving = None, None
+                return [Train(self.round, incoming.data, self._key)]
             self.deadline = now + 2 * self.configuration.phase_seconds
-            following = self._transfer.request_after(message.chunk)
             return [] if following is None else [self._transmit(FetchModel(chunk=following))]
 
         return Step(TrainingState.TRAINING if last else TrainingState.FETCHING_MODEL, (), commit)
 
     def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
-        agreement = agree(
-            session=self._link.session,
-            round=self.round,
-            roster=self._roster,
-            configuration=self.configuration,
-            cohort=self._cohort,
-            model=self._model_hash,
-            fewest_survivors=self._policy.smallest_cohort,
-        )
-        begun = AggregationClient(agreement, self.name, signing=self._signing, vector=vector, entropy=self._entropy)
+        begun = sum_client(self._agreement(), self.name, signing=self._signing, vector=vector, entropy=self._entropy)
 
         def commit() -> list[Output]:
             self._sum = begun
@@ -294,12 +231,48 @@ class TrainingClient(Machine[TrainingState]):
     def on_sum_over(self, aborted: ClientAborted | None, now: float) -> Step[TrainingState]:
         if aborted is not None:
             return self._over(aborted.code, aborted.detail, now)
+        finished = self._sum
+        if finished is None:
+            raise LocalProtocolError("a sum ended that was not going on")
+        agreement = finished.agreement
+        counting = agreement.purpose == COUNTING
+        # Without masks a client is done while others still train.
+        others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
 
         def commit() -> None:
-            self._sum = None
-            self.deadline = now + self._patience
+            self._sum, self._counted = None, finished.opened
+            self.deadline = now + others + self._patience
 
-        return Step(TrainingState.AWAIT_ROUND, (), commit)
+        return Step(TrainingState.AWAIT_SECOND_STAGE if counting else TrainingState.AWAIT_ROUND, (), commit)
+
+    def on_second_stage(self, sender: str, message: StartSecondStage, payload: None, now: float) -> Step[TrainingState]:
+        cohort = self._cohort_of(message.cohort)
+        check_second_cohort(self.configuration, cohort, self._counted)
+        limits = IncomingLimits(message.limits, limits_bytes(self.configuration))
+
+        def commit() -> list[Output]:
+            self._cohort, self._limits, self._arriving = cohort, message.limits, limits
+            self.deadline = now + 2 * self.configuration.phase_seconds
+            return [self._transmit(FetchLimits(chunk=chunk)) for chunk in limits.first_requests()]
+
+        return Step(TrainingState.FETCHING_LIMITS, (), commit)
+
+    def on_limits_chunk(
+        self, sender: str, message: LimitsChunk, payload: Frame | None, now: float
+    ) -> Step[TrainingState]:
+        arriving, following, last = self._take_chunk(message.chunk, payload)
+
+        def commit() -> list[Output]:
+            if last:
+                self.deadline, self._arriving = None, None
+                return [Limit(self.round, arriving.data)]
+            self.deadline = now + 2 * self.configuration.phase_seconds
+            return [] if following is None else [self._transmit(FetchLimits(chunk=following))]
+
+        return Step(TrainingState.LIMITING if last else TrainingState.FETCHING_LIMITS, (), commit)
+
+    def on_key_over(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:
+        return self._end(RemoteProtocolError(aborted.code, aborted.detail, culprit=aborted.culprit), now)
 
     def on_end_round(self, sender: str, message: EndRound, payload: None, now: float) -> Step[TrainingState]:
         return self._over(message.code, message.detail, now)
@@ -308,15 +281,6 @@ class TrainingClient(Machine[TrainingState]):
         if self._incoming_round:
             return self._over(message.code, message.detail, now)
         return self._ended(message.code, message.detail)
-
-    def on_finish(self, sender: str, message: Finish, payload: None, now: float) -> Step[TrainingState]:
-        return self._ended(None, "the federation is finished")
-
-    def on_expire(self, now: float) -> Step[TrainingState]:
-        return self._ended(Code.TIMEOUT, f"no word from {self._server} while it was to {self.state.value}")
-
-    def on_drop(self, now: float) -> Step[TrainingState]:
-        return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[TrainingState]:
         if self.state is TrainingState.AWAIT_WELCOME or not self._incoming_round:
@@ -332,23 +296,42 @@ class TrainingClient(Machine[TrainingState]):
 
         return Step(over.state, over.outputs + never_begun, commit)
 
-    def _read(self, frames: Sequence[Frame]) -> Packet:
-        """The packet, with the session taken from the server's first answer."""
-        if self.state is TrainingState.AWAIT_WELCOME:
-            session = decode(frames).envelope.session
-            fresh = Link(self.name, self._server, session, self.traffic)
-            packet = fresh.packet(frames)
-            self._link = fresh
-        else:
-            packet = self._link.packet(frames)
-        kind, round = packet.kind, packet.envelope.round
-        if kind is StartRound and round <= self.round:
-            raise RemoteProtocolError(Code.SESSION, f"round {round} is started a second time")
-        if kind is not StartRound and round > self.round:
-            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
-        if kind is not Abort and (round == 0) != (kind in OUTSIDE_ROUNDS):
-            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} as a message of round {round}")
-        return packet
+    def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
+        """The clients in a bitmap; refuses a cohort without this one, or below its policy."""
+        clients = self._roster.clients
+        cohort = tuple(clients[index] for index in decode_members(bitmap, len(clients)))
+        if self.name not in cohort:
+            raise RemoteProtocolError(
+                Code.MEMBERS, "this client was not selected for the round that it is asked to join"
+            )
+        self._policy.check_cohort(self.configuration, len(cohort))
+        return cohort
+
+    def _take_chunk(self, chunk: int, payload: Frame | None) -> tuple[IncomingModel, int | None, bool]:
+        """Keep a chunk of what arrives; returns that, the chunk to ask for now, and whether this was the last."""
+        if self._arriving is None:
+            raise LocalProtocolError("a chunk came of nothing that was asked for")
+        # A refusal ends the round and drops what has arrived, so it may grow before the step is committed.
+        following = self._arriving.take(chunk, payload)
+        return self._arriving, following, self._arriving.complete
+
+    def _agreement(self) -> Agreement:
+        """What this client goes by in the sum that begins now."""
+        agreement = agree(
+            session=self._link.session,
+            round=self.round,
+            roster=self._roster,
+            configuration=self.configuration,
+            cohort=self._cohort,
+            model=self._model_hash,
+            group_key=self._key.transcript if self._key else b"",
+            fewest_survivors=self._policy.smallest_cohort,
+        )
+        if self.configuration.enforce == "server":
+            return agreement
+        if self.state is TrainingState.TRAINING:
+            return counting_agreement(agreement, self.configuration)
+        return second_agreement(agreement, self.configuration, counted=len(self._counted), limits=self._limits)
 
     def _relay(self, outputs: list[Output], now: float) -> list[Output]:
         """Pass on what the secure sum says, and leave it when it is over."""
@@ -368,6 +351,20 @@ class TrainingClient(Machine[TrainingState]):
             relayed += self.trigger(Trigger.SUM_OVER, now, aborted)
         return relayed
 
+    def _relay_key(self, outputs: list[Output], now: float) -> list[Output]:
+        """Pass on what the holder of the keys says; a fault there ends the session."""
+        relayed: list[Output] = []
+        for output in outputs:
+            if isinstance(output, Send):
+                relayed.append(self._transmit(output.message, output.payload, round=0))
+            elif isinstance(output, GroupKey):
+                relayed.append(Report("group-key", {"epoch": output.epoch, "members": list(output.members)}))
+            elif isinstance(output, ClientAborted):
+                relayed += self.trigger(Trigger.KEY_OVER, now, output)
+            else:
+                relayed.append(output)
+        return relayed
+
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
         """The round is over for this client; a vector that it masked and did not unmask stays closed, it promises."""
         entry = self._journal.get((self._link.session, self.round))
@@ -379,34 +376,13 @@ class TrainingClient(Machine[TrainingState]):
             if self._sum is not None:
                 self._sum.forget()
             self._sum = None
-            self._model, self._open = bytearray(), False
+            self._arriving, self._open, self._key = None, False, None
             self.deadline = now + self._patience
 
         return Step(TrainingState.AWAIT_ROUND, tuple(outputs), commit)
 
-    def _end(self, error: RemoteProtocolError, now: float) -> Step[TrainingState]:
-        """End the session, and say why to the server."""
-        ended = self._ended(error.code, f"{error.culprit or self._server}: {error.detail}")
-        abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=error.culprit or self._server)
-        return Step(ended.state, (self._transmit(abort, round=0), *ended.outputs), ended.commit)
-
-    def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
-        def commit() -> None:
-            if self._sum is not None:
-                self._sum.forget()
-            self._sum = None
-            self.deadline = self._lost_until = None
-
-        return Step(TrainingState.ENDED, (Ended(code, detail),), commit)
-
-    def _transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
-        round = self.round if round is None else round
-        return Transmit(self._server, self._link.frames(message, round=round, payload=payload), message.PHASE)
-
-
-def check_model(model: bytearray, expected: bytes) -> None:
-    """Refuse a model that is not the announced one, or has numbers that are not finite."""
-    if digest(Label.MODEL, model) != expected:
-        raise RemoteProtocolError(Code.MODEL, "the model that came is not the one that was announced")
-    if not np.isfinite(np.frombuffer(model, "<f4")).all():
-        raise RemoteProtocolError(Code.MODEL, "the model has numbers that are not finite")
+    def _forget(self) -> None:
+        for part in (self._sum, self._holder):
+            if part is not None:
+                part.forget()
+        self._sum, self._holder, self._key = None, None, None

@@ -10,86 +10,50 @@ Who breaks a rule is out for the session; who was late or lost is out of the rou
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
-from typing import Any, Final
 
-from tacit.protocol.aggregation_results import ServerAborted, Summed
+from tacit.protocol.aggregation_results import Dropped, ServerAborted, Summed
 from tacit.protocol.aggregation_server import AggregationServer
-from tacit.protocol.codec import Frame, Packet, decode, encode_structure
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.codec import Frame, Packet, decode
 from tacit.protocol.configuration import Configuration
+from tacit.protocol.counting import (
+    COUNTING,
+    check_second_cohort,
+    counting_agreement,
+    derive_limits,
+    limits_digest,
+    second_agreement,
+)
 from tacit.protocol.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.link import NO_SESSION, Link, Traffic
-from tacit.protocol.machine import IGNORE, Entropy, Machine, Output, Report, Row, Send, Step, Table, Trigger
-from tacit.protocol.members import encode_members
+from tacit.protocol.group_key_agreement import KeyFailed
+from tacit.protocol.group_key_keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
+from tacit.protocol.keyed_tables import TO_KEEPER
+from tacit.protocol.link import NO_SESSION, Link
+from tacit.protocol.machine import Entropy, Output, Report, Send, Step, Trigger
 from tacit.protocol.messages import (
-    CHUNK_BYTES,
     Abort,
-    AdvertiseKeys,
-    ConfirmSurvivors,
     EndRound,
+    FetchLimits,
     FetchModel,
     Finish,
     Hello,
-    MaskedInput,
+    LimitsChunk,
     Message,
     ModelChunk,
     Phase,
-    ShareKeys,
     StartRound,
-    UnmaskShares,
-    VectorChunk,
+    StartSecondStage,
     VoidRound,
-    Welcome,
 )
-from tacit.protocol.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.model_transfer import OutgoingModel, model_digest
 from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Ended, RoundDone, Transmit, agree
-from tacit.protocol.voiding import Promises, check_promise, promises_needed
-
-AGGREGATION: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
-"""What clients say within a secure sum."""
-
-NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
-"""Reasons to drop a member that do not bar it from coming back."""
+from tacit.protocol.rounds import Ended, NewModel, RoundDone, agree, sum_server
+from tacit.protocol.session_attendance import SessionAttendance
+from tacit.protocol.training_tables import SUM_TO_SERVER, SessionState
+from tacit.protocol.voiding import check_promise, promises_needed
 
 
-class SessionState(Enum):
-    """What the server does."""
-
-    GATHERING = "gather the clients"
-    IN_ROUND = "hold a round"
-    BETWEEN_ROUNDS = "wait for the next model"
-    AWAIT_PROMISES = "wait for promises that the last round stays closed"
-    ENDED = "ended"
-
-
-def _table() -> Table[SessionState]:
-    s = SessionState
-    going = (s.GATHERING, s.IN_ROUND, s.BETWEEN_ROUNDS, s.AWAIT_PROMISES)
-    table: dict[Any, Any] = {
-        (s.GATHERING, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
-        (s.GATHERING, Trigger.EXPIRE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
-        (s.IN_ROUND, FetchModel): Row("on_fetch_model", (s.IN_ROUND,)),
-        (s.IN_ROUND, Trigger.SUM_OVER): Row("on_sum_over", (s.BETWEEN_ROUNDS,)),
-        (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", (s.AWAIT_PROMISES,)),
-        (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED,)),
-        (s.AWAIT_PROMISES, Trigger.COMPLETE): Row("on_ready", (s.IN_ROUND, s.ENDED)),
-        (s.AWAIT_PROMISES, Trigger.EXPIRE): Row("on_no_promises", (s.ENDED,)),
-    }
-    for state in going:
-        table[state, Hello] = Row("on_hello", (state,))
-        table[state, VoidRound] = Row("on_void_round", (state,))
-        table[state, Abort] = Row("on_abort", (state,))
-    for state in (s.BETWEEN_ROUNDS, s.AWAIT_PROMISES):
-        table.update({(state, kind): IGNORE for kind in (*AGGREGATION, FetchModel)})
-    return table
-
-
-TRAINING_SERVER_TABLE: Final = _table()
-"""While IN_ROUND, the messages of the secure sum go to its own machine (aggregation_server.py)."""
-
-
-class TrainingServer(Machine[SessionState]):
+class TrainingServer(SessionAttendance):
     """The server of one session.
 
     model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
@@ -110,39 +74,35 @@ class TrainingServer(Machine[SessionState]):
         now: float,
         completed: int = 0,
     ) -> None:
-        super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
-        self.session = entropy(KEY_BYTES)
-        self.round = completed
+        super().__init__(roster, configuration, entropy=entropy, grace=grace, completed=completed)
+        if completed and configuration.encrypted:
+            raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
         self.deadline = now + join_seconds
-        self._name = roster.server.name
-        self._roster = roster
-        self._configuration = configuration
         self._smallest_cohort = smallest_cohort
-        self._grace = grace
         self._set_model(model)
-        self._links: dict[str, Link] = {}
-        self._barred: set[str] = set()
-        self._lost: dict[str, float] = {}
         self._in_round: set[str] = set()
-        self._chunks_due: dict[str, int] = {}
-        """Which chunk of the model each member of the round asks for next."""
         """Members that were told of the round and must be told of its end."""
-        self._promises = Promises()
+        self._outgoing: dict[str, OutgoingModel] = {}
+        """What each member of the round has fetched of the model, or in the second stage of the limits."""
+        self._cohort: tuple[str, ...] = ()
+        self._limits = b""
+        """In the second stage of a round."""
+        self._earlier: tuple[Dropped, ...] = ()
+        """Who was dropped in its first stage."""
+        self._keeper = GroupKeyKeeper(roster, configuration, self.session)
         self._promises_needed = 0
         self._promisers: tuple[str, ...] = ()
         self._sum: AggregationServer | None = None
         self._round_began = now
         self._last: RoundDone
         self._incoming_round = 0
-        self.traffic = Traffic()
 
     @property
     def phase(self) -> Phase:
         """The phase of the round; TRAIN until the first client has advertised its keys."""
         if self._sum is None:
             return Phase.SESSION
-        phase = Phase(self._sum.state.value)
-        return Phase.TRAIN if phase is Phase.ADVERTISE_KEYS and not self._sum.answered else phase
+        return Phase.TRAIN if self._sum.training and not self._limits else Phase(self._sum.state.value)
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
@@ -151,12 +111,13 @@ class TrainingServer(Machine[SessionState]):
             return tuple(self._sum.agreement.cohort[member] for member in sorted(self._sum.waiting))
         if self.state is SessionState.GATHERING:
             return tuple(name for name in self._roster.clients if name not in self._links)
-        return ()
+        return self._keeper.waiting_for
 
     @property
     def next_deadline(self) -> float | None:
         """When to call `expire`."""
-        deadlines = (self.deadline, self._sum.deadline if self._sum else None, *self._lost.values())
+        parts = (self._sum.deadline if self._sum else None, self._keeper.next_deadline)
+        deadlines = (self.deadline, *parts, *self._lost.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
@@ -174,24 +135,17 @@ class TrainingServer(Machine[SessionState]):
         self._incoming_round = packet.envelope.round
         if self._sum is not None and self._in_sum(sender, packet):
             return self._relay(self._sum.receive(sender, packet, now), now)
+        if packet.kind in TO_KEEPER and self._configuration.group_key:
+            return self._relay_key(self._keeper.receive(sender, packet, now), now)
         return self.receive(sender, packet, now)
-
-    def link_lost(self, member: str, now: float) -> None:
-        """The link to a member is down; the grace begins."""
-        if member in self._links:
-            self._lost[member] = now + self._grace
-
-    def link_back(self, member: str) -> None:
-        """The link is up again."""
-        self._lost.pop(member, None)
 
     def next_round(self, model: bytes, now: float) -> list[Output]:
         """End the last round for its members and start the next one from this model."""
         return self.trigger(Trigger.NEXT_ROUND, now, model)
 
-    def finish(self, now: float) -> list[Output]:
-        """No more rounds: tell everybody."""
-        return self.trigger(Trigger.FINISH, now)
+    def finish(self, model: bytes, now: float) -> list[Output]:
+        """No more rounds: tell everybody. The last model is handed out where only the clients can read it."""
+        return self.trigger(Trigger.FINISH, now, model)
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []
@@ -199,6 +153,7 @@ class TrainingServer(Machine[SessionState]):
             outputs += self._leave(member, f"its link was lost for {self._grace:g} s", now)
         if self._sum is not None:
             outputs += self._relay(self._sum.expire(now), now)
+        outputs += self._relay_key(self._keeper.expire(now), now)
         return outputs + super().expire(now)
 
     def complete(self) -> bool:
@@ -208,86 +163,59 @@ class TrainingServer(Machine[SessionState]):
             return len(there) >= min(possible, self._configuration.clients)
         return self._promises.count(self.session, self.round, self._promisers) >= self._promises_needed
 
-    def on_hello(self, sender: str, message: Hello, payload: None, now: float) -> Step[SessionState]:
-        if message.roster != self._roster.hash:
-            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        for given in message.promises:
-            check_promise(self._roster, sender, given, given.signature)
-        again = sender in self._links
-        configuration = encode_structure(self._configuration)
-
-        def commit() -> list[Output]:
-            gone = self._leave(sender, "it started again", now) if again else []
-            self._links[sender] = Link(self._name, sender, self.session, self.traffic)
-            for given in message.promises:
-                self._promises.add(sender, given)
-            welcome = Welcome(roster=self._roster.hash, configuration=configuration)
-            return [*gone, self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
-
-        return Step(self.state, (), commit)
-
     def on_ready(self, now: float) -> Step[SessionState]:
-        clients = self._roster.clients
-        cohort = tuple(name for name in clients if name in self._links and name not in self._lost)
-        cohort = cohort[: self._configuration.clients]
-        if len(cohort) < self._smallest_cohort:
-            detail = f"only {len(cohort)} clients are there; a round takes at least {self._smallest_cohort}"
-            return self._ended(Code.THRESHOLD, detail)
-        try:
-            agreement = agree(
-                session=self.session,
-                round=self.round + 1,
-                roster=self._roster,
-                configuration=self._configuration,
-                cohort=cohort,
-                model=self._model_hash,
-                fewest_survivors=self._smallest_cohort,
-            )
-        except ValueError as error:
-            return self._ended(Code.THRESHOLD, str(error))
-        start = StartRound(
-            cohort=encode_members([clients.index(name) for name in cohort], len(clients)),
-            model=self._model_hash,
-            model_bytes=len(self._model),
-            voided=self._promises.proofs(),
-        )
+        there = [name for name in self._roster.clients if name in self._links and name not in self._lost]
+        # Where only some can read the model, none of them gives way to others.
+        first = sorted(there, key=lambda name: name not in self._keeper.readers)[: self._configuration.clients]
+        return self._prepare(tuple(name for name in there if name in first), now)
 
-        def commit() -> list[Output]:
-            self.round, self.deadline, self._promises_needed = agreement.round, None, 0
-            self._sum, self._round_began, self._in_round = AggregationServer(agreement, now), now, set(cohort)
-            self._chunks_due = dict.fromkeys(cohort, 0)
-            report = Report("round", {"round": self.round, "cohort": list(cohort)})
-            return [report, *(self._transmit(name, start) for name in cohort)]
+    def on_key_over(self, result: KeyReady | KeyFailed | KeyLost, now: float) -> Step[SessionState]:
+        if isinstance(result, KeyLost):
+            return self._ended(Code.KEYS, result.detail)
+        if isinstance(result, KeyFailed):
+            outputs: list[Output] = []
+            if result.code is not Code.LEFT:
+                for member in result.culprits:
+                    outputs += self._part_with(member, result.code, result.detail, now)
+            ready = self.on_ready(now)
+            return Step(ready.state, (*outputs, *ready.outputs), ready.commit)
+        replaced: tuple[Output, ...] = ()
+        if result.model is not None:
+            self._set_model(result.model)
+            replaced = (NewModel(result.model),)
+        prepared = self._prepare(result.members, now)
+        return Step(prepared.state, replaced + prepared.outputs, prepared.commit)
 
-        return Step(SessionState.IN_ROUND, (), commit)
+    def on_distributed(self, result: Distributed, now: float) -> Step[SessionState]:
+        without = (Report("without-model", {"members": list(result.without)}),) if result.without else ()
+        ended = self._ended(None, "all rounds are held")
+        return Step(ended.state, without, ended.commit)
 
     def on_fetch_model(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[SessionState]:
-        due = self._chunks_due.get(sender)
-        if message.chunk != due:
-            raise RemoteProtocolError(
-                Code.UNEXPECTED,
-                f"it asks for chunk {message.chunk} of the model, not for {due}: each goes out once",
-            )
-        start = message.chunk * CHUNK_BYTES
-        if start >= len(self._model):
-            raise RemoteProtocolError(Code.MODEL, f"chunk {message.chunk} is beyond the end of the model")
-
-        def commit() -> list[Output]:
-            self._chunks_due[sender] = message.chunk + 1
-            chunk = memoryview(self._model)[start : start + CHUNK_BYTES]
-            return [self._transmit(sender, ModelChunk(chunk=message.chunk), payload=chunk)]
-
-        return Step(self.state, (), commit)
+        if self._limits:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for the model in the second stage of the round")
+        return self._hand_out(sender, message.chunk, ModelChunk(chunk=message.chunk))
 
     def on_sum_over(self, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
         finished = self._sum
         if finished is None:
             raise LocalProtocolError("a secure sum ended that was not going on")
-        return Step(SessionState.BETWEEN_ROUNDS, (), lambda: self._round_done(finished, result, now))
+        if finished.agreement.purpose == COUNTING and isinstance(result, Summed):
+            try:
+                return self._second_stage(finished, result, now)
+            except RemoteProtocolError as error:
+                result = ServerAborted(error.code, f"after the sum of counts: {error.detail}", "")
+        over = result
+        return Step(SessionState.BETWEEN_ROUNDS, (), lambda: self._round_done(finished, over, now))
+
+    def on_fetch_limits(self, sender: str, message: FetchLimits, payload: None, now: float) -> Step[SessionState]:
+        if not self._limits:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for limits, and there are none yet")
+        return self._hand_out(sender, message.chunk, LimitsChunk(chunk=message.chunk))
 
     def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
         def commit() -> list[Output]:
-            if digest(Label.MODEL, model) != self._model_hash:
+            if model_digest(model) != self._model_hash:
                 self._promises_needed = 0
             self._set_model(model)
             self.deadline = now + self._configuration.phase_seconds
@@ -295,7 +223,13 @@ class TrainingServer(Machine[SessionState]):
 
         return Step(SessionState.AWAIT_PROMISES, (), commit)
 
-    def on_finish(self, now: float) -> Step[SessionState]:
+    def on_finish(self, model: bytes, now: float) -> Step[SessionState]:
+        if self._keeper.readers:
+            return Step(
+                SessionState.DISTRIBUTING,
+                (),
+                lambda: [*self._end_round(), *self._relay_key(self._keeper.distribute(model, now), now)],
+            )
         ended = self._ended(None, "all rounds are held")
         return Step(ended.state, (), lambda: [*self._end_round(), *(ended.commit() or ())])
 
@@ -303,20 +237,11 @@ class TrainingServer(Machine[SessionState]):
         check_promise(self._roster, sender, message, message.signature)
         return Step(self.state, commit=lambda: self._promises.add(sender, message))
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[SessionState]:
-        return Step(self.state, commit=lambda: self._leave(sender, f"it gave up: {message.detail}", now))
-
     def on_no_promises(self, now: float) -> Step[SessionState]:
         return self._ended(
             Code.REPEATED_MODEL,
             f"round {self.round} was aborted, and too few clients promised never to open its sum to repeat it",
         )
-
-    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
-        if sender in self._barred:
-            return Step(self.state)
-        refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
-        return Step(self.state, (refused,), lambda: self._bar(sender, error.code, error.detail, now))
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it belongs to a conversation that is over."""
@@ -331,16 +256,19 @@ class TrainingServer(Machine[SessionState]):
         packet = self._links[sender].packet(frames)
         if packet.envelope.round > self.round:
             raise RemoteProtocolError(Code.SESSION, f"{packet.envelope.type} of a round that has not begun")
-        stale = packet.envelope.round < self.round and packet.kind in (*AGGREGATION, FetchModel)
+        stale = packet.envelope.round < self.round and packet.kind in (*SUM_TO_SERVER, FetchModel, FetchLimits)
         gave_up = packet.kind is Abort and packet.envelope.round > 0
         over = packet.envelope.round < self.round or self._sum is None
-        return None if stale or (gave_up and over) else packet
+        # Of the first stage, by somebody who is not in the second.
+        outside = self._sum is not None and bool(self._limits) and sender not in self._sum.agreement.cohort
+        too_late = outside and packet.kind in (*SUM_TO_SERVER, FetchModel)
+        return None if stale or too_late or (gave_up and over) else packet
 
     def _in_sum(self, sender: str, packet: Packet) -> bool:
         """Whether a message is for the secure sum that goes on."""
         if self._sum is None or sender not in self._sum.agreement.cohort:
             return False
-        return packet.kind in AGGREGATION or (packet.kind is Abort and packet.envelope.round == self.round)
+        return packet.kind in SUM_TO_SERVER or (packet.kind is Abort and packet.envelope.round == self.round)
 
     def _relay(self, outputs: list[Output], now: float) -> list[Output]:
         """Pass on what the secure sum says, and leave it when it is over."""
@@ -356,25 +284,130 @@ class TrainingServer(Machine[SessionState]):
                 relayed.append(output)
         return relayed + done
 
+    def _hand_out(self, member: str, chunk: int, answer: Message) -> Step[SessionState]:
+        """The next chunk of what the members of the round fetch now."""
+        outgoing = self._outgoing.get(member)
+        if outgoing is None:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for what only the members of the round may fetch")
+        outgoing.check(chunk)
+        return Step(self.state, (), lambda: [self._transmit(member, answer, payload=outgoing.advance())])
+
+    def _second_stage(self, finished: AggregationServer, counted: Summed, now: float) -> Step[SessionState]:
+        """Tell the limits to those who were counted and are still there, and sum their updates."""
+        try:
+            limits = derive_limits(counted.total, self._configuration, counted=len(counted.survivors))
+        except ValueError as error:
+            raise RemoteProtocolError(Code.VECTOR, str(error)) from None
+        dropped = {drop.member for drop in finished.drops}
+        cohort = tuple(
+            name for name in counted.survivors if name in self._links and name not in dropped | {*self._lost}
+        )
+        check_second_cohort(self._configuration, cohort, counted.survivors)
+        try:
+            first = self._agreement(cohort, self.round)
+        except ValueError as error:
+            raise RemoteProtocolError(Code.THRESHOLD, str(error)) from None
+        agreement = second_agreement(
+            first,
+            self._configuration,
+            counted=len(counted.survivors),
+            limits=limits_digest(limits),
+        )
+        start = StartSecondStage(cohort=self._bitmap(cohort), limits=agreement.purpose)
+
+        def commit() -> list[Output]:
+            outputs = self._bar_culprits(finished, now)
+            self._limits, self._earlier = limits, tuple(finished.drops)
+            self._outgoing = {name: OutgoingModel(limits) for name in cohort}
+            self._sum = sum_server(agreement, now)
+            return [*outputs, *(self._transmit(name, start) for name in cohort if name in self._links)]
+
+        return Step(SessionState.IN_ROUND, (), commit)
+
+    def _prepare(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
+        """Start a round with these clients, or first let them agree on a key."""
+        there = tuple(name for name in cohort if name in self._links and name not in self._lost)
+        if len(there) < self._smallest_cohort:
+            detail = f"only {len(there)} clients are there; a round takes at least {self._smallest_cohort}"
+            return self._ended(Code.THRESHOLD, detail)
+        if self._configuration.group_key and not self._keeper.fits(there):
+
+            def agree_on_key() -> list[Output]:
+                self.deadline = None
+                return self._relay_key(self._keeper.agree(there, self._model, now), now)
+
+            return Step(SessionState.KEYING, (), agree_on_key)
+        return self._start_round(there, now)
+
+    def _start_round(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
+        try:
+            agreement = self._agreement(cohort, self.round + 1)
+        except ValueError as error:
+            return self._ended(Code.THRESHOLD, str(error))
+        if self._configuration.enforce == "clients":
+            agreement = counting_agreement(agreement, self._configuration)
+        start = StartRound(
+            cohort=self._bitmap(cohort),
+            model=self._model_hash,
+            model_bytes=len(self._model),
+            voided=self._promises.proofs(),
+        )
+
+        def commit() -> list[Output]:
+            self.round, self.deadline, self._promises_needed = agreement.round, None, 0
+            self._sum, self._round_began, self._in_round = sum_server(agreement, now), now, set(cohort)
+            self._cohort, self._earlier, self._limits = cohort, (), b""
+            self._outgoing = {name: OutgoingModel(self._model) for name in cohort}
+            self._keeper.round_begun()
+            report = Report("round", {"round": self.round, "cohort": list(cohort)})
+            return [report, *(self._transmit(name, start) for name in cohort)]
+
+        return Step(SessionState.IN_ROUND, (), commit)
+
+    def _agreement(self, cohort: tuple[str, ...], round: int) -> Agreement:
+        return agree(
+            session=self.session,
+            round=round,
+            roster=self._roster,
+            configuration=self._configuration,
+            cohort=cohort,
+            model=self._model_hash,
+            group_key=self._keeper.transcript,
+            fewest_survivors=self._smallest_cohort,
+        )
+
+    def _relay_key(self, outputs: list[Output], now: float) -> list[Output]:
+        """Pass on what the keeper of the keys says, and go on when it is done."""
+        relayed: list[Output] = []
+        done: list[Output] = []
+        for output in outputs:
+            if isinstance(output, Send):
+                if output.to in self._links:
+                    relayed.append(self._transmit(output.to, output.message, payload=output.payload, round=0))
+            elif isinstance(output, KeyReady | KeyFailed | KeyLost | Distributed):
+                done += self.trigger(Trigger.KEY_OVER, now, output)
+            elif isinstance(output, Refused):
+                relayed += self.reject(output.member, output.error, now)
+            else:
+                relayed.append(output)
+        return relayed + done
+
     def _round_done(self, finished: AggregationServer, result: Summed | ServerAborted, now: float) -> list[Output]:
         aborted = isinstance(result, ServerAborted)
         sharers = self._promisers = finished.sharers
         agreement = finished.agreement
         needed = promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt)
-        self._promises_needed = needed if aborted and sharers else 0
+        self._promises_needed = needed if aborted and sharers and agreement.journalled else 0
         self._sum = None
-        outputs: list[Output] = []
-        for dropped in finished.drops:
-            if dropped.code not in NOT_AT_FAULT:
-                outputs += self._bar(dropped.member, dropped.code, dropped.detail, now)
+        outputs = self._bar_culprits(finished, now)
         if isinstance(result, ServerAborted) and result.culprit:
             outputs += self._bar(result.culprit, result.code, result.detail, now)
         self._last = RoundDone(
             round=self.round,
             began=self._round_began,
-            cohort=finished.agreement.cohort,
+            cohort=self._cohort,
             survivors=result.survivors if isinstance(result, Summed) else (),
-            dropped=tuple(finished.drops),
+            dropped=(*self._earlier, *finished.drops),
             total=result.total if isinstance(result, Summed) else None,
             code=result.code if isinstance(result, ServerAborted) else None,
             detail=result.detail if isinstance(result, ServerAborted) else "",
@@ -382,26 +415,10 @@ class TrainingServer(Machine[SessionState]):
         )
         return [*outputs, self._last]
 
-    def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
-        """A member is gone from the session, and from the sum if one goes on."""
-        self._lost.pop(member, None)
+    def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         self._in_round.discard(member)
-        if self._links.pop(member, None) is None:
-            return []
-        left = Report("left", {"member": member, "detail": detail})
-        if self._sum is None:
-            return [left]
-        return [left, *self._relay(self._sum.drop(member, code, detail, now), now)]
-
-    def _bar(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is out for the session, and told so, even if its hello is what was wrong."""
-        if member in self._barred:
-            return []
-        self._barred.add(member)
-        link = self._links.get(member) or Link(self._name, member, self.session, self.traffic)
-        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
-        told = Transmit(member, link.frames(abort, round=0), abort.PHASE)
-        return [told, *self._leave(member, detail, now, code=code)]
+        unkeyed = self._relay_key(self._keeper.left(member, code, detail, now), now)
+        return unkeyed if self._sum is None else self._relay(self._sum.drop(member, code, detail, now), now)
 
     def _end_round(self) -> list[Output]:
         end = EndRound(code=self._last.code, detail=self._last.detail[:DETAIL_LIMIT])
@@ -418,10 +435,4 @@ class TrainingServer(Machine[SessionState]):
 
     def _set_model(self, model: bytes) -> None:
         self._model = model
-        self._model_hash = digest(Label.MODEL, model)
-
-    def _transmit(
-        self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None
-    ) -> Transmit:
-        round = self.round if round is None else round
-        return Transmit(member, self._links[member].frames(message, round=round, payload=payload), message.PHASE)
+        self._model_hash = model_digest(model)

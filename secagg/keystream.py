@@ -48,6 +48,8 @@ class Usage(bytes, Enum):
     SHARE_COEFFICIENTS = b"tacit/1 share coefficients"
     RING_ORDER = b"tacit/1 ring order"
     BINARY_WEIGHTS = b"tacit/1 binary weights"
+    MODEL_KEY = b"tacit/1 key of the model"
+    INITIAL_MODEL = b"tacit/1 initial model"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 import tomllib
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -20,20 +20,19 @@ from tacit.models.configuration import (
     ProtectionConfiguration,
     TrainingConfiguration,
 )
-from tacit.protocol.configuration import Mode, Policy
+from tacit.protocol.configuration import Mode, Policy, fewest_survivors
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.explain import literal, refusal
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
 
-WEIGHT_FORMS: Final[dict[str, WeightForm]] = {
-    "none": WeightForm.SCALAR,
-    "fixed-position": WeightForm.TENSOR,
-    "binary-weights": WeightForm.COORDINATE,
-    "locked-binary-weights": WeightForm.COORDINATE,
-}
-"""How fine the weights of each protection are."""
+
+def weight_form(protection: ProtectionConfiguration) -> WeightForm:
+    """How fine the weights of a protection are."""
+    if protection.binary:
+        return WeightForm.COORDINATE
+    return WeightForm.TENSOR if protection.by_tensor else WeightForm.SCALAR
 
 
 class ExperimentError(ValueError):
@@ -61,7 +60,7 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         Mode,
         Meta(
             description='What the server may do: "active", lie and collude with corrupt clients; "semi-honest", follow '
-            "the protocol and look."
+            'the protocol and look. "none" switches secure aggregation off: the server sees every update.'
         ),
     ] = "active"
     threshold: Annotated[
@@ -142,6 +141,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def __post_init__(self) -> None:
         self._check_policy()
+        self._check_protection()
         self._check_threshold()
         self._check_ring()
 
@@ -153,7 +153,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     @property
     def max_weight(self) -> int:
         """Largest weight of a client: one where clients count alike."""
-        alike = self.training.algorithm == "fedsgd" or self.protection.binary
+        alike = self.training.algorithm == "fedsgd" or self.protection.alike
         return 1 if alike else self.aggregation.max_weight
 
     def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
@@ -163,13 +163,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             clip=self.aggregation.clip,
             value_bits=self.aggregation.value_bits,
             max_weight=self.max_weight,
-            form=WEIGHT_FORMS[self.protection.scheme],
+            form=weight_form(self.protection),
             tensor_sizes=tensor_sizes,
             metrics=metrics,
             ring_bits=self.aggregation.ring_bits or None,
         )
 
     def _computed_graph(self) -> GraphParameters:
+        if self.aggregation.mode == "none":
+            return GraphParameters(self.federation.clients - 1, 1)
         return choose_parameters(
             self.federation.clients,
             corrupt=self.aggregation.corrupt,
@@ -190,7 +192,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"aggregation.mode = {literal(mode)}: policy.modes accepts only {literal(self.policy.modes)}; "
                 f"add {literal(mode)} there if the clients shall accept it"
             )
-        if self.aggregation.corrupt < self.policy.least_corrupt:
+        if mode != "none" and self.aggregation.corrupt < self.policy.least_corrupt:
             raise ValueError(
                 f"aggregation.corrupt = {self.aggregation.corrupt}: policy.least_corrupt accepts at least "
                 f"{self.policy.least_corrupt}"
@@ -205,18 +207,64 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"protection.scheme = {literal(self.protection.scheme)}: policy.protections accepts only "
                 f"{literal(self.policy.protections)}"
             )
-        if self.protection.min_contributors > clients:
+        counted = self.protection.binary or self.protection.masks_layers
+        if counted and self.protection.min_contributors < self.policy.least_contributors:
             raise ValueError(
-                f"protection.min_contributors = {self.protection.min_contributors}: there are only {clients} clients, "
-                "so that no coordinate would ever move"
+                f"protection.min_contributors = {self.protection.min_contributors}: policy.least_contributors accepts "
+                f"at least {self.policy.least_contributors}"
             )
         if clip > self.policy.largest_clip:
             raise ValueError(
                 f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"
             )
 
+    def _check_protection(self) -> None:
+        protection, clients, secure = self.protection, self.federation.clients, self.aggregation.mode != "none"
+        fewest, asking = protection.min_contributors, f"protection.min_contributors = {protection.min_contributors}:"
+        if protection.enforce == "clients" or protection.masks == "coordinated":
+            # Contributors may still be lost after the weights are fixed.
+            fewest += clients - fewest_survivors(clients, self.aggregation.dropout)
+            asking += f" with the tolerated dropouts (aggregation.dropout = {self.aggregation.dropout}) {fewest}, but"
+        if fewest > clients:
+            raise ValueError(
+                f"{asking} there are only {clients} clients, so that no coordinate would ever move; lower it, or take "
+                f"more clients{', or tolerate fewer dropouts' if fewest > protection.min_contributors else ''}"
+            )
+        if protection.enforce == "clients" and not secure:
+            raise ValueError(
+                'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
+                'set aggregation.mode to "active" or "semi-honest"'
+            )
+        if (protection.masks_layers or protection.splits) and self.training.algorithm == "fedsgd":
+            raise ValueError(
+                f"protection.scheme = {literal(protection.scheme)}: what stays with a client is what its training made "
+                'of it, and training.algorithm = "fedsgd" trains nothing there; set it to "fedavg"'
+            )
+        given = next((key for key in ("pretrained", "checkpoint") if getattr(self.model, key)), "")
+        if not protection.encrypted:
+            return
+        if given and protection.initial_model == "clients":
+            raise ValueError(
+                f'model.{given} is set, but protection.initial_model = "clients" makes random weights; set it to '
+                '"server", or start without given weights'
+            )
+        if protection.initial_model == "server" and not secure and not protection.accept_known_plaintext:
+            raise ValueError(
+                'protection.initial_model = "server": the server knows the plain first model and receives the '
+                "encrypted one, so it can compute the clients' key and read every update, which nothing else hides "
+                '(aggregation.mode = "none"); use secure aggregation, or initial_model = "clients", or set '
+                "protection.accept_known_plaintext = true if that is what the experiment is about"
+            )
+
     def _check_threshold(self) -> None:
         clients, active = self.federation.clients, self.aggregation.mode == "active"
+        if self.aggregation.mode == "none":
+            if self.aggregation.threshold:
+                raise ValueError(
+                    f"aggregation.threshold = {self.aggregation.threshold}: without secure aggregation there is none; "
+                    "set it to 0"
+                )
+            return
         try:
             computed = self._computed_graph()
         except ValueError as error:

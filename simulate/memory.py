@@ -25,6 +25,8 @@ from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.link import Link, Traffic
 from tacit.protocol.machine import Entropy, Machine, Output, Send
 from tacit.protocol.messages import Message
+from tacit.protocol.plain_sum_client import PlainSumClient
+from tacit.protocol.plain_sum_server import PlainSumServer
 from tacit.protocol.primitives import SigningKey
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.ring import Ring
@@ -63,9 +65,10 @@ class MemorySum:
 
     def __post_init__(self) -> None:
         server = self.agreement.server
-        self.server = AggregationServer(self.agreement, self.now)
+        secure = self.agreement.secure
+        self.server = (AggregationServer if secure else PlainSumServer)(self.agreement, self.now)
         self.clients = {
-            name: AggregationClient(
+            name: (AggregationClient if secure else PlainSumClient)(
                 self.agreement, name, signing=self.signing[name], vector=self.vectors[name], entropy=self.entropy
             )
             for name in self.agreement.cohort
@@ -175,10 +178,13 @@ def memory_sum(
     ring_bits: int = 32,
     parameters: GraphParameters | None = None,
     round: int = 0,
+    secure: bool = True,
+    fewest_survivors: int = 0,
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
-    parameters: of a regular graph; by default those of the complete graph with no corrupt member.
+    parameters: of a regular graph; by default those of the complete graph with no corrupt member. secure:
+    False for a sum without masks.
     """
     entropy, ring = replayable_entropy(seed), Ring(ring_bits)
     signing = {f"c{member}": SigningKey(entropy(32)) for member in range(clients)}
@@ -190,7 +196,11 @@ def memory_sum(
         signing_keys=tuple(key.public for key in signing.values()),
         active=active,
         regular=parameters is not None,
-        parameters=parameters or complete_parameters(clients, active=active, corrupt=0.0),
+        parameters=(parameters or complete_parameters(clients, active=active, corrupt=0.0))
+        if secure
+        else GraphParameters(clients - 1, 1),
+        fewest_survivors=fewest_survivors,
+        secure=secure,
         ring=ring,
         length=length,
         roster=sha256(b"roster").digest(),

@@ -18,14 +18,17 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tacit.protocol import counting
 from tacit.protocol.aggregation_results import Contribution, Journal
 from tacit.protocol.codec import VERSION, Envelope, Frame, Packet, decode, encode
 from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.group_key_agreement import GroupKey
+from tacit.protocol.group_key_holder import Reencrypt
 from tacit.protocol.machine import Entropy, Output
 from tacit.protocol.messages import Hello, Message
-from tacit.protocol.primitives import KEY_BYTES, SigningKey
+from tacit.protocol.primitives import KEY_BYTES, Label, SigningKey
 from tacit.protocol.roster import Member, Roster
-from tacit.protocol.rounds import Ended, RoundDone, Train, Transmit
+from tacit.protocol.rounds import Ended, Limit, NewModel, RoundDone, Train, Transmit
 from tacit.protocol.training_client import TrainingClient
 from tacit.protocol.training_server import TrainingServer
 from tacit.secagg.packing import WeightForm
@@ -115,6 +118,8 @@ class MemoryFederation:
         self.journals: dict[str, list[Contribution]] = {name: [] for name in self.roster.clients}
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""
+        self.wanted: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}
+        """To which coordinates the clients would contribute, by name and round, where they are counted first."""
         self.outputs: list[tuple[str, Output]] = []
         self.log: list[Parcel] = []
         self.clients: dict[str, TrainingClient] = {}
@@ -219,10 +224,18 @@ class MemoryFederation:
             if isinstance(output, Journal):
                 self.journals[party].append(output.contribution)
             elif isinstance(output, Train) and party not in self.idle:
-                vector = self.draw(party, output.round)
+                self.emit(
+                    party, self.clients[party].contribute(output.round, self.train(party, output.round), self.now)
+                )
+            elif isinstance(output, Limit):
+                vector = self.limited(party, output)
                 self.emit(party, self.clients[party].contribute(output.round, vector, self.now))
             elif isinstance(output, RoundDone):
                 self._done = output
+            elif isinstance(output, NewModel):
+                self.model = output.model
+            elif isinstance(output, Reencrypt) and party not in self.idle:
+                self.emit(party, self.clients[party].provide(output.key.epoch, self.encrypt(output), self.now))
 
     def forge(
         self,
@@ -254,6 +267,34 @@ class MemoryFederation:
         self.emit(parcel.receiver, outputs)
         return outputs
 
+    def encrypt(self, order: Reencrypt) -> bytes:
+        """What a client makes of the order: the model, plus a number that only the members know."""
+        model = np.frombuffer(order.model or self.model, "<f4")
+        former = shift(order.former) if order.former is not None else 0
+        return (model - np.float32(former) + np.float32(shift(order.key))).astype("<f4").tobytes()
+
+    def train(self, name: str, round: int) -> npt.NDArray[Any]:
+        """What a client contributes when it has trained: its update, or first to which coordinates it would."""
+        vector = self.draw(name, round)
+        if self.configuration.enforce == "server":
+            return vector
+        size = sum(self.configuration.tensor_sizes)
+        wanted = np.frombuffer(self.entropy(size), np.uint8) % 2 == 0
+        self.wanted[name, round] = wanted
+        return counting.packing(self.configuration).encode(wanted)
+
+    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
+        """The client's update: one in value and count where it wanted to contribute and may, zero elsewhere."""
+        packing = self.configuration.packing()
+        size = packing.values_length
+        allowed = np.unpackbits(np.frombuffer(limit.limits, np.uint8), count=size).astype(bool)
+        weights = self.wanted[name, limit.round] & allowed
+        encoded = packing.encode(
+            weights.astype(np.float32), weights, dict.fromkeys(packing.metrics, 0), np.random.default_rng(0)
+        )
+        self.vectors[name, limit.round] = encoded.words
+        return encoded.words
+
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         """Uniform ring words as the client's update."""
         packing = self.configuration.packing()
@@ -282,11 +323,16 @@ class MemoryFederation:
         self.rounds_left -= 1
         if done is not None and done.total is not None:
             self.model = (np.frombuffer(self.model, "<f4") + 1).astype("<f4").tobytes()
-        going_on = self.rounds_left > 0
-        self.emit(SERVER, self.server.next_round(self.model, self.now) if going_on else self.server.finish(self.now))
+        following = self.server.next_round if self.rounds_left > 0 else self.server.finish
+        self.emit(SERVER, following(self.model, self.now))
 
     def _client_names(self) -> tuple[str, ...]:
         return tuple(f"client-{number}" for number in range(self.clients_in_roster))
+
+
+def shift(key: GroupKey) -> int:
+    """What stands for the encryption of a model here: a number that follows from the key."""
+    return 16 * int.from_bytes(key.derive(Label.MODEL_KEY)[:2], "little") + 1
 
 
 def altered(parcel: Parcel, *, message: Message | None = None, payload: Frame | None = None, **changes: Any) -> Parcel:

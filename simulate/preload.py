@@ -8,7 +8,13 @@ so every failure becomes an ImportError here, and the child that misses this mod
 
 from importlib import import_module
 
-MODULES = ("sklearn.datasets", "tacit.simulate.server_role", "tacit.simulate.client_role", "tacit.simulate.child")
+MODULES = (
+    "sklearn.datasets",
+    "tacit.parties.mpc.session",
+    "tacit.simulate.server_role",
+    "tacit.simulate.client_role",
+    "tacit.simulate.child",
+)
 
 for _name in MODULES:
     try:

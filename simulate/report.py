@@ -98,6 +98,7 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
     server = history.parties.get(history.server) if history.server else None
     began = history.sessions[0][0] if history.sessions else None
     last = history.completed[-1].result if history.completed else None
+    secure = experiment.aggregation.mode != "none"
     return {
         "experiment": experiment,
         "history": history,
@@ -108,17 +109,18 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
         "notices": _notices(experiment, history),
         "curves": _curves(history),
         "clipping": _clipping(history),
-        "bars": _bars(server, history.clients),
+        "bars": _bars(server, history.clients, secure=secure),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
-        "protocol_share": protocol_share(server.seconds) if server else None,
+        "protocol_share": protocol_share(server.seconds) if server and secure else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
-        "timelines": _timelines(history),
+        "timelines": _timelines(history, secure=secure),
         "drops": [(round, drop) for round in history.rounds for drop in round.drops],
         "troubles": history.troubles[:MOST_TROUBLES],
         "more_troubles": len(history.troubles[MOST_TROUBLES:]),
         "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
+        "secure": secure,
         "sharers": sharers(history, experiment),
         "exposures": exposure(history, experiment),
         "settings": _settings(experiment),
@@ -130,6 +132,8 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     if history.server is None:
         return ["There is no event log of the server: what is known of the rounds, accuracies and losses is missing."]
     notices = []
+    if experiment.aggregation.mode == "none":
+        notices.append("Secure aggregation was off: the server saw the update of every client.")
     held, planned = len(history.completed), experiment.federation.rounds
     if held < planned:
         ended = history.ended or "the server's log stops without saying how it ended"
@@ -164,7 +168,7 @@ def _clipping(history: History) -> Markup | None:
     )
 
 
-def _bars(server: Party | None, clients: Sequence[Party]) -> dict[str, list[Markup]]:
+def _bars(server: Party | None, clients: Sequence[Party], *, secure: bool) -> dict[str, list[Markup]]:
     draw = partial(party_bars, server, clients)
 
     def of(
@@ -177,8 +181,8 @@ def _bars(server: Party | None, clients: Sequence[Party]) -> dict[str, list[Mark
     return {
         "time": [
             of(lambda party: party.seconds, PHASES, TIME_UNITS, "Time in each phase", "time", "time"),
-            of(lambda party: party.seconds, SECURE_SUM, TIME_UNITS, "Of this, the secure sum", "time", "sum"),
-        ],
+        ]
+        + [of(lambda party: party.seconds, SECURE_SUM, TIME_UNITS, "Of this, the secure sum", "time", "sum")] * secure,
         "traffic": [
             of(lambda party: party.sent, PHASES, BYTE_UNITS, "Payload sent", "sent", "sent"),
             of(lambda party: party.received, PHASES, BYTE_UNITS, "Payload received", "received", "received"),
@@ -222,7 +226,7 @@ def _phase_row(phase: Phase, server: Party | None, clients: Sequence[Party]) -> 
     }
 
 
-def _timelines(history: History) -> list[dict[str, Any]]:
+def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     """Rounds worth a look: those that lost somebody or have no result, the slowest, the last; with their figures."""
     if not history.rounds:
         return []
@@ -238,7 +242,7 @@ def _timelines(history: History) -> list[dict[str, Any]]:
     shown = []
     for index, (key, round) in enumerate(chosen.items()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
-        if window := secure_sum_window(round, history.server):
+        if secure and (window := secure_sum_window(round, history.server)):
             windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
         shown.append(
             {

@@ -1,7 +1,8 @@
 """What each party of a run could see, in words, from the mode, the threshold and the rounds that were held.
 
 The sentences follow the rules of the protocol: secagg/graph.py says how many colluding clients a threshold stands for,
-protocol/aggregation_server.py and aggregation_client.py what either side receives.
+protocol/aggregation_server.py and aggregation_client.py what either side receives, and plain_sum_server.py and
+plain_sum_client.py what it is without secure aggregation.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Final
 
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.report_history import History
@@ -26,10 +28,17 @@ class Exposure:
     """Sentences on when that holds."""
 
 
+SEEN_BY_EVERY_SERVER: Final = (
+    "the global model before and after every round",
+    "who took part, who was lost, when; sizes and times of all messages",
+)
+
+
 def exposure(history: History, experiment: Experiment) -> list[Exposure]:
     """The parties of a run, from the server to the outside world."""
+    secure = experiment.aggregation.mode != "none"
     return [
-        _server(history, experiment),
+        _server(history, experiment) if secure else _server_without_masks(history, experiment),
         _client(history, experiment),
         Exposure(
             "anybody on the network",
@@ -38,7 +47,7 @@ def exposure(history: History, experiment: Experiment) -> list[Exposure]:
         ),
         Exposure(
             "whoever gets the final model",
-            ("what the trained model itself tells about its training data: a secure sum does not change that",),
+            ("what the trained model itself tells about its training data: no secure sum changes that",),
             ("everything else",),
         ),
         Exposure(
@@ -58,15 +67,6 @@ def _server(history: History, experiment: Experiment) -> Exposure:
     clients = experiment.federation.clients
     corrupt = math.floor(Fraction(str(experiment.aggregation.corrupt)) * clients)
     threshold = history.configured.threshold if history.configured else None
-    sizes = [len(round.result.survivors) for round in history.completed if round.result]
-    if sizes:
-        over = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
-        sums = (
-            f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
-            "and of their numbers of samples, correct answers, losses and clipped coordinates"
-        )
-    else:
-        sums = "no sum: no round was completed"
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
     else:
@@ -77,9 +77,8 @@ def _server(history: History, experiment: Experiment) -> Exposure:
     return Exposure(
         "server",
         (
-            sums,
-            "the global model before and after every round",
-            "who took part, who was lost, when; sizes and times of all messages",
+            _sums(history),
+            *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
         ),
         ("data, update, loss, accuracy or number of samples of any one client",),
@@ -87,6 +86,36 @@ def _server(history: History, experiment: Experiment) -> Exposure:
             *((f"Nothing opens before {threshold} of {sharers(history, experiment)} help.",) if threshold else ()),
             trust,
         ),
+    )
+
+
+def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
+    scheme = experiment.protection.scheme
+    left = "" if scheme == "none" else f", after the protection {scheme}"
+    return Exposure(
+        "server",
+        (
+            f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
+            "number of samples, correct answers, loss and clipped coordinates",
+            _sums(history),
+            *SEEN_BY_EVERY_SERVER,
+        ),
+        ("the data of a client as such; but much of it can be worked out from an update that is not protected",),
+        (
+            'Secure aggregation was off (aggregation.mode = "none"): nothing stands between the server and the update '
+            "of one client, and every client's policy allowed that.",
+        ),
+    )
+
+
+def _sums(history: History) -> str:
+    sizes = [len(round.result.survivors) for round in history.completed if round.result]
+    if not sizes:
+        return "no sum: no round was completed"
+    over = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    return (
+        f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
+        "and of their numbers of samples, correct answers, losses and clipped coordinates"
     )
 
 
@@ -98,20 +127,24 @@ def _client(history: History, experiment: Experiment) -> Exposure:
         others = "the update of the one other client, because a sum had only two"
     else:
         others = "what the others contributed together"
+    mode = experiment.aggregation.mode
+    model = (
+        "the global model at the start of every round; the step from one to the next is the mean update, and "
+        f"without its own part {others}"
+    )
+    unknown = "data, update, loss, accuracy or number of samples of any one other client"
+    if mode == "none":
+        return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
     neighbours = history.configured.neighbours if history.configured else experiment.federation.clients - 1
-    order = "the signed list of survivors" if experiment.aggregation.mode == "active" else "the list of survivors"
+    order = "the signed list of survivors" if mode == "active" else "the list of survivors"
     return Exposure(
         "each client",
         (
-            "the global model at the start of every round; the step from one to the next is the mean update, and "
-            f"without its own part {others}",
+            model,
             f"the roster; who is in a round; {order}",
             f"public keys, and one encrypted share of each secret of its {neighbours} neighbours",
         ),
-        (
-            "data, update, loss, accuracy or number of samples of any one other client",
-            "the secrets behind the shares: too few shares tell nothing",
-        ),
+        (unknown, "the secrets behind the shares: too few shares tell nothing"),
     )
 
 

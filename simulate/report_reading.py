@@ -18,6 +18,7 @@ import msgspec
 
 from tacit.parties.event_log import EventLogError, read
 from tacit.protocol.messages import Phase
+from tacit.simulate import evaluations
 from tacit.simulate.report_history import Configured, Drop, History, Party, Result, Round, Span, Stranger, Trouble
 
 TROUBLE = {
@@ -64,6 +65,7 @@ def read_history(directory: Path) -> History:
     paths = sorted(directory.glob("*.jsonl"), key=lambda path: _natural(path.stem))
     logs = {path.stem: list(read(path)) for path in paths}
     try:
+        evaluations.complete(logs)
         return _history(logs)
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)

@@ -46,6 +46,8 @@ class Role:
     split_seed: int
     """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
     faults: Faults
+    record_moves: bool = False
+    """Whether the server records which coordinates of the model every round moves."""
 
     def surroundings(self) -> Surroundings:
         """What is to happen around this party."""

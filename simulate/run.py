@@ -43,6 +43,10 @@ class Plan:
     split_seed: int
     device: str = "cpu"
     verify: bool = False
+    report: bool = True
+    """Whether report.html is drawn, which takes a second or two."""
+    record_moves: bool = False
+    """Record which coordinates of the model every round moves."""
     faults: Faults = field(default_factory=Faults)
     began: float = field(default_factory=time.monotonic)
 
@@ -74,6 +78,8 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
     OSError if the disk is full."""
+    if experiment.protection.remembers:
+        raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
     held = run.progress()
     rounds_left = experiment.federation.rounds - held.round
     if rounds_left <= 0:
@@ -82,6 +88,27 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
         )
     run.keep_experiment(experiment_toml(experiment))
     return Plan(experiment, run, rounds_left, held.round, held.split_seed, **options)
+
+
+def kept(plan: Plan) -> str:
+    """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
+    run, protection = plan.run, plan.experiment.protection
+    if protection.remembers:
+        left = run.plain_model if protection.encrypted else run.model
+        return f"the run cannot be resumed: {_forgotten(plan.experiment, run)}" if left.exists() else ""
+    return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
+
+
+def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
+    """Why a run whose clients remembered something cannot go on, and what can be done instead."""
+    if not experiment.protection.encrypted:
+        scheme = experiment.protection.scheme
+        return f"with protection.scheme {scheme} its clients kept something of their own in memory only; start anew"
+    remedy = f'start from {run.plain_model} (model.checkpoint, with protection.initial_model = "server")'
+    return (
+        "its model is encrypted under a key that its clients had in memory only; "
+        f"{remedy if run.plain_model.exists() else 'start anew'}"
+    )
 
 
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
@@ -103,6 +130,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
             verify=plan.verify,
             split_seed=plan.split_seed,
             faults=plan.faults,
+            record_moves=plan.record_moves,
         )
         for name in names
     }
@@ -120,7 +148,8 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
         write(summary, plan.run.summary)
-        await asyncio.to_thread(_report, plan.run)
+        if plan.report:
+            await asyncio.to_thread(_report, plan.run)
     except OSError:
         if failure is None:
             raise

@@ -2,11 +2,13 @@
 
 experiment.toml       the experiment as it was run
 model.safetensors     the global model after the last finished round, with that round's number
+plain-model.safetensors   with model encryption: the same in the clear, which a client writes
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the models that each client contributed to
 logs/PARTY.log        output and tracebacks of the processes
+moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum
 """
 
@@ -63,6 +65,7 @@ class RunDirectory:
         self.path = path
         self.experiment = path / "experiment.toml"
         self.model = path / "model.safetensors"
+        self.plain_model = path / "plain-model.safetensors"
         self.summary = path / "summary.json"
         self.logs = path / "logs"
 
@@ -145,6 +148,24 @@ class RunDirectory:
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             np.savez(path, words=words, values=values, bound=bound, names=list(names))
+
+    def save_moves(self, round: int, moved: npt.NDArray[np.bool_]) -> None:
+        """Which coordinates [D] of the model a round moved."""
+        path = self.path / "moves" / f"{round}.npz"
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.savez(path, bits=np.packbits(moved), size=moved.size)
+
+    def count_moves(self) -> npt.NDArray[np.uint16]:
+        """How often each coordinate [D] of the model was moved, as the rounds recorded it. ValueError if none did."""
+        counts: npt.NDArray[np.uint16] | None = None
+        for path in (self.path / "moves").glob("*.npz"):
+            with np.load(path, allow_pickle=False) as file:
+                moved = np.unpackbits(file["bits"], count=int(file["size"]))
+            counts = moved.astype(np.uint16) if counts is None else counts + moved
+        if counts is None:
+            raise ValueError(f"{self.path} records no moves")
+        return counts
 
     def verified_rounds(self) -> list[Path]:
         """The directories of the rounds that --verify recorded, in order."""

@@ -7,15 +7,16 @@ from typing import Any, Final
 import torch
 
 from tacit.models import checkpoint
-from tacit.models.data import load
+from tacit.models.data import Dataset, load
 from tacit.models.device import resolve_device
 from tacit.models.layout import Layout
-from tacit.models.training import evaluate
+from tacit.models.representation import Stimuli, stimulus_indices
+from tacit.models.training import EVALUATION_BATCH, evaluate
 from tacit.parties.diary import Diary
 from tacit.parties.event_log import EventLog
 from tacit.parties.server import ServerParty, ServerSettings
 from tacit.parties.stopwatch import Stopwatch
-from tacit.parties.task import METRICS, Keeper, Task
+from tacit.parties.task import Keeper, Task
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.rounds import RoundDone
 from tacit.secagg.packing import Total
@@ -25,7 +26,6 @@ from tacit.simulate.roles import USER_ERRORS, Role, explain, server_outcome, tel
 from tacit.simulate.run_directory import Progress, RunDirectory, writing
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
-EVALUATION_BATCH: Final = 256
 
 
 async def run_server(control: Control, *, role: Role, rounds: int, completed: int) -> dict[str, Any]:
@@ -42,6 +42,7 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             protection=experiment.protection,
             classes=data.classes,
             channels=data.channels,
+            stimuli=prepare_stimuli(data) if experiment.protection.masks_layers else None,
         )
         model = task.build(seed=role.split_seed)
         layout = Layout.of(model)
@@ -59,8 +60,13 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             if role.verify and total is not None and done.total is not None:
                 bound = configuration.packing().error_bound(len(done.survivors))
                 run.save_sum(done.round, words=done.total, values=total.values, bound=bound, names=done.survivors)
+            if role.record_moves and total is not None:
+                run.save_moves(done.round, keeper.mean(total)[1])
             if total is not None:
                 save(done.round)
+            if configuration.encrypted or experiment.protection.splits:
+                # Only the clients have the whole model, and can evaluate it.
+                return {"accuracy": None, "loss": None}
             judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
 
@@ -89,14 +95,24 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         return explain(error)
 
 
+def prepare_stimuli(data: Dataset) -> Stimuli:
+    """Training images that the clients of a simulation do without. ValueError for too few, or more than fit."""
+    return Stimuli.of(data.share(stimulus_indices(data.y_train.numpy(), data.classes))[0])
+
+
 def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: tuple[int, ...]) -> Configuration:
     """What the server of this experiment proposes."""
     aggregation = experiment.aggregation
-    packing = experiment.packing(tensor_sizes=tensor_sizes, metrics=METRICS)
+    metrics = task.metrics(experiment.federation.clients)
+    packing = experiment.packing(tensor_sizes=tensor_sizes, metrics=metrics)
     return Configuration(
         scheme=experiment.training.algorithm,
         protection=experiment.protection.scheme,
         min_contributors=experiment.protection.min_contributors,
+        enforce=experiment.protection.enforce,
+        group_key=experiment.protection.group_key,
+        rekey_every=experiment.protection.rekey_every,
+        initial_model=experiment.protection.initial_model if experiment.protection.encrypted else "server",
         mode=aggregation.mode,
         graph=aggregation.graph,
         corrupt=aggregation.corrupt,
@@ -109,7 +125,7 @@ def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: t
         ring_bits=packing.ring.bits,
         form=packing.form,
         tensor_sizes=tensor_sizes,
-        metrics=METRICS,
+        metrics=metrics,
         layout=layout,
         task=task.encode(),
         train_seconds=experiment.deadlines.train,

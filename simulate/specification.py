@@ -23,11 +23,11 @@ from tacit.protocol.configuration import Configuration
 from tacit.protocol.diagrams import MACHINES
 from tacit.protocol.errors import Code
 from tacit.protocol.group_key_tables import MemberState
+from tacit.protocol.keyed_tables import HolderState, KeeperState
 from tacit.protocol.machine import Row, Table, Trigger
 from tacit.protocol.primitives import Label
 from tacit.protocol.sharing import PACKET_BYTES
-from tacit.protocol.training_client import TrainingState
-from tacit.protocol.training_server import SessionState
+from tacit.protocol.training_tables import SessionState, TrainingState
 from tacit.secagg import shamir
 from tacit.secagg.keystream import Usage
 from tacit.secagg.packing import METRIC_BITS
@@ -69,8 +69,9 @@ def messages_page() -> str:
         *prose(
             "The fields of every map in the order in which they MUST stand, with the msgpack type and the bounds "
             "of each. How they are encoded is in [encoding.md](encoding.md); what they mean and what a receiver "
-            "checks is in [session.md](session.md) and [secure-aggregation.md](secure-aggregation.md), whose "
-            "rules prevail. A character is a Unicode code point."
+            "checks is in [session.md](session.md), [secure-aggregation.md](secure-aggregation.md), "
+            "[counting.md](counting.md) and [group-key.md](group-key.md), whose rules prevail. A character is a "
+            "Unicode code point."
         ),
         "",
         "## Envelope",
@@ -97,9 +98,12 @@ def states_page() -> str:
             "A message type that has no row here for a state MUST be refused there (UNEXPECTED). Names in "
             "capitals are events within a party: START; DROP, somebody is gone; COMPLETE, nobody is waited for "
             "any more; EXPIRE, the deadline passed; CONTRIBUTE, the trained update is there; SUM_OVER, the secure "
-            "sum inside the round ended; NEXT_ROUND and FINISH, decisions of the server's owner. *Ignored* means "
-            "that the message is dropped without being parsed. The rules that decide between several successors "
-            "are in [session.md](session.md) and [secure-aggregation.md](secure-aggregation.md)."
+            "sum inside the round ended; AGREE and KEY_OVER, the server lets the clients agree on a group key, and "
+            "the attempt, or what follows from it, is over; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
+            "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. *Ignored* means that the "
+            "message is dropped without being parsed. The rules that decide between several successors are in "
+            "[session.md](session.md), [secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md) "
+            "and [group-key.md](group-key.md)."
         ),
     ]
     for states, title in (
@@ -107,6 +111,8 @@ def states_page() -> str:
         (SessionState, "What a training server does in its states"),
         (ClientState, "What an aggregation client does in its states"),
         (MemberState, "What a member of a group key does in its states"),
+        (HolderState, "What a client does about group keys in a session"),
+        (KeeperState, "What a server does about group keys in a session"),
     ):
         parts += ["", f"## {title}", "", *_table(("state", "meaning"), ((s.name, s.value) for s in states))]
     parts += ["", "The states of an aggregation server are the phases:", ""]
@@ -193,6 +199,8 @@ def _type(kind: types.Type) -> str:
             return f"int{_range(kind)}"
         case types.FloatType():
             return f"float64{_range(kind)}"
+        case types.BoolType():
+            return "bool"
         case types.BytesType(min_length=least, max_length=most):
             return f"bin, {most} bytes" if least == most else f"bin, at most {most} bytes"
         case types.StrType(max_length=most):

@@ -1,9 +1,11 @@
 """summary.json: the figures of a run, made from nothing but its event logs.
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
-with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, and what the secure sum
-carried), `parties` (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `aggregation` (ring,
-vector, threshold), `configuration` (the experiment), `ended` (how, in words), `verified` (with --verify).
+with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
+coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `parties`
+(each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
+privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
+`verified` (with --verify).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import msgspec
 
 from tacit.parties.event_log import read
 from tacit.protocol.messages import Phase
+from tacit.simulate import evaluations, privacy
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.run_directory import RunDirectory, writing
 
@@ -27,16 +30,21 @@ ROUND_KEYS = (
     "clipped", "cohort", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
+LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
+
 
 def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
     """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
     logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"))}
+    evaluations.complete(logs)
     server = next((events for events in logs.values() if _is_server(events)), [])
     rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
     sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
+    local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
     listed = [
         {key: event[key] for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
+        | {"local": {name: done[number] for name, done in local.items() if number in done}}
         for number, event in sorted(rounds.items())
     ]
     configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
@@ -45,9 +53,11 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
         "wall_seconds": wall_seconds,
-        "protocol_share": protocol_share(_seconds_by_phase(server)),
+        # Without secure aggregation the vectors come while others still train.
+        "protocol_share": protocol_share(_seconds_by_phase(server)) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
         "parties": {name: _party(events) for name, events in logs.items()},
+        "privacy": privacy.guarantee(experiment, listed),
         "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
     }
@@ -75,6 +85,11 @@ def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int
         if event["event"] == "traffic":
             counts[event["round"]] += event[direction]
     return counts
+
+
+def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What a client's log says of its updates, by round."""
+    return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
 
 
 def _seconds_by_phase(events: list[dict[str, Any]]) -> Counter[Phase]:

@@ -1,8 +1,8 @@
 """Watching the processes of a run: who is started when, what their ends mean, and when the rest must go.
 
 The clients are started when the server listens. A client that fails is the federation's business and is only shown.
-When the server has ended, the clients get time to notice; whoever is still there then (frozen, say) is ended.
-So is a server that a client has given up, and that goes on saying nothing.
+When the server has ended, the clients get time to notice, and to judge a model that only they can read; whoever is
+still there then (frozen, say) is ended. So is a server that a client has given up, and that goes on saying nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class Supervisor:
         self._silence = ""
         """Why the server was ended, if it froze."""
         self._watching: asyncio.Task[None] | None = None
-        self._grace = roles[SERVER].experiment.deadlines.grace
+        self._experiment = roles[SERVER].experiment
+        self._grace = self._experiment.deadlines.grace
 
     async def follow(self, *, rounds: int, completed: int) -> str:
         """Run until everybody has ended; returns how the server says it ended, or raises SimulationError."""
@@ -112,7 +113,9 @@ class Supervisor:
             return
         if not failed:
             self._ended = reason
-            self._clear("the server has ended", LEAVE_SECONDS)
+            # With model encryption a client now evaluates the last model, which takes as long as it takes.
+            encrypted, deadlines = self._experiment.protection.encrypted, self._experiment.deadlines
+            self._clear("the server has ended", max(LEAVE_SECONDS, deadlines.train) if encrypted else LEAVE_SECONDS)
             return
         if not self._address and "finished" in last:
             raise InputError(f"{name}: {reason}")

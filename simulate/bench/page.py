@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from tacit.protocol.primitives import AgreementKey
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Usage, keystream
+from tacit.simulate.bench import declared, protection
 from tacit.simulate.bench.secagg import Setting, measure
 
 DIMENSION: Final = 100_000
@@ -63,6 +64,16 @@ def measure_run() -> dict[str, Any]:
         run([*command, "--out", f"{directory}/run", "--json", f"{directory}/summary.json"], check=True)
         summary: dict[str, Any] = msgspec.json.decode(Path(directory, "summary.json").read_bytes())
     return summary
+
+
+def measure_protections() -> dict[str, Any]:
+    """The figures of `tacit bench protection`, on one core."""
+    with TemporaryDirectory() as directory:
+        command = [str(Path(sys.executable).with_name("tacit")), "bench", "protection"]
+        file = Path(directory, "figures.json")
+        run([*command, "--json", str(file)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        figures: dict[str, Any] = msgspec.json.decode(file.read_bytes())
+    return figures
 
 
 def constants() -> tuple[float, float]:
@@ -117,7 +128,12 @@ def draw(rows: list[dict[str, Any]], agreement: float, byte: float) -> Figure:
 
 
 def write_page(
-    directory: Path, rows: list[dict[str, Any]], agreement: float, byte: float, summary: dict[str, Any]
+    directory: Path,
+    rows: list[dict[str, Any]],
+    agreement: float,
+    byte: float,
+    summary: dict[str, Any],
+    protections: dict[str, Any],
 ) -> None:
     """The page, its figure and its figures."""
     draw(rows, agreement, byte).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
@@ -150,6 +166,8 @@ def write_page(
         "What is above the formula is hashing, sealing, encoding, and Python; what is below it, the second core.",
         *_million(agreement, byte),
         *_run(summary),
+        *declared.section(),
+        *protection.section(protections),
     ]
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -191,4 +209,4 @@ def _run(summary: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     measured = measure_all(lambda text: sys.stderr.write(f"{text}\n"))
-    write_page(Path(sys.argv[1]), measured, *constants(), measure_run())
+    write_page(Path(sys.argv[1]), measured, *constants(), measure_run(), measure_protections())

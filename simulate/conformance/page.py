@@ -26,7 +26,7 @@ named `WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what com
 | key | meaning |
 |---|---|
 | `protocol` | whose operations the file uses: one of the headings below |
-| `level` | `primitive`, `message`, `round` (a secure sum) or `session` (a federation) |
+| `level` | `primitive`, `message`, `round` (a secure sum, or an attempt at a group key) or `session` (a federation) |
 | `about` | what it shows |
 | `operations` | the operations, one after the other |
 
@@ -45,9 +45,10 @@ own caller and which never has a code on the wire. An optional input that is abs
 
 ## Machines
 
-`begin sum` and `begin session` say which parties are played; the operations after them feed those. Their randomness
-(`entropy`) is drawn in the order of [secure-aggregation.md](secure-aggregation.md), one byte after the other. Time is
-in seconds from the beginning, and 0 where an operation does not say `now`. What a party does comes as
+`begin sum`, `begin group key` and `begin session` say which parties are played; the operations after them feed those.
+Their randomness (`entropy`) is drawn in the order of [secure-aggregation.md](secure-aggregation.md) and
+[group-key.md](group-key.md), one byte after the other. Time is in seconds from the beginning, and 0 where an operation
+does not say `now`. What a party does comes as
 
 | key | meaning |
 |---|---|
@@ -56,8 +57,8 @@ in seconds from the beginning, and 0 where an operation does not say `now`. What
 | `state` | its state, as in [states.md](states.md) |
 | `deadline` | when it is to be told the time; null if never |
 
-The words of explanations for people are free, so a message that has one (`detail`, in `abort` and `end-round`) is not
-given by its frames in `sends`, but by its `type` and its other `fields`.
+The words of explanations for people are free, so a message that has one (`detail`, in `abort`, `end-round` and
+`end-key`) is not given by its frames in `sends`, but by its `type` and its other `fields`.
 
 All messages that played parties send are numbered from 0, over the whole file. A `receive` either names such a
 `message`, or has `frames`: of a party that is not played, or changed on their way. Messages that no operation delivers
@@ -67,7 +68,15 @@ Events of a secure sum: `journal` (to be on disk before what follows is sent), `
 gone, in that phase and for that reason), `complaint`, `refused` (without effect, because the sum is over for this
 party), `sum` (the words, and whose vectors they hold), `aborted`. Events of a session: `accepted` (a configuration),
 `train` (from the model of this hash), `journal`, `round over`, `ended` (for a client or for the server), `joined`,
-`left`, `refused` (a client is barred), `complaint`, `dropped` and `round done` (at the end of a round).
+`left`, `refused` (a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); in a round of
+two stages `limit` (update within these limits); with group keys `agreeing`, `agreed` and `key failed` of the server,
+`group key` of a client, `encrypt` (this model, under this key; `former` is the key that it is under), `new model` (the
+server's is now this one), `last model`, and `without model` (who did not fetch it). Where a round has a group key,
+`train` says it, with its transcript. Events of an attempt at a group key: `group key` (a member holds it), `agreed`,
+`failed` and `aborted`.
+
+Numbers of an encrypted model are rounded to five decimals: of the matrix that makes them, machines differ in the last
+bits.
 """
 
 

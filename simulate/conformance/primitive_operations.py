@@ -32,6 +32,7 @@ from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
 
 Mode = Literal["active", "semi-honest"]
+SumMode = Literal["active", "semi-honest", "none"]
 Longest = Annotated[int, Meta(ge=0, le=1 << 20)]
 
 
@@ -78,7 +79,7 @@ class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     cohort: tuple[str, ...]
     signing_keys: tuple[Octets, ...]
     """Ed25519 public keys of the cohort."""
-    mode: Mode
+    mode: SumMode
     graph: Literal["complete", "regular"]
     neighbours: int
     threshold: int
@@ -94,6 +95,10 @@ class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Members that may collude with a lying server."""
     fewest_survivors: int
     """In a regular graph the fewest clients in a sum that is opened; 0 in a complete one."""
+    group_key: Octets | None = None
+    """Transcript of the group key of the round, if it has one."""
+    purpose: Octets | None = None
+    """Which stage of a round in two; empty in a round in one."""
 
     def agreement(self) -> Agreement:
         """The same for the machines."""
@@ -115,6 +120,9 @@ class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             phase_seconds=self.phase_seconds,
             corrupt=self.corrupt,
             fewest_survivors=self.fewest_survivors,
+            group_key=bytes(self.group_key or b""),
+            purpose=bytes(self.purpose or b""),
+            secure=self.mode != "none",
         )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from tacit.simulate.conformance.group_key_operations import GroupKeyStage
 from tacit.simulate.conformance.message_operations import MESSAGE_OPERATIONS
 from tacit.simulate.conformance.operations import Operations, Protocol
 from tacit.simulate.conformance.primitive_operations import PRIMITIVES
+from tacit.simulate.conformance.protection_operations import PROTECTIONS
 from tacit.simulate.conformance.session_operations import SessionStage
 from tacit.simulate.conformance.sum_operations import SumStage
 
@@ -17,9 +19,24 @@ def secure_sum() -> Operations:
     return {**PRIMITIVES, **MESSAGE_OPERATIONS, **SumStage().operations()}
 
 
+def group_key() -> Operations:
+    """One attempt of clients at a key of their own."""
+    return GroupKeyStage().operations()
+
+
+def protection() -> Operations:
+    """What clients do to an update before it is summed."""
+    return PROTECTIONS
+
+
 def federation() -> Operations:
     """A session with its rounds."""
     return SessionStage().operations()
 
 
-PROTOCOLS: Final[Mapping[str, Protocol]] = {"secure sum": secure_sum, "federation": federation}
+PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "secure sum": secure_sum,
+    "group key": group_key,
+    "protection": protection,
+    "federation": federation,
+}

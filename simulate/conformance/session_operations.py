@@ -9,13 +9,16 @@ import msgspec
 from tacit.protocol.aggregation_results import Contribution, Journal
 from tacit.protocol.codec import decode_structure
 from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.group_key_holder import LastModel, Reencrypt
 from tacit.protocol.machine import Output, Report
 from tacit.protocol.messages import BODY_LIMIT
 from tacit.protocol.primitives import Label, SigningKey, digest
 from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Accepted, Ended, RoundDone, RoundOver, Train, Transmit
+from tacit.protocol.rounds import Accepted, Ended, Limit, NewModel, RoundDone, RoundOver, Train, Transmit
 from tacit.protocol.training_client import TrainingClient
 from tacit.protocol.training_server import TrainingServer
+from tacit.protocol.training_tables import TrainingState
+from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
@@ -84,6 +87,7 @@ class SessionStage(Stage):
             "hello": self.hello,
             "receive": self.receive,
             "contribute": self.contribute,
+            "provide": self.provide,
             "next round": self.next_round,
             "finish": self.finish,
             "link lost": self.link_lost,
@@ -135,18 +139,23 @@ class SessionStage(Stage):
         return self._done(party, self._client(party).feed(delivered, now))
 
     def contribute(self, *, party: str, round: int, words: Octets, now: float = 0.0) -> Done:
-        """A client has trained: its update as packed ring words."""
+        """A client has trained: its update, or in the first of two stages its counts, as packed ring words."""
         client = self._client(party)
-        vector = client.configuration.packing().ring.unpack(words)
-        return self._done(party, client.contribute(round, vector, now))
+        counting = client.configuration.enforce == "clients" and client.state is TrainingState.TRAINING
+        ring = COUNTING_RING if counting else client.configuration.packing().ring
+        return self._done(party, client.contribute(round, ring.unpack(words), now))
+
+    def provide(self, *, party: str, epoch: int, model: Octets, now: float = 0.0) -> Done:
+        """A client has encrypted the model under the key of this epoch: little-endian float32."""
+        return self._done(party, self._client(party).provide(epoch, bytes(model), now))
 
     def next_round(self, *, model: Octets, now: float = 0.0) -> Done:
         """The server goes on from this model."""
         return self._done(self._roster.server.name, self._played_server().next_round(bytes(model), now))
 
-    def finish(self, *, now: float = 0.0) -> Done:
-        """The server holds no more rounds."""
-        return self._done(self._roster.server.name, self._played_server().finish(now))
+    def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
+        """The server holds no more rounds; the last model matters where the clients encrypt it."""
+        return self._done(self._roster.server.name, self._played_server().finish(bytes(model or b""), now))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""
@@ -186,7 +195,24 @@ class SessionStage(Stage):
             case Accepted():
                 return [{"event": "accepted", "configuration": output.configuration.hash()}]
             case Train():
-                return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model)}]
+                key = {} if output.key is None else {"key": output.key.key, "transcript": output.key.transcript}
+                return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model)} | key]
+            case Limit():
+                return [{"event": "limit", "round": output.round, "limits": output.limits}]
+            case Reencrypt(key=key, former=former):
+                return [
+                    {
+                        "event": "encrypt",
+                        "source": output.source,
+                        "model": output.model,
+                        "key": key.key,
+                        "former": None if former is None else former.key,
+                    }
+                ]
+            case LastModel(key=key):
+                return [{"event": "last model", "model": output.model, "key": key.key}]
+            case NewModel():
+                return [{"event": "new model", "model": output.model}]
             case Journal(contribution=entry):
                 return [{"event": "journal", "sharers": entry.sharers, "unmasked": entry.unmasked}]
             case RoundOver():
@@ -207,6 +233,9 @@ class SessionStage(Stage):
                         culprit=output.culprit,
                     ),
                 ]
+            case Report(event="group-key" | "agreeing" | "agreed" | "key-failed" | "without-model", fields=fields):
+                named = {"event": output.event.replace("-", " ")}
+                return [named | {name: fields[name] for name in fields if name != "detail"}]
             case Report(event="joined" | "left" | "refused" | "complaint", fields=fields):
                 return [{"event": output.event} | {name: fields[name] for name in fields if name != "detail"}]
             case Report():

@@ -14,6 +14,7 @@ from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.link import Link, Traffic
 from tacit.protocol.machine import Output, Report, Send
 from tacit.protocol.primitives import SigningKey
+from tacit.protocol.rounds import sum_client, sum_server
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import Terms
@@ -54,9 +55,9 @@ class SumStage(Stage):
         """Begin a secure sum, of which these parties are played, at time 0. Returns its context."""
         self._agreement = agreement = terms.agreement()
         if server:
-            self._machines[agreement.server] = AggregationServer(agreement, 0.0)
+            self._machines[agreement.server] = sum_server(agreement, 0.0)
         for client in clients:
-            self._machines[client.name] = AggregationClient(
+            self._machines[client.name] = sum_client(
                 agreement,
                 client.name,
                 signing=SigningKey(client.signing_private),

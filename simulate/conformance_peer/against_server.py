@@ -29,7 +29,8 @@ from tacit.protocol.messages import Abort, AdvertiseKeys
 from tacit.protocol.primitives import SigningKey
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended, RoundOver, Train, Transmit
-from tacit.protocol.training_client import TrainingClient, TrainingState
+from tacit.protocol.training_client import TrainingClient
+from tacit.protocol.training_tables import TrainingState
 from tacit.secagg.packing import Total
 from tacit.simulate.conformance_peer.keyring import Keyring
 from tacit.simulate.conformance_peer.script import (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tacit.protocol.members import decode_members
 from tacit.protocol.messages import Abort, MaskedInput, Message, Survivors, UnmaskRequest, UnmaskShares, VoidRound
-from tacit.protocol.training_server import AGGREGATION
+from tacit.protocol.training_tables import SUM_TO_SERVER
 from tacit.simulate.conformance_peer.client_cases import TAKES_PART, refuses_round, refuses_session
 
 
@@ -51,7 +51,7 @@ class Observation:
 
     def words(self) -> list[str]:
         """What was seen."""
-        answers = [said for _, said in self.said if isinstance(said, AGGREGATION)]
+        answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
         if self.refusal is not None:
             round, abort = self.refusal
             words = [refuses_round(abort.code) if round else refuses_session(abort.code)]

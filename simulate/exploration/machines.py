@@ -16,15 +16,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import VERSION, Envelope, Packet, encode_structure
 from tacit.protocol.errors import Code
+from tacit.protocol.group_key_transcript import Transcript
 from tacit.protocol.machine import IGNORE, Machine, Output, Send, Trigger
 from tacit.protocol.messages import Abort, Message
 from tacit.protocol.vector_sum import VectorSum
 from tacit.simulate.exploration.symbols import SymbolicEntropy
 
-CONSTANT: Final = frozenset({"agreement", "_agreement", "table", "name", "member", "_signing"})
+CONSTANT: Final = frozenset(
+    {
+        *("agreement", "_agreement", "table", "name", "member", "_signing"),
+        *("_roster", "_configuration", "_session", "_policy", "_server"),
+    }
+)
 """Attributes of machines that never change."""
 WITHOUT_EFFECT: Final = frozenset({"ignored", "masks", "_phase_began"})
 """Attributes that count for people or measure time."""
@@ -91,6 +96,11 @@ def _(value: np.ndarray) -> Any:
     return value.tobytes()
 
 
+@fingerprint.register
+def _(value: Transcript) -> Any:
+    return value.digest
+
+
 @fingerprint.register(Machine)
 @fingerprint.register(VectorSum)
 @fingerprint.register(SymbolicEntropy)
@@ -123,8 +133,8 @@ Event = int | Trigger
 class PostOffice:
     """Every letter that was ever written, numbered."""
 
-    def __init__(self, agreement: Agreement) -> None:
-        self._agreement = agreement
+    def __init__(self, session: bytes) -> None:
+        self._session = session
         self._numbers: dict[tuple[Message, Hashable], int] = {}
         self.letters: list[Letter] = []
 
@@ -135,7 +145,7 @@ class PostOffice:
         key = message, None if payload is None else bytes(payload)
         if key not in self._numbers:
             envelope = Envelope(
-                version=VERSION, type=message.TYPE, session=self._agreement.session, round=0, sender="", sequence=0
+                version=VERSION, type=message.TYPE, session=self._session, round=0, sender="", sequence=0
             )
             self._numbers[key] = len(self.letters)
             self.letters.append(Letter(len(self.letters), message, Packet(envelope, encode_structure(message), key[1])))
@@ -194,7 +204,8 @@ class States:
             cause = letter.message
             outputs = machine.receive(peer, letter.packet, 0.0)
         elif event is Trigger.EXPIRE:
-            outputs = [] if machine.deadline is None else machine.expire(machine.deadline)
+            deadline = getattr(machine, "next_deadline", machine.deadline)
+            outputs = [] if deadline is None else machine.expire(deadline)
         elif event is Trigger.DROP:
             outputs = self._dropped(machine, peer)
         else:

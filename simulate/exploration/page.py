@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from tacit.simulate.exploration.engine import Exploration, World, explore
+from tacit.simulate.exploration.group_key import KeyCohort
+from tacit.simulate.exploration.group_key_worlds import KeyLyingWorld, KeyNetworkWorld
 from tacit.simulate.exploration.lying_world import LyingWorld
 from tacit.simulate.exploration.network_world import NetworkWorld
 from tacit.simulate.exploration.secure_sum import Cohort
@@ -32,6 +34,9 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     "secure sum, semi-honest, 3 clients, t = 2, network": lambda: NetworkWorld(
         Cohort(3, 2, active=False), copies=2, interruptions=None
     ),
+    "group key, 3 clients, 1 epoch, lying server": lambda: KeyLyingWorld(KeyCohort(3), epochs=1),
+    "group key, 2 clients, 2 epochs, lying server": lambda: KeyLyingWorld(KeyCohort(2), epochs=2),
+    "group key, 3 clients, network": lambda: KeyNetworkWorld(KeyCohort(3), copies=2, interruptions=None),
 }
 """What is explored to its end, the longest first. A protocol adds its worlds here."""
 
@@ -69,10 +74,11 @@ def page(explorations: Mapping[str, Exploration]) -> str:
 
 
 EXPLANATION: Final = """\
-The machines are the real ones (`protocol/aggregation_client.py`, `protocol/aggregation_server.py`), and every message
-is encoded and parsed on its way. Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged
-byte strings of the right lengths that can be read. Depth is the length of the longest shortest run to a state. Ends are
-the states in which nothing can happen any more, with their number. Seconds are processor time of one core.
+The machines are the real ones (`protocol/aggregation_client.py`, `protocol/aggregation_server.py`,
+`protocol/group_key_holder.py`, `protocol/group_key_keeper.py`), and every message is encoded and parsed on its way.
+Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged byte strings of the right lengths
+that can be read. Depth is the length of the longest shortest run to a state. Ends are the states in which nothing can
+happen any more, with their number. Seconds are processor time of one core.
 
 ## Network
 
@@ -105,9 +111,25 @@ that open anything open the sum over the same survivors; semi-honest mode does n
 there. The rules for clients are those above, and no set of survivors is accepted that is smaller than the threshold,
 has members who never shared, or lacks the client itself.
 
+## Group key
+
+The holder and the keeper of a session's keys, with what the session does about them between the rounds: who ends an
+attempt is out, the others begin the next epoch, and a round begins when all members say that they hold the key. In the
+network three clients agree, any of them fails at any moment, and the others agree again or are too few. A lying server
+may start and call off any epoch with any members, start a round with any members, and pass on whatever clients said,
+to anybody.
+
+- No two clients hold different keys of one epoch, and none holds a key that another member has not confirmed.
+- No client takes part in an epoch twice, or in an earlier one; the server begins none twice.
+- No round begins under a key that was called off, or that its client does not hold; with an honest server, under one
+  that any of its members does not hold, or under another than the latest.
+- The server names nobody for breaking a rule, since none does; whoever waits has a deadline; whose session is over says
+  nothing more and holds no secrets.
+
 ## Not explored
 
-Regular graphs, vectors of several chunks, clients that lie, several rounds: the other tests cover them. Messages whose
+Regular graphs, vectors of several chunks, models under a group key, clients that lie, several rounds: the other tests
+cover them. Messages whose
 type a client's table refuses unread stand for one another; a client that gives up is of no use to a liar, which is
 why such states are passed over.
 

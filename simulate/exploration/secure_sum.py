@@ -132,7 +132,7 @@ class Cohort:
             phase_seconds=1.0,
         )
         self.vectors = {name: np.frombuffer(sha256(name.encode()).digest()[:8], np.uint64) for name in names}
-        self.post = PostOffice(self.agreement)
+        self.post = PostOffice(self.agreement.session)
         self.server = States(server(self.agreement, 0.0), self.post, self._remember_server)
         self.clients = [
             States(

@@ -31,7 +31,7 @@ from tacit.protocol.messages import (
 )
 from tacit.protocol.primitives import AgreementKey, Label, derive
 from tacit.protocol.rounds import Ended, RoundDone, RoundOver
-from tacit.protocol.training_client import TrainingState
+from tacit.protocol.training_tables import TrainingState
 from tacit.protocol.transcript import pairwise_mask
 from tacit.protocol.unmasking import open_secrets
 from tacit.secagg.keystream import Mask, Usage, apply_masks

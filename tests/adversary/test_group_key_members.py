@@ -57,7 +57,7 @@ BENT: dict[str, tuple[str, Callable[[Any], Any], Code]] = {
     "no packets": ("key-contribution", lambda m: remake(m, packets=b""), Code.SHARES),
     "tag": ("confirm-key", lambda m: remake(m, tag=flip(m.tag, 0)), Code.SIGNATURE),
     "signature of tag": ("confirm-key", lambda m: remake(m, signature=flip(m.signature, 0)), Code.SIGNATURE),
-    "too early": ("key-commit", lambda m: KeyAccepted(), Code.UNEXPECTED),
+    "too early": ("key-commit", lambda m: KeyAccepted(epoch=0), Code.UNEXPECTED),
     "not its to say": ("key-commit", lambda m: PeerKeyConfirmations(confirmations=b""), Code.UNEXPECTED),
 }  # fmt: skip
 
@@ -107,7 +107,7 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
         c1 = run.members["c1"]
         packet = wrong(c1._transcript, c1._secrets.channel, run.signing["c1"])
         assert isinstance(delivery.message, KeyContribution)
-        return [KeyContribution(packets=delivery.message.packets[:PACKET_BYTES] + packet)]
+        return [KeyContribution(epoch=0, packets=delivery.message.packets[:PACKET_BYTES] + packet)]
 
     run.say_instead("key-contribution", "c1", say)
 
@@ -115,7 +115,7 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
 def wrong_confirmation(run: MemoryGroupKey, name: str) -> ConfirmKey:
     """A signed confirmation of another key."""
     record = run.members[name]._transcript.confirmation(b"another", run.signing[name], run.agreement.places[name])
-    return ConfirmKey(tag=record[:32], signature=record[32:])
+    return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 
 
 @pytest.mark.threat("client/group-key-contribution")
@@ -154,7 +154,7 @@ def test_a_false_complaint_names_who_makes_it(kind: str, accused: int, private: 
     run = memory_group_key(SIZE)
     run.start()
     own = run.members["c1"]._secrets.channel.private
-    complaint = KeyComplaint(accused=accused, channel_private=own if private is None else private)
+    complaint = KeyComplaint(epoch=0, accused=accused, channel_private=own if private is None else private)
     run.say_instead(kind, "c1", lambda delivery: [complaint])
     run.settle()
     failed(run, code, "c1")
@@ -173,7 +173,8 @@ def test_two_that_cheat_together_frame_nobody(complaining: str, accused: int) ->
     run.say_instead("peer-key-confirmations", RELAY, lambda delivery: [])
     assert run.advance(lambda: run.relay.state is RelayState.KEY_ACCEPT)
     run.hook = lambda delivery: [delivery]
-    run.deliver(Delivery(complaining, RELAY, KeyComplaint(accused=accused, channel_private=private[complaining]), None))
+    complaint = KeyComplaint(epoch=0, accused=accused, channel_private=private[complaining])
+    run.deliver(Delivery(complaining, RELAY, complaint, None))
     run.settle()
     failed(run, Code.SECRET, complaining)
     assert not run.outcome(GroupKey)

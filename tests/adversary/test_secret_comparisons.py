@@ -21,6 +21,11 @@ ALLOWED = {
     ("protocol/group_key_relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
         "the public keys that members advertised"
     ),
+    ("protocol/group_key_holder.py", "message.former not in self._keys"): "the epochs of keys that this client holds",
+    ("parties/mpc/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
+    ("parties/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
+    ("parties/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",
+    ("parties/layer_masking.py", "layer not in masked"): "the client's own choice of layers, in its own process",
     ("protocol/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),

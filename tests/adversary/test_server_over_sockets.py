@@ -151,7 +151,7 @@ class CheatingServer:
             await self.say(self.machine.next_round(model.tobytes(), Diary.now()))
         await self.listen(lambda: len(self.rounds) > held)
         self.check_sum(self.federation.clients)
-        await self.say(self.machine.finish(Diary.now()))
+        await self.say(self.machine.finish(self.model, Diary.now()))
         ended = await self.federation.all_of(*self.clients.values())
         assert ended == [Ended(None, "the federation is finished")] * 4
 

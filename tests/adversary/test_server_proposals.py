@@ -19,11 +19,13 @@ from tacit.protocol.messages import (
     EndRound,
     FetchVector,
     Finish,
+    LimitsChunk,
     MaskedInput,
     Message,
     PeerKeys,
     PeerShares,
     StartRound,
+    StartSecondStage,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
@@ -32,7 +34,8 @@ from tacit.protocol.messages import (
 from tacit.protocol.primitives import SIGNATURE_BYTES, Label, digest
 from tacit.protocol.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.sharing import PACKET_BYTES
-from tacit.protocol.training_client import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.training_tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.secagg.packing import WeightForm
 from tacit.simulate.memory_federation import SERVER, Parcel, small_configuration
 
 VICTIM = "client-0"
@@ -264,6 +267,15 @@ def test_signatures_of_a_few_open_nothing(deceived: Deceived) -> None:
     one.check_honest_round()
 
 
+COUNTED: dict[str, Any] = {
+    "protection": "binary-weights",
+    "form": WeightForm.COORDINATE,
+    "max_weight": 1,
+    "value_bits": 12,
+    "min_contributors": 2,
+    "enforce": "clients",
+}
+"""A round of two stages."""
 EXAMPLES: dict[type[Message], Message] = {
     FetchVector: FetchVector(chunk=0),
     EndRound: EndRound(code=None, detail=""),
@@ -286,7 +298,7 @@ ACCEPTED = sorted(
 @pytest.mark.parametrize("kind", [*ACCEPTED, None], ids=lambda kind: kind.TYPE if kind else "metrics-request")
 def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Message] | None) -> None:
     """Every message that a client admits with one more field, and a type of its own: refused before it is acted on."""
-    one = deceived()
+    one = deceived(**COUNTED if kind in (StartSecondStage, LimitsChunk) else {})
     moment = Survivors if kind is None or kind in EXAMPLES else kind
 
     def hook(parcel: Parcel) -> list[Parcel]:

@@ -5,12 +5,14 @@ The party processes are real. Their fork server belongs to this process and load
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from tacit.cli import simulation
 from tacit.cli.main import app
 
 CLASSES = 3
@@ -38,6 +40,7 @@ grace = 0.5
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
+Show = Callable[[str, str, dict[str, Any]], None]
 
 
 @pytest.fixture(scope="session")
@@ -69,3 +72,33 @@ def write_experiment(images: Path) -> WriteExperiment:
 def tacit() -> Invoke:
     """tacit(*arguments) runs the command; the result has exit_code, stdout and stderr."""
     return lambda *arguments: CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory, write_experiment: WriteExperiment) -> Path:
+    return write_experiment(tmp_path_factory.mktemp("small") / "small.toml")
+
+
+@pytest.fixture(scope="session")
+def held_run(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Path) -> tuple[Result, Path]:
+    """Three rounds with seed 7, verified, and their directory. Tests only read it."""
+    directory = tmp_path_factory.mktemp("finished") / "run"
+    copy = directory.parent / "copy.json"
+    options = ["--rounds", 3, "--seed", 7, "--verify", "--json", copy, "--out", directory]
+    return tacit("simulate", small, *options), directory
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Show], None]:
+    """watch(show) has show(party, event, fields) called for everything that a party tells."""
+
+    def watch(look: Show) -> None:
+        show = simulation.Screen.show
+
+        def watched(screen: simulation.Screen, party: str, event: str, fields: dict[str, Any]) -> None:
+            look(party, event, fields)
+            show(screen, party, event, fields)
+
+        monkeypatch.setattr(simulation.Screen, "show", watched)
+
+    return watch

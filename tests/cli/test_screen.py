@@ -121,3 +121,12 @@ def test_a_narrow_terminal_cuts_nothing_off() -> None:
     made.finish(SUMMARY)
     table = "".join(line for line in shown(file) if "|" in line)
     assert sorted(character for character in table if character.isdecimal()) == sorted("30010020000")
+
+
+def test_the_end_says_what_noise_guarantees() -> None:
+    made, file = screen()
+    made.finish(SUMMARY | {"privacy": {"delta": 1e-5, "epsilon_update": None, "epsilon_sum": 2.71828}})
+    assert shown(file)[-2] == (
+        "differential privacy of a client, delta 1e-05: epsilon infinite for one that sees its updates, 2.72 for one "
+        "that sees sums alone"
+    )

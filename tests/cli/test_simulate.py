@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tacit.cli import simulation
 from tacit.simulate.experiment import load
 from tacit.simulate.summary import ROUND_KEYS
 
@@ -46,33 +45,9 @@ class Run:
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory, write_experiment: WriteExperiment) -> Path:
-    return write_experiment(tmp_path_factory.mktemp("small") / "small.toml")
-
-
-@pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Path) -> Run:
+def finished(held_run: tuple[Result, Path]) -> Run:
     """Three rounds with seed 7, verified. Tests only read it."""
-    directory = tmp_path_factory.mktemp("finished") / "run"
-    copy = directory.parent / "copy.json"
-    options = ["--rounds", 3, "--seed", 7, "--verify", "--json", copy, "--out", directory]
-    return Run(tacit("simulate", small, *options), directory)
-
-
-@pytest.fixture
-def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Show], None]:
-    """watch(show) has show(party, event, fields) called for everything that a party tells."""
-
-    def watch(look: Show) -> None:
-        show = simulation.Screen.show
-
-        def watched(screen: simulation.Screen, party: str, event: str, fields: dict[str, Any]) -> None:
-            look(party, event, fields)
-            show(screen, party, event, fields)
-
-        monkeypatch.setattr(simulation.Screen, "show", watched)
-
-    return watch
+    return Run(*held_run)
 
 
 def kill(name: str) -> None:
@@ -98,7 +73,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     assert set(summary) == {
         *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
-        *("configuration", "ended", "verified"),
+        *("configuration", "ended", "privacy", "verified"),
     }
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are held"
@@ -106,7 +81,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary["aggregation"]["threshold"] == 3
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]
     for entry in summary["rounds"]:
-        assert set(entry) == {*ROUND_KEYS, "bytes_sent"}
+        assert set(entry) == {*ROUND_KEYS, "bytes_sent", "local"}
         assert (entry["status"], entry["code"], entry["dropped"], entry["samples"]) == ("completed", None, [], 60)
         assert entry["survivors"] == entry["cohort"] == CLIENTS
         assert set(entry["bytes_sent"]) == {"server", *CLIENTS}

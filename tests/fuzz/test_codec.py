@@ -11,10 +11,20 @@ from hypothesis import strategies as st
 
 from tacit.protocol.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.messages import MESSAGES, Abort, FetchVector, KeyComplaint, VectorChunk, VoidRound
+from tacit.protocol.messages import (
+    MESSAGES,
+    Abort,
+    EndKey,
+    FetchLimits,
+    FetchVector,
+    KeyComplaint,
+    LimitsChunk,
+    StartSecondStage,
+    VectorChunk,
+    VoidRound,
+)
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.memory_federation import MemoryFederation, small_configuration
-from tacit.simulate.memory_group_key import memory_group_key
 
 FRAMES_PER_EXAMPLE = 100
 MOST_BYTES = 64 << 20
@@ -23,19 +33,23 @@ or a trace of every message that was kept, would exceed this."""
 
 
 def samples() -> list[list[Any]]:
-    """Valid messages of every type: of a whole round, of a group key, and those that need a fault or a long vector."""
-    federation = MemoryFederation(small_configuration(3), 3).run()
+    """Valid messages of every type: of a whole round under a group key, and those that need a fault or more."""
+    configuration = small_configuration(3, protection="model-encryption", group_key=True)
+    federation = MemoryFederation(configuration, 3).run()
     rare = (
-        KeyComplaint(accused=1, channel_private=bytes(32)),
+        KeyComplaint(epoch=0, accused=1, channel_private=bytes(32)),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=""),
         VoidRound(session=bytes(32), round=1, signature=bytes(64)),
         FetchVector(chunk=1),
         VectorChunk(chunk=1),
+        StartSecondStage(cohort=b"\x07", limits=bytes(32)),
+        FetchLimits(chunk=1),
+        LimitsChunk(chunk=1),
+        EndKey(epoch=0, code=Code.LEFT, detail="", culprit="client-1"),
     )
     envelope = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}
     messages = [list(parcel.frames) for parcel in federation.log]
-    spoken = [*rare, *(delivery.message for delivery in memory_group_key(3).run().log)]
-    messages += [encode(message, Envelope(type=message.TYPE, **envelope)) for message in spoken]
+    messages += [encode(message, Envelope(type=message.TYPE, **envelope)) for message in rare]
     assert {decode(frames).envelope.type for frames in messages} == set(MESSAGES)
     return messages
 

@@ -22,7 +22,7 @@ from tacit.protocol.errors import Code
 from tacit.protocol.machine import Report
 from tacit.protocol.messages import Abort, VoidRound
 from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Transmit
-from tacit.protocol.training_client import TrainingState
+from tacit.protocol.training_tables import TrainingState
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.memory import Delivery, MemorySum, memory_sum
 from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
@@ -32,6 +32,12 @@ MOST_BYTES = 64 << 20
 MOST_MESSAGES = 2_000
 """Of one run, which has about 100 without faults: more means that it does not end."""
 CLIENTS = 4
+PROTECTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"protection": "model-encryption", "group_key": True, "rekey_every": 1},
+    {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
+)
+"""Without and with a group key."""
 
 
 class Wire:
@@ -45,7 +51,10 @@ class Wire:
         # Seldom enough that some runs get far, often enough that most meet a fault.
         self.rate = random.choice((0.01, 0.05, 0.3))
         self.federation = MemoryFederation(
-            small_configuration(CLIENTS, mode=random.choice(modes)), CLIENTS, rounds=2, hook=self.alter
+            small_configuration(CLIENTS, mode=random.choice(modes), **random.choice(PROTECTIONS)),
+            CLIENTS,
+            rounds=2,
+            hook=self.alter,
         )
 
     def alter(self, parcel: Parcel) -> list[Parcel]:
@@ -116,9 +125,11 @@ def test_a_refused_message_of_a_client_changes_nothing_for_the_others(
     outcomes: Counter[str] = Counter()
     peak, began = Peak(), time.perf_counter()
 
-    def play(position: int, make: Callable[[MemoryFederation, Parcel], Sequence[Any]]) -> tuple[str, str, list[Any]]:
+    def play(
+        position: int, protection: dict[str, Any], make: Callable[[MemoryFederation, Parcel], Sequence[Any]]
+    ) -> tuple[str, str, list[Any]]:
         """Replace one message to the server; what becomes of its sender, and what the others are told from then on."""
-        federation = MemoryFederation(small_configuration(CLIENTS), CLIENTS)
+        federation = MemoryFederation(small_configuration(CLIENTS, **protection), CLIENTS)
         victim: list[str] = []
         told_before = 0
 
@@ -137,6 +148,9 @@ def test_a_refused_message_of_a_client_changes_nothing_for_the_others(
             for _, output in federation.outputs
             if isinstance(output, Report) and output.event in ("refused", "dropped")
         }
+        for report in federation.outcome(Report):
+            if report.event == "key-failed" and report.fields["code"] not in (Code.TIMEOUT.name, Code.LEFT.name):
+                refused |= {*report.fields["by"]}
         others = [
             (parcel.receiver, type(parcel.message))
             for parcel in federation.log[told_before:]
@@ -152,17 +166,18 @@ def test_a_refused_message_of_a_client_changes_nothing_for_the_others(
     @given(st.integers(0, 2**64 - 1))
     def check(seed: int) -> None:
         random = Random(seed)
-        # After the hellos and the fetching of the model: seven messages of each client in all.
-        position = random.randrange(2 * CLIENTS, 7 * CLIENTS)
+        # After the hellos and the fetching of the model: seven messages of each client in all, five more with a key.
+        protection = random.choice(PROTECTIONS)
+        position = random.randrange(2 * CLIENTS, (7 + 5 * bool(protection)) * CLIENTS)
 
         def mutated(federation: MemoryFederation, parcel: Parcel) -> Sequence[Any]:
             others = [sent.frames[1:] for sent in federation.log[-30:]] or [parcel.frames[1:]]
             return [parcel.frames[0], *mutate(random, parcel.frames[1:], others)]
 
-        who, verdict, seen = play(position, mutated)
+        who, verdict, seen = play(position, protection, mutated)
         outcomes[verdict] += 1
         if verdict == "refused":
-            assert (who, verdict, seen) == play(position, lambda federation, parcel: GARBAGE)
+            assert (who, verdict, seen) == play(position, protection, lambda federation, parcel: GARBAGE)
 
     check()
     tell("messages of a client", outcomes, time.perf_counter() - began, peak.bytes())
@@ -180,8 +195,9 @@ def test_what_a_client_refuses_leaves_no_trace(mutate: Callable, budget: Callabl
     def check(seed: int) -> None:
         random = Random(seed)
         mode = random.choice(("active", "semi-honest"))
-        federation = MemoryFederation(small_configuration(CLIENTS, mode=mode), CLIENTS)
-        stop = random.randrange(60)
+        protection = random.choice(PROTECTIONS)
+        federation = MemoryFederation(small_configuration(CLIENTS, mode=mode, **protection), CLIENTS)
+        stop = random.randrange(60 + 40 * bool(protection))
         waiting: list[Parcel] = []
 
         def hook(parcel: Parcel) -> list[Parcel]:

@@ -4,9 +4,14 @@ import sys
 import msgspec
 import pytest
 
-from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import (
+    DataConfiguration,
+    ModelConfiguration,
+    ProtectionConfiguration,
+    TrainingConfiguration,
+)
 
-SECTIONS = [ModelConfiguration, DataConfiguration, TrainingConfiguration]
+SECTIONS = [ModelConfiguration, DataConfiguration, TrainingConfiguration, ProtectionConfiguration]
 
 # (section, field, accepted values, refused values); the numbers stand on both sides of every bound
 FIELDS = [
@@ -29,7 +34,40 @@ FIELDS = [
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
+    (ProtectionConfiguration, "scheme", ["none", "model-encryption+fixed-position"], ["encryption", "fixed-position+"]),
+    (ProtectionConfiguration, "zero_probability", [0.0, 0.999], [-0.1, 1.0]),
+    (ProtectionConfiguration, "layers", [{}, {"head.*": 0.0, "*": 0.999}], [{"head.*": 1.0}, {"head.*": -0.1}]),
+    (ProtectionConfiguration, "min_contributors", [2, 1000], [0, 1001]),
+    (ProtectionConfiguration, "enforce", ["server", "clients"], ["both"]),
+    (ProtectionConfiguration, "masks", ["independent", "coordinated"], ["locked"]),
+    (ProtectionConfiguration, "matrix", ["orthogonal", "gaussian"], ["identity"]),
+    (ProtectionConfiguration, "initial_model", ["clients", "server"], ["nobody"]),
+    (ProtectionConfiguration, "accept_known_plaintext", [True, False], ["yes"]),
+    (ProtectionConfiguration, "rekey_every", [0, 100_000], [-1, 100_001]),
+    (ProtectionConfiguration, "granularity", ["layer", "block"], ["tensor"]),
+    (ProtectionConfiguration, "mask", ["highest", "lowest"], ["random"]),
+    (ProtectionConfiguration, "masked_layers", [0, 10_000], [-1, 10_001]),
+    (ProtectionConfiguration, "split", ["", "blocks.1"], ["x" * 129]),
+    (ProtectionConfiguration, "dp_clip", [0.0, 1e6], [-0.1, 2e6]),
+    (ProtectionConfiguration, "dp_noise", [1e-9, 1e6], [0.0, 2e6]),
+    (ProtectionConfiguration, "dp_delta", [1e-9, 0.999], [0.0, 1.0]),
 ]
+
+# The scheme that uses a field, so that it may vary alone: the rules that join fields are tested below.
+SCHEMES = {
+    **dict.fromkeys(("granularity", "mask", "masked_layers"), "fedrsm"),
+    "split": "fedsplit",
+    **dict.fromkeys(("dp_clip", "dp_noise", "dp_delta"), "dp-gaussian"),
+}
+
+
+def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
+    """Fields beside the one of this name, with which it may have any value."""
+    if section is ProtectionConfiguration and name in SCHEMES:
+        return {"scheme": SCHEMES[name]}
+    if section is ProtectionConfiguration and name != "scheme":
+        return {"scheme": "model-encryption+binary-weights", "min_contributors": 2}
+    return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
 
 
 def test_the_table_names_every_field_once() -> None:
@@ -46,13 +84,11 @@ def test_every_field_has_a_description_and_a_default(section: type[msgspec.Struc
 
 @pytest.mark.parametrize(("section", "name", "accepted", "refused"), FIELDS)
 def test_bounds(section: type[msgspec.Struct], name: str, accepted: list[object], refused: list[object]) -> None:
-    # "other" lets sizes vary alone: the rules that join fields hold for "vit" only.
-    others = {"name": "other"} if section is ModelConfiguration and name != "name" else {}
     for value in accepted:
-        assert getattr(msgspec.convert({**others, name: value}, section), name) == value
+        assert getattr(msgspec.convert({**others(section, name), name: value}, section), name) == value
     for value in refused:
         with pytest.raises(msgspec.ValidationError, match=name):
-            msgspec.convert({**others, name: value}, section)
+            msgspec.convert({**others(section, name), name: value}, section)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -61,20 +97,87 @@ def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
         msgspec.convert({"momentum": 0.9}, section)
 
 
-CONTRADICTIONS = [
-    ({"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
-    ({"width": 65}, "width 65 must be a multiple of model.heads"),
-    ({"pretrained": True}, "pretrained needs a timm model name"),
-    ({"name": "vit_tiny_patch16_224", "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
+VIT = {"name": "vit_tiny_patch16_224"}
+BINARY: dict[str, object] = {"scheme": "binary-weights", "min_contributors": 2}
+
+CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
+    (ModelConfiguration, {"image_size": 30}, "image_size 30 must be a multiple of model.patch_size 8"),
+    (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),
+    (ModelConfiguration, {"pretrained": True}, "pretrained needs a timm model name"),
+    (ModelConfiguration, {**VIT, "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
+    *(
+        (ProtectionConfiguration, {"scheme": scheme, name: value}, f"protection.{name} is used with {purpose} only")
+        for purpose, schemes, options in (
+            (
+                "binary weights",
+                ("none", "fixed-position", "model-encryption"),
+                {
+                    "layers": {"head.*": 0.5},
+                    "zero_probability": 0.25,
+                    "enforce": "clients",
+                    "masks": "coordinated",
+                },
+            ),
+            (
+                "binary weights and fedrsm",
+                ("none", "fixed-position", "model-encryption", "fedsplit"),
+                {"min_contributors": 2},
+            ),
+            (
+                "fedrsm",
+                ("none", "binary-weights"),
+                {"granularity": "block", "mask": "lowest", "masked_layers": 2},
+            ),
+            ("fedsplit", ("none", "fedrsm"), {"split": "blocks.1"}),
+            ("dp-gaussian", ("none", "fedsplit"), {"dp_clip": 2.0, "dp_noise": 0.5, "dp_delta": 1e-6}),
+            (
+                "model encryption",
+                ("none", "binary-weights"),
+                {"matrix": "gaussian", "initial_model": "server", "accept_known_plaintext": True},
+            ),
+            ("a group key", ("none", "binary-weights", "locked-binary-weights"), {"rekey_every": 1}),
+        )
+        for scheme in schemes
+        for name, value in options.items()
+    ),
+    (
+        ProtectionConfiguration,
+        {"scheme": "locked-binary-weights", "masks": "coordinated"},
+        "needs fresh weights in every round; scheme is locked",
+    ),
+    (ProtectionConfiguration, {**BINARY, "masks": "coordinated", "enforce": "clients"}, 'set enforce = "server"'),
+    (ProtectionConfiguration, {"scheme": "binary-weights", "enforce": "clients"}, "has nothing to enforce"),
 ]
 
 
-@pytest.mark.parametrize(("fields", "message"), CONTRADICTIONS)
-def test_contradictions_are_refused(fields: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(("section", "fields", "message"), CONTRADICTIONS)
+def test_contradictions_are_refused(section: type[msgspec.Struct], fields: dict[str, object], message: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=message):
-        msgspec.convert(fields, ModelConfiguration)
+        msgspec.convert(fields, section)
     with pytest.raises(ValueError, match=message):
-        ModelConfiguration(**fields)  # type: ignore[arg-type]
+        section(**fields)
+
+
+PARTS = {
+    "none": "",
+    "fixed-position": "fixed_position",
+    "binary-weights": "binary",
+    "locked-binary-weights": "binary locked",
+}
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize("scheme", PARTS)
+def test_a_scheme_is_what_its_name_says(scheme: str, encrypted: bool) -> None:
+    name = "+".join(["model-encryption"] * encrypted + [scheme] * (scheme != "none" or not encrypted))
+    protection = ProtectionConfiguration(scheme=name)  # type: ignore[arg-type]
+    flags = {flag for flag in ("fixed_position", "binary", "locked", "encrypted") if getattr(protection, flag)}
+    assert flags == {*PARTS[scheme].split(), *["encrypted"] * encrypted}
+    assert protection.group_key == encrypted
+
+
+def test_coordination_needs_a_group_key() -> None:
+    assert ProtectionConfiguration(scheme="binary-weights", masks="coordinated", rekey_every=4).group_key
 
 
 def test_reading_the_configuration_does_not_import_torch() -> None:

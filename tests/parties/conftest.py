@@ -10,20 +10,23 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
-from tacit.parties.client import ClientParty, ClientSettings
+from tacit.parties.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.diary import Diary
 from tacit.parties.endpoint import Endpoint, Event
 from tacit.parties.event_log import EventLog
 from tacit.parties.journal import Journal
 from tacit.parties.keys import PartyKeys, generate
 from tacit.parties.server import OnRound, ServerParty, ServerSettings
-from tacit.parties.task import METRICS, Keeper, Learner, Task, Update
+from tacit.parties.task import Keeper, Learner, Task, Update
 from tacit.protocol.configuration import Configuration, Policy
 from tacit.protocol.roster import Roster
 from tacit.protocol.rounds import Ended, RoundDone
-from tacit.secagg.packing import Packing, Total, WeightForm
+from tacit.secagg.packing import Total
+from tacit.simulate.experiment import Aggregation, Deadlines, Experiment
+from tacit.simulate.experiment import Federation as Cohort
+from tacit.simulate.server_role import configure
 
 # Only how long a broken test hangs; no test passes or fails by it otherwise.
 PATIENCE_SECONDS = 30
@@ -61,49 +64,25 @@ SECONDS = 60.0  # Deadlines that no test reaches.
 GRACE = 0.2
 SAMPLES = 6
 
+PLAIN = ProtectionConfiguration()
+
 Told = list[tuple[str, dict[str, Any]]]
 OnUpdate = Callable[[int, Update], None]
 
 
-def proposal() -> tuple[Configuration, torch.nn.Module]:
-    task = Task(
+def proposal(protection: ProtectionConfiguration) -> tuple[Configuration, torch.nn.Module]:
+    experiment = Experiment(
+        federation=Cohort(clients=len(CLIENTS)),
         model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
         training=TrainingConfiguration(epochs=1, batch_size=6),
-        classes=3,
-        channels=1,
+        protection=protection,
+        aggregation=Aggregation(graph="complete", clip=0.5, max_weight=SAMPLES),
+        deadlines=Deadlines(train=SECONDS, phase=SECONDS),
     )
+    task = Task(model=experiment.model, training=experiment.training, protection=protection, classes=3, channels=1)
     model = task.build(seed=3)
     layout = Layout.of(model)
-    packing = Packing(
-        clients=len(CLIENTS),
-        clip=0.5,
-        value_bits=20,
-        max_weight=SAMPLES,
-        form=WeightForm.SCALAR,
-        tensor_sizes=layout.tensor_sizes,
-        metrics=METRICS,
-    )
-    configuration = Configuration(
-        scheme="fedavg",
-        mode="active",
-        graph="complete",
-        corrupt=0.33,
-        dropout=0.33,
-        threshold=0,
-        clients=len(CLIENTS),
-        clip=0.5,
-        value_bits=20,
-        max_weight=SAMPLES,
-        ring_bits=packing.ring.bits,
-        form=WeightForm.SCALAR,
-        tensor_sizes=layout.tensor_sizes,
-        metrics=METRICS,
-        layout=layout.digest(),
-        task=task.encode(),
-        train_seconds=SECONDS,
-        phase_seconds=SECONDS,
-    )
-    return configuration, model
+    return configure(experiment, task, layout.digest(), layout.tensor_sizes), model
 
 
 @dataclass
@@ -111,6 +90,7 @@ class Federation:
     """Starts parties as tasks of this process, and knows what they said."""
 
     directory: Path
+    protection: ProtectionConfiguration = PLAIN
     clients: ClassVar = CLIENTS
     samples: ClassVar = SAMPLES
     seconds: ClassVar = SECONDS
@@ -126,7 +106,7 @@ class Federation:
         self.roster = Roster(
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
-        self.configuration, model = proposal()
+        self.configuration, model = proposal(self.protection)
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
@@ -169,6 +149,7 @@ class Federation:
         policy: Policy | None = None,
         patience: float = SECONDS,
         on_update: OnUpdate = lambda round, update: None,
+        on_model: OnModel = lambda learner, model, group, round: None,
         make: Callable[[Configuration], Learner] | None = None,
     ) -> Any:
         """A client, not yet running."""
@@ -181,7 +162,7 @@ class Federation:
             patience=patience,
             grace=GRACE,
         )
-        return ClientParty(settings, make or self.learner, self.diary(name), on_update=on_update)
+        return ClientParty(settings, make or self.learner, self.diary(name), on_update=on_update, on_model=on_model)
 
     def diary(self, name: str) -> Diary:
         said = self.told.setdefault(name, [])
@@ -228,3 +209,15 @@ class Federation:
 @pytest.fixture
 def federation(tmp_path: Path) -> Federation:
     return Federation(tmp_path)
+
+
+@pytest.fixture
+def protected(tmp_path: Path) -> Callable[..., Federation]:
+    """protected(scheme=, ...) is a federation with this [protection], in a directory of its own."""
+
+    def protected(**protection: Any) -> Federation:
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        directory.mkdir()
+        return Federation(directory, ProtectionConfiguration(**protection))
+
+    return protected

@@ -216,7 +216,10 @@ def test_a_disk_that_fills_up_in_a_run_keeps_the_finished_rounds(tmp_path: Path)
     assert line.endswith(" cannot be written: File too large; make room on the disk")
     kept = RunDirectory(run).progress().round
     assert 1 <= kept < 20
-    assert rounds_held(run)[:kept] == [(number + 1, "completed") for number in range(kept)]
+    held = rounds_held(run)
+    # The model is kept before the event of the round is written, which may be the one that does not fit.
+    assert kept - 1 <= len(held) <= kept
+    assert held == [(number + 1, "completed") for number in range(len(held))]
 
 
 def test_resuming_on_a_full_disk_keeps_the_experiment(tmp_path: Path, run: Path) -> None:

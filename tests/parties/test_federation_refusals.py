@@ -14,7 +14,7 @@ from tacit.parties.endpoint import LinkLost, LinkUp, NotConnectedError, Received
 from tacit.parties.journal import JournalError
 from tacit.parties.keys import encode_key, generate
 from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.parties.task import Learner, Update
+from tacit.parties.task import Draft, Learner, Update
 from tacit.protocol.configuration import Configuration, Policy
 from tacit.protocol.errors import Code
 from tacit.protocol.roster import Roster
@@ -173,8 +173,8 @@ async def test_a_sum_that_cannot_be_one_is_not_applied(federation: Any) -> None:
     packing = federation.configuration.packing()
 
     class Cheat(Learner):
-        def update(self, round: int, model: bytes) -> Update:
-            honest = super().update(round, model)
+        def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
+            honest = super().encode(draft, limits)
             words = packing.ring.from_signed(np.full(packing.length, 1 << (packing.ring.bits - 2)))
             return Update(words, honest.values, honest.statistics, 0)
 

@@ -1,23 +1,31 @@
 """What the protections do to an update, and to the model that the sum moves; against float64 written out."""
 
+import re
 from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.parties.task import METRICS, Keeper, Learner, Task, TaskError
+from tacit.parties.update_weights import Group, UpdateWeights
 from tacit.protocol.configuration import Configuration
+from tacit.protocol.group_key_agreement import GroupKey
 from tacit.secagg.packing import Total
 from tacit.simulate.experiment import Aggregation, Experiment, Federation
+from tacit.simulate.memory_group_key import memory_group_key
 from tacit.simulate.server_role import configure
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
+
+
+LAYOUT = Layout.of(Task(model=MODEL, training=TrainingConfiguration(), classes=3, channels=1).build())
 
 
 def proposal(algorithm: str, **protection: Any) -> tuple[Configuration, Keeper]:
@@ -134,10 +142,64 @@ def test_patterns_set_the_probability_of_a_layer() -> None:
     assert (keeper.layout.split(values)["head.weight"] != 0).all()
 
 
+MEMBERS = 5
+
+
+def coordinated(epoch: int, rounds: range, **protection: Any) -> npt.NDArray[np.bool_]:
+    """What five members with the key of that agreement draw: bool [rounds, members, D]."""
+    chosen = ProtectionConfiguration(scheme="binary-weights", masks="coordinated", min_contributors=2, **protection)
+    keys: list[GroupKey] = memory_group_key(MEMBERS, epoch=epoch).run().outcome(GroupKey)
+    groups = [Group(key, name) for key, name in zip(keys, keys[0].members, strict=True)]
+    # Seeds of their own, of which nothing depends.
+    weights = [UpdateWeights(LAYOUT, chosen, seed=seed, dropout=0.2) for seed in range(MEMBERS)]
+    return np.array([[own.of(r, 7, group)[0] for own, group in zip(weights, groups, strict=True)] for r in rounds])
+
+
+@pytest.mark.parametrize("zero", [0.2, 0.5, 0.8])
+def test_coordinated_weights_have_many_contributors_or_none(zero: float) -> None:
+    drawn = coordinated(0, range(1, 41), zero_probability=zero)
+    contributors = drawn.sum(axis=1)
+    # Two, and the one of five that dropout = 0.2 tolerates to be lost.
+    assert set(np.unique(contributors)) <= {0, 3, 4, 5}
+    assert (contributors == 0).any()
+    assert (contributors == 3).any()
+    # A member's coordinates are independent of each other: five standard deviations.
+    draws = drawn[:, 0].size
+    for member in range(MEMBERS):
+        assert abs(1 - drawn[:, member].mean() - zero) < 5 * np.sqrt(zero * (1 - zero) / draws)
+
+
+def test_another_round_or_another_key_gives_other_coordinated_weights() -> None:
+    first, again, other = coordinated(0, range(1, 3)), coordinated(0, range(1, 3)), coordinated(1, range(1, 3))
+    assert np.array_equal(first, again)
+    for one, two in ((first[0], first[1]), (first[0], other[0])):
+        # Independent, each a zero or a one with probability a half: they agree in half of 5 x 827 places.
+        assert 0.45 < (one == two).mean() < 0.55
+
+
+def test_patterns_set_the_probability_of_coordinated_weights() -> None:
+    drawn = coordinated(0, range(1, 2), layers={"*": 0.0, "pos_embed": 0.999})[0]
+    positions = [LAYOUT.split(weights.astype(np.float32))["pos_embed"] for weights in drawn]
+    heads = [LAYOUT.split(weights.astype(np.float32))["head.weight"] for weights in drawn]
+    assert not np.any(positions)
+    assert np.all(heads)
+
+
+def test_weights_cannot_be_coordinated_with_nobody_or_too_few() -> None:
+    protection = ProtectionConfiguration(scheme="binary-weights", masks="coordinated", min_contributors=5)
+    weights = UpdateWeights(LAYOUT, protection, seed=None, dropout=0.2)
+    with pytest.raises(ValueError, match="coordinated weights need a group key"):
+        weights.of(1, 7)
+    key = memory_group_key(MEMBERS).run().outcome(GroupKey)[0]
+    with pytest.raises(ValueError, match="ask for 6 contributors to a coordinate, and a round has 5 members; lower"):
+        weights.of(1, 7, Group(key, key.members[0]))
+
+
 @pytest.mark.parametrize(
     ("protection", "complaint"),
     [
         ({"scheme": "fixed-position"}, "no position embedding"),
+        ({"scheme": "model-encryption"}, 'no tensor "patch_embed.proj.weight" of 4 dimensions'),
         ({"scheme": "binary-weights", "layers": {"position": 0.5}}, '"position" matches no tensor'),
     ],
 )
@@ -160,11 +222,27 @@ def test_a_protection_that_does_not_fit_the_model_is_refused(protection: dict[st
         learner(configuration, 7)
 
 
-def test_a_server_whose_task_contradicts_its_configuration_is_refused() -> None:
-    configuration, _ = proposal("fedavg", scheme="binary-weights")
-    lying = msgspec.structs.replace(configuration, protection="none")
-    with pytest.raises(TaskError, match=r"binary-weights, its configuration none: it contradicts itself"):
-        learner(lying, 7)
+@pytest.mark.parametrize(
+    ("field", "said", "complaint"),
+    [
+        ("protection", "none", "protection.scheme = model-encryption+binary-weights, its configuration none"),
+        ("min_contributors", 1, "protection.min_contributors = 2, its configuration 1"),
+        ("rekey_every", 0, "protection.rekey_every = 3, its configuration 0"),
+        ("enforce", "server", "protection.enforce = clients, its configuration server"),
+    ],
+)
+def test_a_server_whose_task_contradicts_its_configuration_is_refused(field: str, said: Any, complaint: str) -> None:
+    configuration, _ = proposal(
+        "fedavg", scheme="model-encryption+binary-weights", min_contributors=2, rekey_every=3, enforce="clients"
+    )
+    with pytest.raises(TaskError, match=re.escape(f"{complaint}: it contradicts itself")):
+        learner(msgspec.structs.replace(configuration, **{field: said}), 7)
+
+
+def test_a_server_that_wants_coordination_without_a_key_is_refused() -> None:
+    configuration, _ = proposal("fedavg", scheme="binary-weights", masks="coordinated")
+    with pytest.raises(TaskError, match="needs a group key = True, its configuration False: it contradicts itself"):
+        learner(msgspec.structs.replace(configuration, group_key=False), 7)
 
 
 def test_metrics_travel_with_every_protection() -> None:

@@ -2,12 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import inspect
 
 from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.messages import ShareKeys, UnmaskShares
+from tacit.protocol.messages import Message, ShareKeys, UnmaskShares
 from tacit.protocol.primitives import Label
 from tacit.protocol.sharing import PACKET_BYTES, commit_share
 from tacit.secagg.shamir import SHARE_BYTES
@@ -87,3 +89,34 @@ def summed() -> Callable[[MemorySum], Summed]:
 def opened() -> Callable[[MemorySum], Opened]:
     """Which shares of whom left their holders."""
     return opened_shares
+
+
+def plainest(kind: inspect.Type) -> Any:
+    """The first or smallest value of a field's type."""
+    match kind:
+        case inspect.BytesType():
+            return bytes(kind.min_length or 0)
+        case inspect.IntType():
+            return kind.ge or 0
+        case inspect.StrType():
+            return ""
+        case inspect.VarTupleType():
+            return ()
+        case inspect.EnumType():
+            return next(iter(kind.cls))
+        case inspect.LiteralType():
+            return kind.values[0]
+        case inspect.UnionType():
+            return plainest(kind.types[0])
+    raise NotImplementedError(f"no plainest value of {kind}")
+
+
+@pytest.fixture(scope="session")
+def plain_message() -> Callable[[type[Message]], Message]:
+    """A well-formed message of any type, of the first or smallest values."""
+
+    def make(kind: type[Message]) -> Message:
+        fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+        return kind(**{field.name: plainest(field.type) for field in fields})
+
+    return make

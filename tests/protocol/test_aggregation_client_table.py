@@ -56,8 +56,8 @@ REACHABLE = [
 ]
 
 
-def test_there_are_twenty_eight_messages() -> None:
-    assert len(MESSAGES) == 28
+def test_there_are_thirty_seven_messages() -> None:
+    assert len(MESSAGES) == 37
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -12,6 +12,8 @@ from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.memory_federation import small_configuration
 
+KNOWN_PLAINTEXT = {"protection": "model-encryption", "group_key": True, "initial_model": "server"}
+
 
 def test_the_default_policy_accepts_the_default_federation() -> None:
     Policy().check(small_configuration(5))
@@ -28,6 +30,12 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
         ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
+        ({}, {"mode": "none"}, "mode = none; this client's policy accepts one of active"),
+        ({"least_contributors": 3}, {"protection": "binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+          "value_bits": 12, "min_contributors": 2}, "min_contributors = 2; this client's policy accepts at least 3"),
+        ({"least_contributors": 3}, {"protection": "fedrsm", "form": WeightForm.TENSOR, "min_contributors": 2},
+         "min_contributors = 2; this client's policy accepts at least 3"),
+        ({"modes": ("none",)}, {**KNOWN_PLAINTEXT, "mode": "none"}, "initial_model = server; this client's policy"),
         ({}, {"ring_bits": 16}, "the configuration cannot hold its sum: ring_bits = 16 is too small"),
         ({}, {"value_bits": 32, "max_weight": 2**31, "ring_bits": 64, "clients": 10_000, "form": WeightForm.COORDINATE},
          "the configuration cannot hold its sum"),
@@ -48,6 +56,9 @@ def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, 
         ({"modes": ("active", "semi-honest")}, {"mode": "semi-honest"}),
         ({"largest_clip": 1.5}, {"clip": 1.5}),
         ({"least_corrupt": 0.0}, {"corrupt": 0.0}),
+        ({"modes": ("none",)}, {"mode": "none", "corrupt": 0.0}),
+        ({}, KNOWN_PLAINTEXT),
+        ({"modes": ("none",), "accept_known_plaintext": True}, {**KNOWN_PLAINTEXT, "mode": "none"}),
         ({}, {"scheme": "fedsgd"}),
     ],
 )
@@ -158,9 +169,10 @@ def test_the_hash_depends_on_every_field() -> None:
         "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
-        9.0,
+        9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients", "enforce": "clients",
     }  # fmt: skip
     assert set(other) == set(Configuration.__struct_fields__)
-    hashes = {small_configuration(5, **{field: value}).hash() for field, value in other.items()}
-    assert len(hashes | {small_configuration(5).hash()}) == len(other) + 1
+    base = {"form": WeightForm.COORDINATE}
+    hashes = {small_configuration(5, **(base | {field: value})).hash() for field, value in other.items()}
+    assert len(hashes | {small_configuration(5, **base).hash()}) == len(other) + 1
     assert small_configuration(5).hash() == small_configuration(5).hash()

@@ -1,16 +1,37 @@
-"""What a sum moves is what is declared, phase by phase."""
+"""What a sum moves is what is declared, phase by phase; and a group key, and the counting before a sum."""
 
 import os
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from tacit.protocol.costs import Degrees, declared_bytes
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.costs import Degrees, declared_bytes, declared_counting_bytes, declared_key_bytes
+from tacit.protocol.counting import counting_agreement
+from tacit.protocol.group_key_agreement import KeyAgreement
+from tacit.protocol.keyed_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.members import decode_members
-from tacit.protocol.messages import PeerKeys, Phase, ShareKeys, UnmaskRequest, UnmaskShares
+from tacit.protocol.messages import (
+    FetchLimits,
+    LimitsChunk,
+    PeerKeys,
+    Phase,
+    ShareKeys,
+    StartSecondStage,
+    UnmaskRequest,
+    UnmaskShares,
+)
+from tacit.protocol.rounds import Limit, agree
+from tacit.protocol.training_tables import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.secagg.graph import GraphParameters
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.bench import declared
 from tacit.simulate.memory import MemorySum, memory_sum
+from tacit.simulate.memory_federation import SERVER, MemoryFederation, small_configuration
 
 CASES = {
     "active": {"clients": 5, "active": True},
@@ -65,3 +86,75 @@ def test_the_vector_dominates() -> None:
     total = sum(phase.sent for phase in moved.values())
     assert 300_000 < total < 300_000 * 1.01
     assert np.isclose(moved[Phase.MASKED_INPUT].sent, 300_000, rtol=1e-3)
+
+
+def moved_by(run: MemoryFederation, name: str, kinds: tuple[type, ...]) -> tuple[int, int]:
+    """Bytes of frames of these kinds that a client sent and received."""
+
+    def total(sender: str, receiver: str) -> int:
+        link = [parcel for parcel in run.log if (parcel.sender, parcel.receiver) == (sender, receiver)]
+        return sum(sum(map(len, parcel.frames)) for parcel in link if parcel.packet.kind in kinds)
+
+    return total(name, SERVER), total(SERVER, name)
+
+
+@pytest.mark.parametrize("clients", [3, 12])
+def test_bytes_of_a_group_key_are_those_declared(clients: int) -> None:
+    run = MemoryFederation(small_configuration(clients, group_key=True, mode="none"), clients)
+    run.run()
+    names = run.roster.clients
+    agreement = KeyAgreement(
+        session=run.server.session,
+        epoch=0,
+        server=SERVER,
+        members=names,
+        signing_keys=tuple(run.roster.member(name).signing_public for name in names),
+        roster=run.roster.hash,
+        configuration=run.configuration.hash(),
+        phase_seconds=10.0,
+    )
+    for name in names:
+        declared = declared_key_bytes(agreement, name)
+        measured = moved_by(run, name, (*ATTEMPT_TO_MEMBER, *ATTEMPT_TO_RELAY))
+        assert (declared.sent, declared.received) == measured
+
+
+def counted(clients: int, *, parameters: int) -> Configuration:
+    return small_configuration(
+        clients, parameters=parameters, protection="binary-weights", form=WeightForm.COORDINATE, max_weight=1,
+        enforce="clients",
+    )  # fmt: skip
+
+
+class Counted(MemoryFederation):
+    """Clients that fall silent when they have the limits."""
+
+    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
+        self.cut.add(name)
+        packing = self.configuration.packing()
+        return np.zeros(packing.length, packing.ring.word)
+
+
+@pytest.mark.parametrize("parameters", [10, 9_000_000], ids=["one chunk", "several chunks"])
+def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
+    run = Counted(counted(3, parameters=parameters), 3)
+    run.start()
+    agreement = agree(
+        session=run.server.session,
+        round=1,
+        roster=run.roster,
+        configuration=run.configuration,
+        cohort=run.roster.clients,
+        model=bytes(32),
+    )
+    counting = counting_agreement(agreement, run.configuration)
+    degrees = Degrees(holders=3, owners=3, known=3, signers=agreement.parameters.threshold)
+    for name in run.roster.clients:
+        declared = declared_counting_bytes(counting, run.configuration, name, degrees, clients=3)
+        kinds = (*SUM_TO_CLIENT, *SUM_TO_SERVER, StartSecondStage, FetchLimits, LimitsChunk)
+        assert (declared.sent, declared.received) == moved_by(run, name, kinds)
+
+
+def test_the_page_has_the_declared_figures() -> None:
+    lines = (Path(__file__).parents[2] / "docs/costs.md").read_text(encoding="utf-8")
+    assert "\n".join(declared.section()) in lines, "put the lines of simulate/bench/declared.py into docs/costs.md"

@@ -56,8 +56,8 @@ def test_all_members_accept_the_one_key(size: int) -> None:
     secret = b"".join(secrets[name].contribution for name in names)
     # HKDF of RFC 5869, one block.
     key = hmac.digest(hmac.digest(salt, secret, "sha256"), framed(Label.GROUP_KEY, b"") + b"\1", "sha256")
-    assert run.outcome(GroupKey) == [GroupKey(0, key, tuple(names))] * size
-    assert run.outcome(KeyAgreed) == [KeyAgreed(0, tuple(names))]
+    assert run.outcome(GroupKey) == [GroupKey(0, key, tuple(names), salt)] * size
+    assert run.outcome(KeyAgreed) == [KeyAgreed(0, tuple(names), salt)]
     assert [party.state.name for party in run.parties.values()] == ["COMPLETED"] + ["ACCEPTED"] * size
     assert [party.deadline for party in run.parties.values()] == [None] * (size + 1)
     said = b"".join(encode_structure(delivery.message) for delivery in run.log)
@@ -116,8 +116,8 @@ def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) ->
     run.start()
     assert run.advance(lambda: all(m.state is MemberState.AWAIT_PEER_CONFIRMATIONS for m in run.members.values()))
     held = run.members["c0"]._secrets
-    complaint = KeyComplaint(accused=1, channel_private=held.channel.private)
-    shown = f"{held!r} {complaint!r} {GroupKey(0, held.key, ())!r}"
+    complaint = KeyComplaint(epoch=0, accused=1, channel_private=held.channel.private)
+    shown = f"{held!r} {complaint!r} {GroupKey(0, held.key, (), bytes(32))!r}"
     for secret in (held.key, held.contribution, held.channel.private):
         assert repr(secret)[2:-1] not in shown
     if killed:
@@ -146,7 +146,7 @@ def test_who_leaves_or_is_silent_is_named_and_the_rest_agrees_without_it(kind: s
     keys = tuple(run.agreement.signing_keys[run.agreement.places[name]] for name in result.remaining)
     agreement = replace(run.agreement, epoch=1, members=result.remaining, signing_keys=keys)
     following = MemoryGroupKey(agreement, run.signing, run.entropy).run()
-    assert following.outcome(KeyAgreed) == [KeyAgreed(1, ("c0", "c1", "c3"))]
+    assert [(agreed.epoch, agreed.members) for agreed in following.outcome(KeyAgreed)] == [(1, result.remaining)]
     assert len({output.key for output in (*following.outcome(GroupKey), *run.outcome(GroupKey))}) == 1 + last
 
 
@@ -172,7 +172,7 @@ def test_who_is_no_member_of_this_attempt_changes_nothing(kind: str) -> None:
     run, other = memory_group_key(3), memory_group_key(3)
     said: dict[str, Message] = {delivery.kind: delivery.message for delivery in other.run().log}
     said["abort"] = Abort(code=Code.LOCAL, detail="", culprit="")
-    said["key-complaint"] = KeyComplaint(accused=0, channel_private=bytes(32))
+    said["key-complaint"] = KeyComplaint(epoch=0, accused=0, channel_private=bytes(32))
     run.start()
     place = SAID.index(kind) if kind in SAID else 2
     assert run.advance(

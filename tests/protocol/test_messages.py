@@ -65,8 +65,9 @@ def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
 
 TYPES = {
     "SESSION": "hello welcome void-round end-round finish abort key-commit peer-key-commits key-contribution"
-    " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint",
-    "TRAIN": "start-round fetch-model model-chunk",
+    " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
+    " reencrypt-model keyed-model fetch-keyed-model keyed-model-chunk",
+    "TRAIN": "start-round fetch-model model-chunk start-second-stage fetch-limits limits-chunk",
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",
     "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",
@@ -78,7 +79,8 @@ TYPES = {
 def test_every_message_has_its_name_and_phase() -> None:
     expected = {(name, Phase(phase)) for phase, names in TYPES.items() for name in names.split()}
     assert {(name, kind.PHASE) for name, kind in MESSAGES.items()} == expected
-    assert {name for name, kind in MESSAGES.items() if kind.PAYLOAD} == {"model-chunk", "masked-input", "vector-chunk"}
+    with_array = {"model-chunk", "masked-input", "vector-chunk", "keyed-model-chunk", "limits-chunk"}
+    assert {name for name, kind in MESSAGES.items() if kind.PAYLOAD} == with_array
     assert set(TYPES) == {phase.value for phase in Phase}
 
 

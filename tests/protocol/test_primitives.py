@@ -201,7 +201,7 @@ def test_secrets_are_not_shown() -> None:
     for machine in (federation.server, *federation.clients.values()):
         assert repr(machine) == object.__repr__(machine)
     train = federation.outcome(Train)[0]
-    assert repr(train) == "Train(round=1)"
+    assert repr(train) == "Train(round=1, key=None)"
     assert (
         repr(Transmit("client-0", [b"frame"], Phase.TRAIN)) == "Transmit(to='client-0', phase=<Phase.TRAIN: 'TRAIN'>)"
     )

@@ -3,7 +3,7 @@
 from tacit.protocol.errors import Code
 from tacit.protocol.messages import EndRound, Finish
 from tacit.protocol.rounds import Ended
-from tacit.protocol.training_client import TrainingState
+from tacit.protocol.training_tables import TrainingState
 from tacit.simulate.memory_federation import SERVER, MemoryFederation, small_configuration
 
 CLIENT = "client-0"

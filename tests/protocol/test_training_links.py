@@ -21,8 +21,7 @@ from tacit.protocol.messages import (
 from tacit.protocol.primitives import SigningKey
 from tacit.protocol.roster import Member, Roster
 from tacit.protocol.rounds import Ended, RoundDone, RoundOver
-from tacit.protocol.training_client import TrainingState
-from tacit.protocol.training_server import SessionState
+from tacit.protocol.training_tables import SessionState, TrainingState
 from tacit.simulate.memory_federation import (
     GRACE,
     JOIN_SECONDS,

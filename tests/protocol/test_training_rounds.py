@@ -19,8 +19,7 @@ from tacit.protocol.messages import (
     VoidRound,
 )
 from tacit.protocol.rounds import Accepted, Ended, RoundDone, RoundOver, Train
-from tacit.protocol.training_client import TrainingState
-from tacit.protocol.training_server import SessionState
+from tacit.protocol.training_tables import SessionState, TrainingState
 from tacit.simulate.memory_federation import (
     PATIENCE,
     SERVER,

@@ -1,37 +1,30 @@
 """Every message in every state of the server of a federation, against a table written down here."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from tacit.protocol.codec import decode
 from tacit.protocol.errors import Code, LocalProtocolError
+from tacit.protocol.keyed_tables import ATTEMPT_TO_RELAY, TO_KEEPER
 from tacit.protocol.machine import Report, Trigger
 from tacit.protocol.messages import (
     MESSAGES,
     Abort,
     AdvertiseKeys,
-    ConfirmKey,
     ConfirmSurvivors,
-    EndRound,
+    EndKey,
+    FetchKeyedModel,
+    FetchLimits,
     FetchModel,
-    FetchVector,
-    Finish,
     Hello,
-    KeyAccepted,
     KeyCommit,
-    KeyComplaint,
-    KeyContribution,
+    KeyedModelChunk,
     MaskedInput,
     Message,
-    ModelChunk,
-    PeerKeyCommits,
-    PeerKeyConfirmations,
-    PeerKeyContributions,
-    PeerKeys,
-    PeerShares,
     ShareKeys,
-    StartRound,
-    Survivors,
-    UnmaskRequest,
+    StartKey,
     UnmaskShares,
     VectorChunk,
     VoidRound,
@@ -39,21 +32,33 @@ from tacit.protocol.messages import (
 )
 from tacit.protocol.primitives import Label
 from tacit.protocol.rounds import Ended, RoundDone, Transmit
-from tacit.protocol.training_server import TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.training_tables import TRAINING_SERVER_TABLE, SessionState
 from tacit.simulate.memory_federation import JOIN_SECONDS, SERVER, MemoryFederation, Parcel, small_configuration
 
 CLIENT = "client-0"
-SITUATIONS = ("gathering", "in-round", "between-rounds", "await-promises", "ended")
+SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "await-promises", "distributing", "ended")
+"""One for every state, in the order of SessionState."""
+KEYED = ("keying", "distributing")
+"""Those with a group key, and an encrypted model."""
 
 
 def federation_in(situation: str) -> MemoryFederation:
-    """Five clients, four of whom are enough; in "in-round" two have not trained yet."""
-    federation = MemoryFederation(small_configuration(5), 5, rounds=2)
+    """Five clients, four of whom are enough; in "in-round" and "keying" two have not answered yet."""
+    protection = "model-encryption" if situation in KEYED else "none"
+    configuration = small_configuration(5, protection=protection, group_key=situation in KEYED, initial_model="clients")
+    federation = MemoryFederation(configuration, 5, rounds=1 if situation == "distributing" else 2)
     names = list(federation.roster.clients)
     if situation == "gathering":
         names.remove("client-4")
     elif situation == "in-round":
         federation.idle = {CLIENT, "client-1"}  # So that the phase goes on without client-0.
+    elif situation in KEYED:
+        kind = KeyCommit if situation == "keying" else FetchKeyedModel
+
+        def silence(parcel: Parcel) -> list[Parcel]:
+            return [] if parcel.sender in (CLIENT, "client-1") and parcel.packet.kind is kind else [parcel]
+
+        federation.hook = silence
     elif situation == "between-rounds":
         federation.paused = True
     elif situation == "await-promises":
@@ -67,7 +72,7 @@ def federation_in(situation: str) -> MemoryFederation:
         federation.rounds_left = 1
     for name in names:
         federation.start_client(name)
-    federation.settle(until=15.0)
+    federation.settle(until=5.0 if situation in KEYED else 15.0)
     federation.hook = lambda parcel: [parcel]
     federation.outputs.clear()
     return federation
@@ -76,81 +81,75 @@ def federation_in(situation: str) -> MemoryFederation:
 STATES = dict(zip(SITUATIONS, SessionState, strict=True))
 
 
-def messages(federation: MemoryFederation) -> dict[type[Message], Message]:
-    """One well-formed message of each type, such as a server might accept from a member of this federation."""
-    empty, hash_ = b"\x00", bytes(32)
-    signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, hash_, (7).to_bytes(4, "little"), CLIENT.encode())
+def said(federation: MemoryFederation, kind: type[Message], plain_message: Callable) -> Message:
+    """A well-formed message of this type, which the server accepts where it expects one and may know what it holds."""
+    signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, bytes(32), (7).to_bytes(4, "little"), CLIENT.encode())
     examples: tuple[Message, ...] = (
         Hello(roster=federation.roster.hash, promises=()),
-        Welcome(roster=federation.roster.hash, configuration=b""),
-        VoidRound(session=hash_, round=7, signature=signature),
-        StartRound(cohort=empty, model=hash_, model_bytes=0, voided=()),
-        FetchModel(chunk=0),
-        ModelChunk(chunk=0),
-        AdvertiseKeys(channel_key=hash_, mask_key=hash_, choices=b"", signature=b""),
-        PeerKeys(advertised=empty, digest=hash_, included=empty, adverts=b""),
-        ShareKeys(seed_commitment=hash_, holders=empty, packets=b"", signature=b""),
-        PeerShares(sharers=empty, owners=empty, packets=b""),
-        MaskedInput(complaints=empty),
-        FetchVector(chunk=0),
-        VectorChunk(chunk=0),
-        Survivors(survivors=empty),
-        ConfirmSurvivors(signature=b""),
-        UnmaskRequest(survivors=empty, signers=empty, signatures=b""),
-        UnmaskShares(owners=empty, shares=b""),
-        EndRound(code=None, detail=""),
-        Finish(),
+        VoidRound(session=bytes(32), round=7, signature=signature),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=CLIENT),
-        KeyCommit(channel_key=hash_, commitment=hash_, signature=b""),
-        PeerKeyCommits(commits=b""),
-        KeyContribution(packets=b""),
-        PeerKeyContributions(packets=b""),
-        ConfirmKey(tag=hash_, signature=b""),
-        PeerKeyConfirmations(confirmations=b""),
-        KeyAccepted(),
-        KeyComplaint(accused=0, channel_private=hash_),
     )
-    return {type(message): message for message in examples}
+    return next((message for message in examples if type(message) is kind), None) or plain_message(kind)
 
 
-# Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "left" the session;
-# "left the round" only; "joined" again; "kept" (a promise); "ignored". The model was fetched before.
+# Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "failed CODE", barred for
+# an attempt at a key; "left" the session; "left the round" only; "joined" again; "kept" (a promise); "served" a chunk;
+# "ignored". The model of the round was fetched before, the last one was not.
 SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+OF_A_ROUND = (*SUM, FetchModel, FetchLimits)
 ALWAYS = {Hello: "joined", VoidRound: "kept", Abort: "left"}
-RESTING = {**ALWAYS, **dict.fromkeys((*SUM, FetchModel), "ignored")}
+RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     "gathering": ("barred", ALWAYS),
+    "keying": (
+        "barred",
+        {
+            **RESTING,
+            **dict.fromkeys(TO_KEEPER, "ignored"),
+            **dict.fromkeys(ATTEMPT_TO_RELAY, "failed UNEXPECTED"),
+            KeyCommit: "failed KEYS",
+        },
+    ),
     "in-round": (
         "barred",
-        {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", FetchModel: "barred", **ALWAYS},
+        {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", **ALWAYS},
     ),
     "between-rounds": ("barred", RESTING),
     "await-promises": ("barred", RESTING),
+    "distributing": ("barred", {**RESTING, **dict.fromkeys(TO_KEEPER, "ignored"), FetchKeyedModel: "served"}),
     "ended": ("ignored", {}),
 }
 
 
 @pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_cell(situation: str, kind: type[Message]) -> None:
+def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in(situation)
     server = federation.server
     otherwise, cells = EXPECTED[situation]
     verdict = cells.get(kind, otherwise)
     assert server.state is STATES[situation]
     hello = {"session": bytes(32), "sequence": 0} if kind is Hello else {}
-    round = server.round if kind in (*SUM, FetchModel) else 0
-    outputs = federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=round, **hello))
-    reports = [(output.event, output.fields["member"]) for output in outputs if isinstance(output, Report)]
+    round = server.round if kind in OF_A_ROUND else 0
+    message = said(federation, kind, plain_message)
+    payload = bytes(4) if kind.PAYLOAD else None
+    outputs = federation.put(federation.forge(CLIENT, SERVER, message, round=round, payload=payload, **hello))
+    reports = [
+        (output.event, output.fields["member"])
+        for output in outputs
+        if isinstance(output, Report) and "member" in output.fields
+    ]
     packets = [decode(output.frames) for output in outputs if isinstance(output, Transmit) and output.to == CLIENT]
     told = [(packet.envelope.round, packet.parse()) for packet in packets]
     barred = [(at, message.code) for at, message in told if isinstance(message, Abort)]
     assert server.state is STATES[situation]
-    assert not [output for output in outputs if isinstance(output, Transmit) and output.to != CLIENT]
+    others = {decode(output.frames).kind for output in outputs if isinstance(output, Transmit) and output.to != CLIENT}
+    gone = verdict in ("barred", "left", "joined") or verdict.startswith("failed")
+    assert others == ({EndKey, StartKey} if gone and situation == "keying" else set())
     in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
     if verdict in ("ignored", "kept"):
         assert outputs == []
-        assert server.ignored == (verdict == "ignored")
+        assert server.ignored + server._keeper.ignored == (verdict == "ignored")
     elif verdict == "barred":
         assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
         assert barred == [(0, Code.UNEXPECTED)]
@@ -159,19 +158,26 @@ def test_cell(situation: str, kind: type[Message]) -> None:
     elif verdict.startswith("dropped"):
         assert reports == [("dropped", CLIENT)]
         assert barred == [(1, Code[verdict.split()[1]])]
+    elif verdict.startswith("failed"):
+        assert reports == [("left", CLIENT)]
+        assert barred == [(0, Code[verdict.split()[1]])]
+        assert federation.server.waiting_for == federation.roster.clients[1:]
+    elif verdict == "served":
+        assert [type(message) for _, message in told] == [KeyedModelChunk]
     elif verdict == "left":
         assert reports == [("left", CLIENT), *in_sum]
         assert told == []
     else:
         assert verdict == "joined"
-        assert reports == [("left", CLIENT), *in_sum, ("joined", CLIENT)]
-        assert [type(message) for _, message in told] == [Welcome]
+        assert reports == [("left", CLIENT), ("joined", CLIENT), *in_sum]
+        assert [type(message) for _, message in told] == [Welcome, *[StartKey] * (situation == "keying")]
 
 
 @pytest.mark.parametrize("situation", SITUATIONS[:-1])
-def test_a_forged_promise(situation: str) -> None:
+def test_a_forged_promise(situation: str, plain_message: Callable) -> None:
     federation = federation_in(situation)
-    forged = VoidRound(session=bytes(32), round=8, signature=messages(federation)[VoidRound].signature)  # type: ignore[attr-defined]
+    kept: Any = said(federation, VoidRound, plain_message)
+    forged = VoidRound(session=kept.session, round=8, signature=kept.signature)
     outputs = federation.put(federation.forge(CLIENT, SERVER, forged, round=0))
     assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SIGNATURE")
 
@@ -184,8 +190,8 @@ def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None
     outputs = federation.put(federation.forge(CLIENT, SERVER, abort, round=federation.server.round or 1))
     if situation == "in-round":
         assert [output.fields["code"] for output in outputs] == ["LEFT"]
-    elif situation == "gathering":
-        assert [output.event for output in outputs if isinstance(output, Report)] == ["refused", "left"]
+    elif situation in ("gathering", "keying"):
+        assert [output.event for output in outputs if isinstance(output, Report)][:2] == ["refused", "left"]
     else:
         assert outputs == []
     if situation == "between-rounds":
@@ -195,9 +201,9 @@ def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None
 
 
 @pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
-def test_who_has_not_said_hello_is_not_heard(kind: type[Message]) -> None:
+def test_who_has_not_said_hello_is_not_heard(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("gathering")
-    message = messages(federation)[kind]
+    message = said(federation, kind, plain_message)
     hello = {"session": bytes(32)} if kind is Hello else {}
     outputs = federation.put(federation.forge("client-4", SERVER, message, round=0, **hello))
     assert (outputs == []) == (kind is not Hello)
@@ -212,15 +218,15 @@ def test_only_clients_are_heard(sender: str) -> None:
     assert federation.server.ignored == 1
 
 
-@pytest.mark.parametrize("kind", [*SUM, FetchModel])
-def test_messages_of_a_round_to_come(kind: type[Message]) -> None:
+@pytest.mark.parametrize("kind", OF_A_ROUND)
+def test_messages_of_a_round_to_come(kind: type[Message], plain_message: Callable) -> None:
     federation = federation_in("in-round")
-    outputs = federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=2))
+    outputs = federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=2))
     assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SESSION")
 
 
-@pytest.mark.parametrize("kind", [*SUM, FetchModel, Abort])
-def test_messages_of_a_former_round_are_ignored(kind: type[Message]) -> None:
+@pytest.mark.parametrize("kind", [*OF_A_ROUND, Abort])
+def test_messages_of_a_former_round_are_ignored(kind: type[Message], plain_message: Callable) -> None:
     federation = MemoryFederation(small_configuration(5), 5, rounds=2)
     federation.idle = set()
     federation.paused = True
@@ -230,7 +236,7 @@ def test_messages_of_a_former_round_are_ignored(kind: type[Message]) -> None:
     federation.settle(until=5.0)
     assert (federation.server.state, federation.server.round) == (SessionState.IN_ROUND, 2)
     waiting = federation.server.waiting_for
-    assert federation.put(federation.forge(CLIENT, SERVER, messages(federation)[kind], round=1)) == []
+    assert federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=1)) == []
     assert federation.server.waiting_for == waiting == federation.roster.clients
 
 
@@ -246,7 +252,7 @@ def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
     with pytest.raises(LocalProtocolError, match=f"cannot start the next round in state {server.state.name}"):
         server.next_round(b"", 20.0)
     with pytest.raises(LocalProtocolError, match=f"cannot finish in state {server.state.name}"):
-        server.finish(20.0)
+        server.finish(b"", 20.0)
 
 
 def test_every_state_has_a_situation() -> None:
@@ -258,6 +264,8 @@ def test_every_state_has_a_situation() -> None:
         ("IN_ROUND", "SUM_OVER"),
         ("BETWEEN_ROUNDS", "NEXT_ROUND"),
         ("BETWEEN_ROUNDS", "FINISH"),
+        ("KEYING", "KEY_OVER"),
+        ("DISTRIBUTING", "KEY_OVER"),
     }
 
 

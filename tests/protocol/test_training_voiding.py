@@ -18,7 +18,7 @@ from tacit.protocol.messages import (
     VoidRound,
 )
 from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Transmit
-from tacit.protocol.training_server import SessionState
+from tacit.protocol.training_tables import SessionState
 from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
 
 

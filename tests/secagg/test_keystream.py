@@ -41,7 +41,7 @@ def test_stream_is_aes_ctr_under_an_expanded_key(usage: Usage) -> None:
 
 
 def test_usages_give_different_streams() -> None:
-    assert len({usage.value for usage in Usage}) == len(Usage) == 5
+    assert len({usage.value for usage in Usage}) == len(Usage) == 7
     assert len({keystream(SEED, usage, 16) for usage in Usage}) == len(Usage)
 
 

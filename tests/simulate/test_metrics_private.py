@@ -21,23 +21,35 @@ from tacit.parties.event_log import read
 from tacit.parties.task import LOSS_UNIT, METRICS
 from tacit.protocol.aggregation_tables import SERVER_TABLES
 from tacit.protocol.codec import Envelope
+from tacit.protocol.group_key_tables import RELAY_TABLE
+from tacit.protocol.keyed_tables import KEEPER_TABLE
 from tacit.protocol.messages import (
     MESSAGES,
     Abort,
     AdvertiseKeys,
+    ConfirmKey,
     ConfirmSurvivors,
+    FetchKeyedModel,
+    FetchLimits,
     FetchModel,
     Hello,
+    KeyAccepted,
+    KeyCommit,
+    KeyComplaint,
+    KeyContribution,
+    KeyedModel,
+    KeyedModelChunk,
     MaskedInput,
     Message,
     ShareKeys,
+    StartSecondStage,
     UnmaskShares,
     VectorChunk,
     VoidRound,
 )
-from tacit.protocol.rounds import RoundDone
-from tacit.protocol.training_server import TRAINING_SERVER_TABLE
-from tacit.secagg.packing import METRIC_BITS
+from tacit.protocol.rounds import Limit, RoundDone
+from tacit.protocol.training_tables import TRAINING_SERVER_TABLE
+from tacit.secagg.packing import METRIC_BITS, WeightForm
 from tacit.simulate.experiment import parse
 from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
 from tacit.simulate.run import new_plan, simulate
@@ -61,6 +73,15 @@ CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
     VectorChunk: {"chunk": "Index"},
     ConfirmSurvivors: {"signature": "Signature"},
     UnmaskShares: {"owners": "Bitmap", "shares": "Records"},
+    FetchLimits: {"chunk": "Index"},
+    KeyCommit: {"epoch": "Index", "channel_key": "Hash", "commitment": "Hash", "signature": "Signature"},
+    KeyContribution: {"epoch": "Index", "packets": "Records"},
+    ConfirmKey: {"epoch": "Index", "tag": "Hash", "signature": "Signature"},
+    KeyAccepted: {"epoch": "Index"},
+    KeyComplaint: {"epoch": "Index", "accused": "Index", "channel_private": "Hash"},
+    KeyedModel: {"epoch": "Index", "model": "Hash", "model_bytes": "ModelBytes"},
+    FetchKeyedModel: {"chunk": "Index"},
+    KeyedModelChunk: {"chunk": "Index"},
     Abort: {
         "code": "Code",
         "detail": "Annotated[str, Meta(max_length=DETAIL_LIMIT)]",
@@ -79,6 +100,14 @@ class MeasuredFederation(MemoryFederation):
     metrics: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
+        return np.empty(0) if self.configuration.enforce == "clients" else self.measure(name, round, None)
+
+    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
+        allowed = np.unpackbits(np.frombuffer(limit.limits, np.uint8), count=sum(self.configuration.tensor_sizes))
+        return self.measure(name, limit.round, self.wanted[name, limit.round] & allowed.astype(bool))
+
+    def measure(self, name: str, round: int, weights: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
+        """weights: of the coordinates; None for the number of samples as the weight of all."""
         generator = np.random.default_rng([self.generation, round, *name.encode()])
         packing = self.configuration.packing()
         samples = int(generator.integers(1, 100, endpoint=True))
@@ -86,20 +115,34 @@ class MeasuredFederation(MemoryFederation):
             metric: int(generator.integers(0, 1 << METRIC_BITS)) for metric in METRICS if metric != "samples"
         }
         values = generator.uniform(-1, 1, packing.values_length).astype(np.float32) * np.float32(self.generation)
-        words = packing.encode(values, samples, self.metrics[name, round], generator).words
+        if weights is not None:
+            values *= weights
+        given = samples if weights is None else weights
+        words = packing.encode(values, given, self.metrics[name, round], generator).words
         self.vectors[name, round] = words
         return words
 
 
-def held(generation: int, *, mode: str, parameters: int) -> MeasuredFederation:
+KEYED: dict[str, Any] = {
+    "protection": "model-encryption+binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+    "min_contributors": 2, "enforce": "clients", "group_key": True, "rekey_every": 1, "initial_model": "clients",
+}  # fmt: skip
+"""A group key for each round, and rounds in two stages."""
+
+
+def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> MeasuredFederation:
     """Two rounds. Three clients are late with their vectors in the first one: it is aborted, and repeated after
     promises, so that clients say everything there is to say."""
-    configuration = small_configuration(CLIENTS, parameters=parameters, mode=mode, metrics=METRICS, ring_bits=32)
+    configuration = small_configuration(
+        CLIENTS, parameters=parameters, mode=mode, metrics=METRICS, ring_bits=32, **changes
+    )
     one = MeasuredFederation(configuration, CLIENTS, rounds=2, generation=generation)
     late: dict[str, list[Parcel]] = {name: [] for name in one.roster.clients[:3]}
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if parcel.sender in late and parcel.packet.kind is MaskedInput and one.server.round == 1:
+        counting = bool(changes) and not any(sent.packet.kind is StartSecondStage for sent in one.log)
+        first = one.server.round == 1 and not counting
+        if parcel.sender in late and parcel.packet.kind is MaskedInput and first:
             late[parcel.sender].append(parcel)
             return []
         released = late.pop(parcel.sender, []) if parcel.packet.kind is VoidRound else []
@@ -115,19 +158,27 @@ def said(one: MemoryFederation) -> list[Parcel]:
 
 
 def test_every_field_that_a_client_can_send_is_known() -> None:
-    tables = [TRAINING_SERVER_TABLE, *SERVER_TABLES.values()]
+    tables = [TRAINING_SERVER_TABLE, *SERVER_TABLES.values(), RELAY_TABLE, KEEPER_TABLE]
     accepted = {kind for table in tables for _, kind in table if isinstance(kind, type)}
     assert accepted == CLIENT_FIELDS.keys() <= set(MESSAGES.values())
     for kind, fields in CLIENT_FIELDS.items():
         assert {name: kind.__annotations__[name] for name in kind.__struct_fields__} == fields
-    assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk}
+    assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk, KeyedModelChunk}
     assert Envelope.__struct_fields__ == ("version", "type", "session", "round", "sender", "sequence")
 
 
-@pytest.mark.parametrize("mode", ["active", "semi-honest"])
-@pytest.mark.parametrize("parameters", [10, PARAMETERS], ids=["one chunk", "several chunks"])
-def test_nothing_but_the_masked_vector_depends_on_the_training(mode: str, parameters: int) -> None:
-    one, other = (held(generation, mode=mode, parameters=parameters) for generation in (0, 1))
+@pytest.mark.parametrize(
+    ("mode", "parameters", "changes"),
+    [
+        ("active", 10, {}), ("active", PARAMETERS, {}), ("semi-honest", 10, {}), ("semi-honest", PARAMETERS, {}),
+        ("active", 10, KEYED),
+    ],
+    ids=["active", "active, several chunks", "semi-honest", "semi-honest, several chunks", "keyed, in two stages"],
+)  # fmt: skip
+def test_nothing_but_the_masked_vector_depends_on_the_training(
+    mode: str, parameters: int, changes: dict[str, Any]
+) -> None:
+    one, other = (held(generation, mode=mode, parameters=parameters, **changes) for generation in (0, 1))
     assert one.metrics != other.metrics
     assert [done.total is not None for done in one.outcome(RoundDone)] == [False, True]
     ring = one.configuration.packing().ring  # Of 32 bits: uint32 wraps as the ring does.
@@ -139,7 +190,8 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(mode: str, parame
         packet = mine.packet
         seen.add(packet.kind)
         assert (mine.sender, mine.frames[:2]) == (yours.sender, yours.frames[:2])
-        if packet.payload is not None:
+        # Counts do not depend on it, nor the model that is encrypted; what else is masked does.
+        if packet.payload is not None and (not changes or mine.frames != yours.frames):
             assert yours.packet.payload is not None
             difference = ring.unpack(yours.packet.payload) - ring.unpack(packet.payload)
             masked[mine.sender, packet.envelope.round].append(difference)
@@ -149,6 +201,9 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(mode: str, parame
         assert np.any(plain[key])
     unseen = {Abort} | ({ConfirmSurvivors} if mode == "semi-honest" else set())
     unseen |= {VectorChunk} if parameters == 10 else set()
+    keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, KeyedModelChunk, FetchKeyedModel}
+    # Nobody has a reason to complain.
+    unseen |= {KeyComplaint} if changes else keyed | {KeyComplaint, FetchLimits}
     assert seen == CLIENT_FIELDS.keys() - unseen
 
 
@@ -204,6 +259,7 @@ CLIENT_EVENTS: dict[str, set[str]] = {
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "round-over": {"code", "detail", "round"},
+    "update": {"choosing_seconds", "kept", "layers", "round", "training_seconds"},
     "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},
 }
@@ -250,7 +306,7 @@ def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
         assert event["train_accuracy"] == sums["correct"] / sums["samples"]
         assert event["train_loss"] == sums["loss"] * LOSS_UNIT / sums["samples"]
         (entry,) = (entry for entry in summary["rounds"] if entry["round"] == event["round"])
-        assert entry.keys() == SERVER_EVENTS["round-done"] | {"bytes_sent"}
+        assert entry.keys() == SERVER_EVENTS["round-done"] | {"bytes_sent", "local"}
         assert all(entry[key] == event[key] for key in SERVER_EVENTS["round-done"])
         assert all(part["clipped"] > 0 for part in parts.values())
     for party in summary["parties"].values():

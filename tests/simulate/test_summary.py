@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tacit.models.configuration import ProtectionConfiguration
 from tacit.parties.event_log import EventLog
 from tacit.simulate.experiment import Experiment
 from tacit.simulate.run_directory import RunDirectory
@@ -63,7 +64,7 @@ def test_figures_of_one_session(run: RunDirectory) -> None:
     assert summary["protocol_share"] == 0.2
     assert summary["aggregation"] == {"ring_bits": 24, "threshold": 4}
     assert [entry["bytes_sent"] for entry in summary["rounds"]] == [{"alice": 0, "hub": 100}, {"alice": 3, "hub": 57}]
-    assert set(summary["rounds"][0]) == {*ROUND_KEYS, "bytes_sent"}
+    assert set(summary["rounds"][0]) == {*ROUND_KEYS, "bytes_sent", "local"}
     assert summary["parties"]["hub"] == {
         "role": "server",
         "phases": {
@@ -100,3 +101,16 @@ def test_what_is_written_is_json(run: RunDirectory) -> None:
     write({"name": "cats", "rounds": []}, run.summary)
     assert json.loads(run.summary.read_text()) == {"name": "cats", "rounds": []}
     assert run.summary.read_text().endswith("}\n")
+
+
+def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: RunDirectory) -> None:
+    work = {"kept": 7, "layers": ["fc"], "training_seconds": 2.0, "choosing_seconds": 0.5}
+    ended = done(1, 0.5)
+    log(run, "hub", *SESSION, ("round-done", {**ended[1], "survivors": ["alice"], "cohort": ["alice"]}))
+    log(run, "alice", ("update", {"round": 1, **work}))
+    noise = ProtectionConfiguration(scheme="dp-gaussian", dp_noise=2.0)
+    summary = summarise(run, Experiment(protection=noise), wall_seconds=1.0)
+    assert [entry["local"] for entry in summary["rounds"]] == [{"alice": work}]
+    # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).
+    assert summary["privacy"]["epsilon_update"] == pytest.approx(4.377178, rel=1e-6)
+    assert summarise(run, Experiment(), wall_seconds=1.0)["privacy"] is None

@@ -21,6 +21,8 @@ from encoding import write_members
 from parameters import word_bytes
 from primitives import check_public_key, derive, digest, order, u8, u16, u32, verify, x25519
 
+COUNTING = b"counting"
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -42,6 +44,8 @@ class Terms:
     phase_seconds: float
     corrupt: int
     fewest_survivors: int
+    group_key: bytes = b""
+    purpose: bytes = b""
 
     @property
     def size(self) -> int:
@@ -50,6 +54,15 @@ class Terms:
     @property
     def active(self) -> bool:
         return self.mode == "active"
+
+    @property
+    def secure(self) -> bool:
+        return self.mode != "none"
+
+    @property
+    def journalled(self) -> bool:
+        """Counts are no update of the model."""
+        return self.purpose != COUNTING
 
     @property
     def chosen(self) -> bool:
@@ -69,6 +82,7 @@ class Terms:
             "\n".join(self.cohort).encode("ascii"),
             u32(self.neighbours),
             u32(self.threshold),
+            *((self.group_key, self.purpose) if self.group_key or self.purpose else ()),
         )
 
     @property

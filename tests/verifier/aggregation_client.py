@@ -62,6 +62,7 @@ class AggregationClient:
         self.vector, self.draw, self.send, self.report = vector, draw, send, report
         self.state = "READY"
         self.deadline: float | None = None
+        self.opened: list[str] = []
 
     def admits(self, kind: str) -> bool:
         if self.over or self.state == "READY":
@@ -182,13 +183,17 @@ class AggregationClient:
                 require(owner != me, "SHARES")
                 complaints.append(owner)
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
-        self.report({"event": "journal", "sharers": terms.names(sharers), "unmasked": False})
+        self.write_journal(unmasked=False)
         if complaints:
             self.report({"event": "complaint", "against": terms.names(complaints)})
         self.mask()
         raw = self.chunk(0) if terms.chunks == 1 else None
         self.send("masked-input", {"complaints": terms.bitmap(complaints)}, raw)
         self.go_to("AWAIT_SURVIVORS", now + terms.input_seconds + terms.phase_seconds)
+
+    def write_journal(self, unmasked: bool) -> None:
+        if self.terms.journalled:
+            self.report({"event": "journal", "sharers": self.terms.names(self.sharers), "unmasked": unmasked})
 
     def open_packet(self, owner: int, packet: bytes) -> tuple[bytes, bytes]:
         commitments, sealed = packet[:64], packet[64:]
@@ -245,10 +250,11 @@ class AggregationClient:
                 signed_survivors(terms, signer, signature, self.sharing, survivors)
         else:
             require(not signers and not signatures, "SIGNATURE")
-        self.report({"event": "journal", "sharers": terms.names(self.sharers), "unmasked": True})
+        self.write_journal(unmasked=True)
         shares = b"".join(
             seed_share if owner in survivors else key_share
             for owner, (key_share, seed_share) in sorted(self.held.items())
         )
         self.send("unmask-shares", {"owners": terms.bitmap(self.held), "shares": shares}, None)
+        self.opened = terms.names(survivors)
         self.go_to("DONE", None)

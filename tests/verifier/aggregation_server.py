@@ -259,7 +259,9 @@ class AggregationServer:
         require(chunk * terms.chunk_words == len(self.received[member]), "UNEXPECTED")
         require(raw is not None, "VECTOR")
         self.received[member] += self.check_chunk(raw or b"", chunk)
-        self.deadline = min(now + terms.phase_seconds, self.opened_at + terms.input_seconds)
+        # Without masks others may still train, and are waited for longer.
+        later = max(now + terms.phase_seconds, self.deadline or now)
+        self.deadline = min(later, self.opened_at + terms.input_seconds)
         if chunk + WINDOW < terms.chunks:
             self.tell(member, "fetch-vector", chunk=chunk + WINDOW)
         if chunk + 1 == terms.chunks:

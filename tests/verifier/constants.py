@@ -24,6 +24,10 @@ CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
 CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
 GROUP_KEY = b"tacit/1 group key"
 KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
+LIMITS = b"tacit/1 limits"
+MODEL_KEY = b"tacit/1 key of the model"
+INITIAL_MODEL = b"tacit/1 initial model"
+COORDINATED_WEIGHTS = b"tacit/1 coordinated binary weights"
 SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
 SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
 SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
@@ -34,7 +38,16 @@ SHARE_COEFFICIENTS = b"tacit/1 share coefficients"
 RING_ORDER = b"tacit/1 ring order"
 BINARY_WEIGHTS = b"tacit/1 binary weights"
 
-KEYSTREAM_LABELS = (PAIRWISE_MASK, SELF_MASK, SHARE_COEFFICIENTS, RING_ORDER, BINARY_WEIGHTS)
+# MODEL_KEY and INITIAL_MODEL are labels of keystreams too.
+KEYSTREAM_LABELS = (
+    PAIRWISE_MASK,
+    SELF_MASK,
+    SHARE_COEFFICIENTS,
+    RING_ORDER,
+    BINARY_WEIGHTS,
+    MODEL_KEY,
+    INITIAL_MODEL,
+)
 
 ENVELOPE_LIMIT = 512
 BODY_LIMIT = 2**23

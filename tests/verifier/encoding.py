@@ -85,6 +85,16 @@ class Listed(Integer):
         return b"\xc0" if value is None else super().write(value)
 
 
+class Boolean:
+    def read(self, reader: Reader) -> bool:
+        found = reader.take(1)
+        require(found in (b"\xc2", b"\xc3"), MALFORMED)
+        return found == b"\xc3"
+
+    def write(self, value: bool) -> bytes:
+        return b"\xc3" if value else b"\xc2"
+
+
 class Real:
     def __init__(self, accepts: Callable[[float], bool]) -> None:
         self.accepts = accepts

@@ -15,7 +15,7 @@ from constants import (
     VERSION,
     require,
 )
-from encoding import ARRAY, Array, Binary, Integer, Listed, Map, Real, Text, choice, decode, write_length
+from encoding import ARRAY, Array, Binary, Boolean, Integer, Listed, Map, Real, Text, choice, decode, write_length
 
 NUMBER = Integer(0, 2**31)
 NAME = Text(64)
@@ -23,6 +23,7 @@ HASH = Binary(32, 32)
 SIGNATURE = Binary(64)
 BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
+MODEL_BYTES = Integer(0, 2**40)
 
 ENVELOPE = Map(version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER)
 
@@ -34,9 +35,7 @@ BODIES = {
     "hello": Map(roster=HASH, promises=Array(MOST_PROMISES, VOID_ROUND)),
     "welcome": Map(roster=HASH, configuration=LARGE),
     "void-round": VOID_ROUND,
-    "start-round": Map(
-        cohort=BITMAP, model=HASH, model_bytes=Integer(0, 2**40), voided=Array(MOST_PROMISES, VOIDED_ROUND)
-    ),
+    "start-round": Map(cohort=BITMAP, model=HASH, model_bytes=MODEL_BYTES, voided=Array(MOST_PROMISES, VOIDED_ROUND)),
     "fetch-model": Map(chunk=NUMBER),
     "model-chunk": Map(chunk=NUMBER),
     "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),
@@ -50,25 +49,44 @@ BODIES = {
     "confirm-survivors": Map(signature=SIGNATURE),
     "unmask-request": Map(survivors=BITMAP, signers=BITMAP, signatures=LARGE),
     "unmask-shares": Map(owners=BITMAP, shares=LARGE),
+    "start-second-stage": Map(cohort=BITMAP, limits=HASH),
+    "fetch-limits": Map(chunk=NUMBER),
+    "limits-chunk": Map(chunk=NUMBER),
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
     "finish": Map(),
     "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
-    "key-commit": Map(channel_key=HASH, commitment=HASH, signature=SIGNATURE),
+    "start-key": Map(epoch=NUMBER, members=BITMAP),
+    "end-key": Map(epoch=NUMBER, code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
+    "reencrypt-model": Map(
+        epoch=NUMBER, source=choice("clients", "key", "server"), former=NUMBER, model=HASH, model_bytes=MODEL_BYTES
+    ),
+    "keyed-model": Map(epoch=NUMBER, model=HASH, model_bytes=MODEL_BYTES),
+    "fetch-keyed-model": Map(chunk=NUMBER),
+    "keyed-model-chunk": Map(chunk=NUMBER),
+    "key-commit": Map(epoch=NUMBER, channel_key=HASH, commitment=HASH, signature=SIGNATURE),
     "peer-key-commits": Map(commits=LARGE),
-    "key-contribution": Map(packets=LARGE),
+    "key-contribution": Map(epoch=NUMBER, packets=LARGE),
     "peer-key-contributions": Map(packets=LARGE),
-    "confirm-key": Map(tag=HASH, signature=SIGNATURE),
+    "confirm-key": Map(epoch=NUMBER, tag=HASH, signature=SIGNATURE),
     "peer-key-confirmations": Map(confirmations=LARGE),
-    "key-accepted": Map(),
-    "key-complaint": Map(accused=NUMBER, channel_private=HASH),
+    "key-accepted": Map(epoch=NUMBER),
+    "key-complaint": Map(epoch=NUMBER, accused=NUMBER, channel_private=HASH),
 }
-WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk")
+WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk", "limits-chunk", "keyed-model-chunk")
+
+WEIGHTED = ("binary-weights", "fixed-position", "locked-binary-weights")
+UNENCRYPTED = ("none", *WEIGHTED, "fedrsm", "fedsplit", "dp-gaussian")
+ENCRYPTED = ("model-encryption", *(f"model-encryption+{other}" for other in WEIGHTED))
 
 CONFIGURATION = Map(
     scheme=choice("fedavg", "fedsgd"),
-    protection=choice("binary-weights", "fixed-position", "locked-binary-weights", "none"),
+    protection=choice(*UNENCRYPTED, *ENCRYPTED),
     min_contributors=Integer(1, LARGEST_COHORT),
-    mode=choice("active", "semi-honest"),
+    enforce=choice("clients", "server"),
+    group_key=Boolean(),
+    rekey_every=Integer(0, 100000),
+    initial_model=choice("clients", "server"),
+    mode=choice("active", "none", "semi-honest"),
     graph=choice("auto", "complete", "regular"),
     corrupt=Real(lambda value: 0.0 <= value < 1.0),
     dropout=Real(lambda value: 0.0 <= value < 1.0),
@@ -116,6 +134,15 @@ def read_envelope(frames: list[bytes]) -> dict[str, Any]:
 def read_body(envelope: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
     """Step 11."""
     return decode(BODIES[envelope["type"]], frames[1], BODY_LIMIT)
+
+
+def read_configuration(encoded: bytes) -> dict[str, Any]:
+    """A configuration whose fields do not contradict each other."""
+    found = decode(CONFIGURATION, encoded, BODY_LIMIT)
+    require(found["group_key"] or found["protection"] not in ENCRYPTED, "MALFORMED")
+    counted = found["mode"] != "none" and found["form"] == "coordinate"
+    require(counted or found["enforce"] == "server", "MALFORMED")
+    return found
 
 
 def raw_frame(frames: list[bytes]) -> bytes | None:

@@ -1,16 +1,26 @@
 """The operations of the test vectors (docs/spec/vectors.md): what this verifier returns for their inputs."""
 
 import hashlib
+import struct
 from collections.abc import Callable
 from typing import Any
 
 from aggregation import Terms, pairwise_mask
-from constants import BODY_LIMIT, require
+from constants import require
 from conversation import Roster
-from encoding import decode, read_members, write_members
-from messages import CONFIGURATION, raw_frame, read_body, read_envelope, roster_hash, write_message
+from encoding import read_members, write_members
+from group_key import KeyTerms, Transcript, commit_record
+from messages import (
+    CONFIGURATION,
+    raw_frame,
+    read_body,
+    read_configuration,
+    read_envelope,
+    roster_hash,
+    write_message,
+)
 from parameters import Packing, add, mask_stream, pack_words, parameters, signed, unpack_words
-from play import Stage, begin_session, begin_sum
+from play import Stage, begin_group_key, begin_session, begin_sum
 from primitives import (
     derive,
     digest,
@@ -26,9 +36,18 @@ from primitives import (
     x25519,
     x25519_public,
 )
-from session_client import Policy, configuration_hash
+from proposal import Policy, configuration_hash
+from protections import (
+    ModelKey,
+    coordinated_weights,
+    first_embeddings,
+    limits_digest,
+    limits_of,
+    read_counts,
+    write_counts,
+)
 
-WITH_DETAIL = ("abort", "end-round")
+WITH_DETAIL = ("abort", "end-round", "end-key")
 
 
 def octets(text: str) -> bytes:
@@ -77,7 +96,8 @@ def with_octets(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def terms_of(row: dict[str, Any]) -> Terms:
-    row = with_octets(row, "session", "roster", "configuration", "model")
+    given = [name for name in ("group_key", "purpose") if name in row]
+    row = with_octets(row, "session", "roster", "configuration", "model", *given)
     return Terms(**row | {"signing_keys": [octets(key) for key in row["signing_keys"]]})
 
 
@@ -168,9 +188,68 @@ def do_write_configuration(configuration: dict[str, Any]) -> dict[str, Any]:
 
 
 def do_read_configuration(encoding: str, policy: dict[str, Any]) -> bytes:
-    found = decode(CONFIGURATION, octets(encoding), BODY_LIMIT)
+    found = read_configuration(octets(encoding))
     Policy(**policy).check_configuration(found)
     return configuration_hash(octets(encoding))
+
+
+def key_terms_of(row: dict[str, Any]) -> KeyTerms:
+    row = with_octets(row, "session", "roster", "configuration")
+    return KeyTerms(**row | {"signing_keys": [octets(key) for key in row["signing_keys"]]})
+
+
+def do_group_key(terms: dict[str, Any], members: list[dict[str, Any]]) -> dict[str, Any]:
+    found = key_terms_of(terms)
+    places = range(found.size)
+    signing = [octets(member["signing_private"]) for member in members]
+    secrets = [octets(member["entropy"]) for member in members]
+    commits = [
+        commit_record(found, place, signing[place], secrets[place][:32], secrets[place][32:]) for place in places
+    ]
+    transcript = Transcript(found, commits)
+    key = transcript.key({place: secrets[place][32:] for place in places})
+    return {
+        "context": found.context,
+        "commits": commits,
+        "transcript": transcript.digest,
+        "packets": [
+            [
+                transcript.packet(secrets[owner][:32], signing[owner], secrets[owner][32:], owner, holder)
+                for holder in found.others(owner)
+            ]
+            for owner in places
+        ],
+        "key": key,
+        "confirmations": [transcript.confirmation(key, signing[place], place) for place in places],
+    }
+
+
+def do_limits(configuration: str, words: str, counted: int) -> dict[str, bytes]:
+    limits = limits_of(read_configuration(octets(configuration)), octets(words), counted)
+    return {"limits": limits, "digest": limits_digest(limits)}
+
+
+def do_coordinated_weights(group: dict[str, Any], **inputs: Any) -> list[int]:
+    tensors, layers = inputs["tensors"], inputs["layers"]
+    return coordinated_weights(
+        octets(group["key"]),
+        octets(group["transcript"]),
+        group["members"],
+        inputs["member"],
+        inputs["round"],
+        tensors,
+        [layers.get(tensor["name"], inputs["zero_probability"]) for tensor in tensors],
+        inputs["min_contributors"],
+        inputs["dropout"],
+    )
+
+
+def do_encrypt_model(group: dict[str, Any], tensors: list[dict[str, Any]], matrix: str, model: str) -> list[float]:
+    key = ModelKey(octets(group["key"]), octets(group["transcript"]), tensors, matrix)
+    given = octets(model)
+    count = len(given) // 4
+    encrypted = key.encrypt(tensors, list(struct.unpack(f"<{count}f", given)))
+    return [round(number, 5) for number in struct.unpack(f"<{count}f", struct.pack(f"<{count}f", *encrypted))]
 
 
 PURE: dict[str, Callable[..., Any]] = {
@@ -203,6 +282,18 @@ PURE: dict[str, Callable[..., Any]] = {
     "read message": do_read_message,
     "write configuration": do_write_configuration,
     "read configuration": do_read_configuration,
+    "group key": do_group_key,
+    "use group key": lambda key, transcript, label, info: derive(
+        octets(key), label.encode(), octets(transcript), octets(info)
+    ),
+    "write counts": write_counts,
+    "read counts": lambda clients, size, words, contributors: read_counts(clients, size, octets(words), contributors),
+    "limits": do_limits,
+    "coordinated weights": do_coordinated_weights,
+    "encrypt model": do_encrypt_model,
+    "first embeddings": lambda group, tensors: first_embeddings(
+        octets(group["key"]), octets(group["transcript"]), tensors
+    ),
 }
 
 
@@ -220,6 +311,11 @@ class Performance:
             names = ("signing_private", "vector", "entropy")
             begin_sum(self.stage, terms, [with_octets(row, *names) for row in inputs["clients"]], inputs["server"])
             return shown(terms.context)
+        if name == "begin group key":
+            key_terms = key_terms_of(inputs["terms"])
+            members = [with_octets(row, "signing_private", "entropy") for row in inputs["members"]]
+            begin_group_key(self.stage, key_terms, members, inputs["server"])
+            return shown(key_terms.context)
         if name == "begin session":
             return shown(self.begin_session(**inputs))
         return self.act(name, **inputs)
@@ -253,7 +349,9 @@ class Performance:
         elif name == "next round":
             actor.next_round(octets(inputs["model"]), now)
         elif name == "finish":
-            actor.finish(now)
+            actor.finish(octets(inputs.get("model", "")), now)
+        elif name == "provide":
+            actor.provide(inputs["epoch"], octets(inputs["model"]), now)
         elif name == "link lost":
             actor.link_lost(inputs["peer"], now)
         elif name == "drop":

@@ -7,9 +7,12 @@ from aggregation_client import AggregationClient
 from aggregation_server import AggregationServer
 from constants import NAMES, Refused, require
 from conversation import Conversation, Roster
-from messages import raw_frame, read_body, read_envelope
+from group_key import KeyMember, KeyRelay, KeyTerms
+from messages import abort_body, raw_frame, read_body, read_envelope
 from parameters import unpack_words
-from session_client import Policy, SessionClient
+from plain_sum import PlainClient, PlainServer
+from proposal import Policy
+from session_client import SessionClient
 from session_server import SessionServer
 
 
@@ -27,7 +30,7 @@ class Stage:
         self.sends.append((receiver, frames))
 
     def server(self) -> Any:
-        (server,) = (party for party in self.parties.values() if isinstance(party, SumServerParty | SessionServer))
+        (server,) = (party for party in self.parties.values() if isinstance(party, SERVERS))
         return server
 
     def outcome(self, party: Any) -> dict[str, Any]:
@@ -49,7 +52,7 @@ class SumClientParty:
         self.conversation = Conversation(terms.session, client["name"], terms.server)
         vector = unpack_words(client["vector"], terms.ring_bits)
         require(len(vector) == terms.length, "INVALID")
-        self.machine = AggregationClient(
+        self.machine = (AggregationClient if terms.secure else PlainClient)(
             terms,
             client["name"],
             client["signing_private"],
@@ -101,7 +104,7 @@ class SumServerParty:
     def __init__(self, stage: Stage, terms: Terms) -> None:
         self.stage, self.terms = stage, terms
         self.conversations = {name: Conversation(terms.session, terms.server, name) for name in terms.cohort}
-        self.machine = AggregationServer(terms, 0.0, self.send, self.report)
+        self.machine = (AggregationServer if terms.secure else PlainServer)(terms, 0.0, self.send, self.report)
 
     def report(self, event: dict[str, Any]) -> None:
         self.stage.events.append(event)
@@ -140,6 +143,128 @@ class SumServerParty:
 
     def expire(self, now: float) -> None:
         self.machine.expire(now)
+
+
+class KeyMemberParty:
+    """A member of an attempt at a group key with its one conversation."""
+
+    def __init__(self, stage: Stage, terms: KeyTerms, member: dict[str, Any]) -> None:
+        self.stage, self.terms = stage, terms
+        self.conversation = Conversation(terms.session, member["name"], terms.server)
+        draw = entropy(member["entropy"])
+        self.machine = KeyMember(terms, member["name"], member["signing_private"], draw, self.send)
+
+    def send(self, kind: str, body: dict[str, Any]) -> None:
+        self.stage.transmit(self.terms.server, self.conversation.write(kind, 0, body, None))
+
+    def aborted(self, code: str, culprit: str) -> None:
+        self.machine.state, self.machine.deadline = "ABORTED", None
+        self.stage.events.append({"event": "aborted", "code": code, "culprit": culprit})
+
+    @property
+    def state(self) -> str:
+        return self.machine.state
+
+    @property
+    def deadline(self) -> float | None:
+        return self.machine.deadline
+
+    def receive(self, sender: str, frames: list[bytes], now: float) -> None:
+        machine = self.machine
+        try:
+            envelope = read_envelope(frames)
+            self.conversation.check(envelope)
+            if not machine.admits(envelope["type"]):
+                return
+            body = read_body(envelope, frames)
+            if envelope["type"] == "abort":
+                self.aborted(NAMES[body["code"]], body["culprit"])
+                return
+            machine.receive(envelope["type"], body, now)
+        except Refused as reason:
+            if machine.over:
+                self.stage.events.append({"event": "refused", "from": sender, "code": reason.code})
+                return
+            self.send("abort", abort_body(reason.code, self.terms.server))
+            self.aborted(reason.code, self.terms.server)
+            return
+        if machine.accused is not None:
+            self.aborted(machine.reason, self.terms.members[machine.accused])
+        elif machine.state == "ACCEPTED":
+            found = {"key": machine.key, "transcript": machine.transcript.digest}
+            self.stage.events.append({"event": "group key"} | found)
+
+    def expire(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            self.aborted("TIMEOUT", self.terms.server)
+
+
+class KeyRelayParty:
+    """The server of an attempt at a group key with a conversation for each member."""
+
+    def __init__(self, stage: Stage, terms: KeyTerms) -> None:
+        self.stage, self.terms = stage, terms
+        self.conversations = {name: Conversation(terms.session, terms.server, name) for name in terms.members}
+        self.machine = KeyRelay(terms, 0.0, self.send)
+
+    def send(self, name: str, kind: str, body: dict[str, Any]) -> None:
+        self.stage.transmit(name, self.conversations[name].write(kind, 0, body, None))
+
+    @property
+    def state(self) -> str:
+        return self.machine.state
+
+    @property
+    def deadline(self) -> float | None:
+        return self.machine.deadline
+
+    def receive(self, sender: str, frames: list[bytes], now: float) -> None:
+        machine, gone = self.machine, False
+        if machine.over:
+            return
+        try:
+            envelope = read_envelope(frames)
+            self.conversations[sender].check(envelope)
+            if not machine.admits(sender, envelope["type"]):
+                return
+            body = read_body(envelope, frames)
+            if envelope["type"] == "abort":
+                gone = True
+                machine.fail("LEFT", [sender])
+            else:
+                machine.receive(sender, envelope["type"], body, now)
+        except Refused as reason:
+            machine.fail(reason.code, [sender])
+        self.after(gone)
+
+    def after(self, gone: bool) -> None:
+        if self.machine.failure is not None:
+            code, culprits = self.machine.failure
+            for name in self.machine.remaining if gone else self.terms.members:
+                self.send(name, "abort", abort_body(code, culprits[0]))
+            named = {"code": code, "culprits": culprits, "remaining": self.machine.remaining}
+            self.stage.events.append({"event": "failed"} | named)
+        elif self.machine.over:
+            self.stage.events.append({"event": "agreed", "transcript": self.machine.transcript.digest})
+
+    def drop(self, sender: str, now: float) -> None:
+        if not self.machine.over:
+            self.machine.fail("LEFT", [sender])
+            self.after(gone=True)
+
+    def expire(self, now: float) -> None:
+        if not self.machine.over:
+            self.machine.expire(now)
+            self.after(gone=False)
+
+
+SERVERS = (SumServerParty, KeyRelayParty, SessionServer)
+
+
+def begin_group_key(stage: Stage, terms: KeyTerms, members: list[dict[str, Any]], server: bool) -> None:
+    stage.parties = {member["name"]: KeyMemberParty(stage, terms, member) for member in members}
+    if server:
+        stage.parties[terms.server] = KeyRelayParty(stage, terms)
 
 
 def begin_sum(stage: Stage, terms: Terms, clients: list[dict[str, Any]], server: bool) -> None:

@@ -1,121 +1,41 @@
-"""A client of a federation: docs/spec/session.md."""
+"""A client of a federation: docs/spec/session.md, and the stages of docs/spec/counting.md."""
 
-import math
-import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
-from aggregation import Terms
+from aggregation import COUNTING, Terms
 from aggregation_client import AggregationClient
-from constants import (
-    BODY_LIMIT,
-    CHUNK_BYTES,
-    MODEL,
-    MOST_PROMISES,
-    NAMES,
-    SIGN_VOID,
-    WINDOW,
-    Refused,
-    require,
-)
-from constants import CONFIGURATION as CONFIGURATION_LABEL
+from constants import LIMITS, MODEL, MOST_PROMISES, NAMES, SIGN_VOID, Refused, require
 from conversation import Conversation, Roster
-from encoding import decode, read_members
-from messages import CONFIGURATION, abort_body, raw_frame, read_body, read_envelope
-from parameters import Packing, graph_of, parameters, unpack_words, whole
-from primitives import digest, sign, u32, verify
+from encoding import read_members
+from key_holder import FROM_SERVER, KeyHolder
+from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
+from parameters import unpack_words
+from plain_sum import PlainClient
+from primitives import sign, u32, verify
+from proposal import (
+    Policy,
+    configuration_hash,
+    first_stage,
+    promises_needed,
+    second_stage,
+    spare,
+    terms_of,
+)
+from transfer import Incoming
 
 SUM_MESSAGES = ("peer-keys", "peer-shares", "fetch-vector", "survivors", "unmask-request")
-
-
-@dataclass
-class Policy:
-    modes: list[str] = field(default_factory=lambda: ["active"])
-    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd"])
-    protections: list[str] = field(
-        default_factory=lambda: ["none", "fixed-position", "binary-weights", "locked-binary-weights"]
-    )
-    smallest_cohort: int = 3
-    threshold_floor: int = 0
-    least_corrupt: float = 0.05
-    largest_clip: float = 1.0
-
-    def check_configuration(self, found: dict[str, Any]) -> None:
-        accepted = (
-            found["mode"] in self.modes
-            and found["scheme"] in self.schemes
-            and found["protection"] in self.protections
-            and found["clip"] <= self.largest_clip
-            and found["corrupt"] >= self.least_corrupt
-        )
-        require(accepted, "POLICY")
-        try:
-            packing_of(found)
-        except Refused:
-            raise Refused("POLICY") from None
-
-    def check_cohort(self, found: dict[str, Any], size: int) -> None:
-        require(self.smallest_cohort <= size <= found["clients"], "POLICY")
-        try:
-            neighbours, by_rule = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
-        except Refused:
-            raise Refused("POLICY") from None
-        floor = self.threshold_floor or by_rule
-        most = size if graph_of(size, found["mode"], found["graph"]) == "complete" else neighbours
-        require(max(floor, 2) <= (found["threshold"] or by_rule) <= most, "POLICY")
-
-
-def packing_of(found: dict[str, Any]) -> Packing:
-    names = ("clients", "clip", "value_bits", "max_weight", "form", "tensor_sizes", "metrics", "ring_bits")
-    return Packing(**{name: found[name] for name in names})
-
-
-def promises_needed(sharers: int, threshold: int, corrupt: int) -> int:
-    """Promises that show that a round's sum will never be opened."""
-    return min(sharers - threshold + 1 + corrupt, sharers)
-
-
-def configuration_hash(encoded: bytes) -> bytes:
-    return digest(CONFIGURATION_LABEL, encoded)
-
-
-def terms_of(
-    roster: Roster,
-    session: bytes,
-    round_number: int,
-    encoded: bytes,
-    model: bytes,
-    cohort: list[str],
-    smallest_cohort: int,
-) -> Terms:
-    """What a round's sum is about; INVALID if there are no parameters for this cohort."""
-    found = decode(CONFIGURATION, encoded, BODY_LIMIT)
-    size = len(cohort)
-    neighbours, threshold = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
-    graph = graph_of(size, found["mode"], found["graph"])
-    packing = packing_of(found)
-    left = size - whole(found["dropout"], size) if graph == "regular" else 0
-    return Terms(
-        session=session,
-        round=round_number,
-        server=roster.server,
-        cohort=cohort,
-        signing_keys=[roster.signing_keys[name] for name in cohort],
-        mode=found["mode"],
-        graph=graph,
-        neighbours=neighbours,
-        threshold=found["threshold"] or threshold,
-        ring_bits=packing.ring_bits,
-        length=packing.length,
-        roster=roster.hash,
-        configuration=configuration_hash(encoded),
-        model=model,
-        train_seconds=found["train_seconds"],
-        phase_seconds=found["phase_seconds"],
-        corrupt=whole(found["corrupt"], size) if found["mode"] == "active" else 0,
-        fewest_survivors=max(smallest_cohort, left),
-    )
+IN_ROUND = ("end-round", "finish", "abort")
+ADMITTED = {
+    "AWAIT_WELCOME": ("welcome", "finish", "abort"),
+    "AWAIT_ROUND": ("start-round", *IN_ROUND),
+    "FETCHING_MODEL": ("model-chunk", *IN_ROUND),
+    "TRAINING": IN_ROUND,
+    "AGGREGATING": IN_ROUND,
+    "AWAIT_SECOND_STAGE": ("start-second-stage", *IN_ROUND),
+    "FETCHING_LIMITS": ("limits-chunk", *IN_ROUND),
+    "LIMITING": IN_ROUND,
+}
 
 
 class SessionClient:
@@ -143,11 +63,14 @@ class SessionClient:
         self.conversation: Conversation | None = None
         self.sum: AggregationClient | None = None
         self.round, self.masked, self.awaits_end = 0, False, False
+        self.holder: KeyHolder | None = None
+        self.key: tuple[bytes, bytes] | None = None
 
     @property
     def deadline(self) -> float | None:
         in_sum = self.sum.deadline if self.sum and self.state == "AGGREGATING" else None
-        return min((at for at in (self.own_deadline, in_sum, self.gone_at) if at is not None), default=None)
+        of_key = self.holder.deadline if self.holder else None
+        return min((at for at in (self.own_deadline, in_sum, of_key, self.gone_at) if at is not None), default=None)
 
     def go_to(self, state: str, deadline: float | None) -> None:
         self.state, self.own_deadline = state, deadline
@@ -170,7 +93,7 @@ class SessionClient:
 
     def end(self, code: str | None) -> None:
         self.go_to("ENDED", None)
-        self.gone_at = None
+        self.gone_at = self.holder = None
         self.report({"event": "ended", "code": code})
 
     def receive(self, sender: str, frames: list[bytes], now: float) -> None:
@@ -189,6 +112,9 @@ class SessionClient:
             return
         try:
             self.check_state(envelope["type"])
+            if envelope["type"] in FROM_SERVER and self.holder and not self.holder.admits(envelope["type"]):
+                self.own_deadline = now + self.patience
+                return
             body = read_body(envelope, frames)
             self.act(envelope, body, raw_frame(frames), now)
         except Refused as reason:
@@ -208,7 +134,7 @@ class SessionClient:
     def ignored(self, envelope: dict[str, Any]) -> bool:
         """Step 9, and what AWAIT_ROUND does not listen to."""
         kind, number = envelope["type"], envelope["round"]
-        if kind in ("welcome", "finish"):
+        if kind in ("welcome", "finish", *FROM_SERVER):
             require(number == 0, "SESSION")
             return False
         if number == 0:
@@ -223,15 +149,9 @@ class SessionClient:
         return self.state == "AWAIT_ROUND" and (kind in SUM_MESSAGES or kind in ("model-chunk", "abort"))
 
     def check_state(self, kind: str) -> None:
-        admitted = {
-            "AWAIT_WELCOME": ("welcome", "finish", "abort"),
-            "AWAIT_ROUND": ("start-round", "end-round", "finish", "abort"),
-            "FETCHING_MODEL": ("model-chunk", "end-round", "finish", "abort"),
-            "TRAINING": ("end-round", "finish", "abort"),
-            "AGGREGATING": ("end-round", "finish", "abort"),
-        }[self.state]
         in_sum = self.state == "AGGREGATING" and self.sum is not None and self.sum.admits(kind)
-        require(kind in admitted or in_sum, "UNEXPECTED")
+        of_key = self.state == "AWAIT_ROUND" and self.holder is not None and kind in FROM_SERVER
+        require(kind in ADMITTED[self.state] or in_sum or of_key, "UNEXPECTED")
 
     def act(self, envelope: dict[str, Any], body: dict[str, Any], raw: bytes | None, now: float) -> None:
         kind = envelope["type"]
@@ -239,8 +159,10 @@ class SessionClient:
             self.on_welcome(body, now)
         elif kind == "start-round":
             self.on_start_round(envelope["round"], body, now)
-        elif kind == "model-chunk":
-            self.on_model_chunk(body, raw, now)
+        elif kind in ("model-chunk", "limits-chunk"):
+            self.on_chunk(body, raw, now)
+        elif kind == "start-second-stage":
+            self.on_second_stage(body, now)
         elif kind == "end-round":
             self.on_end_round(None if body["code"] is None else NAMES[body["code"]], now)
         elif kind == "finish":
@@ -249,6 +171,9 @@ class SessionClient:
             self.end(NAMES[body["code"]])
         elif kind == "abort":
             self.leave_round(NAMES[body["code"]], now)
+        elif kind in FROM_SERVER and self.holder is not None:
+            self.own_deadline = now + self.patience
+            self.holder.receive(kind, body, raw, now)
         elif self.sum is not None:
             self.sum.receive(kind, body, now)
             self.after_sum(now)
@@ -256,33 +181,53 @@ class SessionClient:
     def on_welcome(self, body: dict[str, Any], now: float) -> None:
         require(body["roster"] == self.roster.hash, "ROSTER")
         self.encoded = body["configuration"]
-        self.configuration = decode(CONFIGURATION, self.encoded, BODY_LIMIT)
+        self.configuration = read_configuration(self.encoded)
         self.policy.check_configuration(self.configuration)
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
+        if self.configuration["group_key"]:
+            self.holder = KeyHolder(self)
         self.go_to("AWAIT_ROUND", now + self.patience)
+
+    def cohort_of(self, bitmap: bytes) -> list[str]:
+        clients = self.roster.clients
+        cohort = [clients[place] for place in read_members(bitmap, len(clients))]
+        require(self.name in cohort, "MEMBERS")
+        self.policy.check_cohort(self.configuration, len(cohort))
+        return cohort
 
     def on_start_round(self, number: int, body: dict[str, Any], now: float) -> None:
         assert self.conversation is not None
         self.round, self.masked, self.awaits_end, self.sum = number, False, False, None
-        clients = self.roster.clients
-        cohort = [clients[place] for place in read_members(body["cohort"], len(clients))]
-        require(self.name in cohort, "MEMBERS")
-        self.policy.check_cohort(self.configuration, len(cohort))
+        cohort = self.cohort_of(body["cohort"])
         session = self.conversation.session
         require(all((old["session"], old["round"]) != (session, number) for old in self.journal), "SESSION")
         require(body["model_bytes"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
         self.check_fresh(body["model"], body["voided"])
-        self.terms = terms_of(
-            self.roster, session, number, self.encoded, body["model"], cohort, self.policy.smallest_cohort
-        )
-        self.model, self.model_bytes = b"", int(body["model_bytes"])
-        for chunk in range(min(WINDOW, self.model_chunks)):
-            self.send("fetch-model", number, {"chunk": chunk})
-        self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
+        self.key = self.holder.for_round(cohort) if self.holder else None
+        self.model = body["model"]
+        self.terms = self.terms_for(cohort)
+        if self.configuration["enforce"] == "clients":
+            self.terms = first_stage(self.terms, self.configuration)
+        self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"], body["model_bytes"]), "fetch-model", now)
 
-    @property
-    def model_chunks(self) -> int:
-        return -(-self.model_bytes // CHUNK_BYTES)
+    def terms_for(self, cohort: list[str]) -> Terms:
+        assert self.conversation is not None
+        return terms_of(
+            self.roster,
+            self.conversation.session,
+            self.round,
+            self.encoded,
+            self.model,
+            cohort,
+            self.policy.smallest_cohort,
+            self.key[1] if self.key else b"",
+        )
+
+    def fetch(self, state: str, incoming: Incoming, kind: str, now: float) -> None:
+        self.incoming, self.fetching = incoming, kind
+        for chunk in incoming.first():
+            self.send(kind, self.round, {"chunk": chunk})
+        self.go_to(state, now + 2 * self.terms.phase_seconds)
 
     def check_fresh(self, model: bytes, voided: list[dict[str, Any]]) -> None:
         """The model was not contributed to, or every such round is shown to be closed for good."""
@@ -306,26 +251,38 @@ class SessionClient:
                 parts = (old["session"], u32(old["round"]), name.encode("ascii"))
                 verify(self.roster.signing_keys[name], signature, SIGN_VOID, *parts)
 
-    def on_model_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        require(body["chunk"] * CHUNK_BYTES == len(self.model), "UNEXPECTED")
-        expected = min(CHUNK_BYTES, self.model_bytes - len(self.model))
-        require(raw is not None and len(raw) == expected, "MODEL")
-        self.model += raw or b""
-        if body["chunk"] + WINDOW < self.model_chunks:
-            self.send("fetch-model", self.round, {"chunk": body["chunk"] + WINDOW})
-        if len(self.model) < self.model_bytes:
-            self.go_to("FETCHING_MODEL", now + 2 * self.terms.phase_seconds)
-            return
-        require(digest(MODEL, self.model) == self.terms.model, "MODEL")
-        numbers = struct.unpack(f"<{len(self.model) // 4}f", self.model)
-        require(all(math.isfinite(number) for number in numbers), "MODEL")
-        self.report({"event": "train", "round": self.round, "model": self.terms.model})
-        self.go_to("TRAINING", None)
+    def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        following = self.incoming.take(body["chunk"], raw)
+        if following is not None:
+            self.send(self.fetching, self.round, {"chunk": following})
+        if not self.incoming.whole:
+            self.go_to(self.state, now + 2 * self.terms.phase_seconds)
+        elif self.state == "FETCHING_LIMITS":
+            self.report({"event": "limit", "round": self.round, "limits": self.incoming.data})
+            self.go_to("LIMITING", None)
+        else:
+            keys = {"key": self.key[0], "transcript": self.key[1]} if self.key else {}
+            self.report({"event": "train", "round": self.round, "model": self.model} | keys)
+            self.go_to("TRAINING", None)
+
+    def on_second_stage(self, body: dict[str, Any], now: float) -> None:
+        cohort = self.cohort_of(body["cohort"])
+        require(set(cohort) <= set(self.counted), "MEMBERS")
+        most = spare(self.configuration, len(self.counted))
+        require(len(cohort) >= len(self.counted) - most, "THRESHOLD")
+        plain = self.terms_for(cohort)
+        self.terms = second_stage(plain, self.configuration, len(self.counted), body["limits"])
+        size = -(-sum(self.configuration["tensor_sizes"]) // 8)
+        self.fetch("FETCHING_LIMITS", Incoming(LIMITS, body["limits"], size), "fetch-limits", now)
+
+    def provide(self, epoch: int, model: bytes, now: float) -> None:
+        if self.holder is not None:
+            self.holder.provide(epoch, model, now)
 
     def contribute(self, words: bytes, now: float) -> None:
         vector = unpack_words(words, self.terms.ring_bits)
-        require(self.state == "TRAINING" and len(vector) == self.terms.length, "INVALID")
-        self.sum = AggregationClient(
+        require(self.state in ("TRAINING", "LIMITING") and len(vector) == self.terms.length, "INVALID")
+        self.sum = (AggregationClient if self.terms.secure else PlainClient)(
             self.terms,
             self.name,
             self.signing_private,
@@ -336,6 +293,7 @@ class SessionClient:
         )
         self.go_to("AGGREGATING", None)
         self.sum.start(now)
+        self.after_sum(now)
 
     def on_sum_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "journal":
@@ -359,9 +317,13 @@ class SessionClient:
     def after_sum(self, now: float) -> None:
         if self.sum is None or not self.sum.over:
             return
-        if self.sum.state == "DONE":
+        if self.sum.state == "DONE" and self.terms.purpose == COUNTING:
+            self.counted, self.sum = self.sum.opened, None
+            self.go_to("AWAIT_SECOND_STAGE", now + self.patience)
+        elif self.sum.state == "DONE":
             self.awaits_end = True
-            self.go_to("AWAIT_ROUND", now + self.patience)
+            others = 0.0 if self.terms.secure else self.terms.train_seconds + self.terms.input_seconds
+            self.go_to("AWAIT_ROUND", now + others + self.patience)
         else:
             self.leave_round(self.aborted_with, now)
 
@@ -380,8 +342,8 @@ class SessionClient:
         elif self.state != "AWAIT_ROUND" or self.awaits_end:
             self.awaits_end, self.sum = False, None
             self.report({"event": "round over", "round": self.round, "code": code})
-            if self.state != "AWAIT_ROUND":
-                self.go_to("AWAIT_ROUND", now + self.patience)
+        if self.state == "AWAIT_ROUND" or code is None:
+            self.go_to("AWAIT_ROUND", now + self.patience)
 
     def link_lost(self, peer: str, now: float) -> None:
         self.gone_at = now + self.grace
@@ -391,6 +353,8 @@ class SessionClient:
             return
         if self.gone_at is not None and now >= self.gone_at:
             self.end("LEFT")
+        elif self.holder is not None and self.holder.deadline is not None and now >= self.holder.deadline:
+            self.end_session("TIMEOUT")
         elif self.state == "AGGREGATING":
             self.leave_round("TIMEOUT", now)
         else:

@@ -1,28 +1,22 @@
-"""The server of a federation: docs/spec/session.md."""
+"""The server of a federation: docs/spec/session.md, and the stages of docs/spec/counting.md."""
 
 from collections.abc import Callable
 from typing import Any
 
-from aggregation import Terms
+from aggregation import COUNTING, Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import (
-    BODY_LIMIT,
-    BREAKS_NO_RULE,
-    CHUNK_BYTES,
-    CODES,
-    MODEL,
-    MOST_PROMISES,
-    SIGN_VOID,
-    Refused,
-    require,
-)
+from constants import BREAKS_NO_RULE, CODES, MODEL, MOST_PROMISES, SIGN_VOID, Refused, require
 from conversation import Conversation, Roster
-from encoding import decode, write_members
-from messages import CONFIGURATION, abort_body, raw_frame, read_body, read_envelope
+from encoding import write_members
+from key_keeper import FROM_MEMBERS, KeyKeeper
+from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
+from plain_sum import PlainServer
 from primitives import digest, u32, verify
-from session_client import promises_needed, terms_of
+from proposal import first_stage, promises_needed, second_stage, spare, terms_of
+from protections import limits_digest, limits_of
+from transfer import Outgoing
 
-FROM_CLIENTS = ("fetch-model", *PHASE_OF)
+FROM_CLIENTS = ("fetch-model", "fetch-limits", *PHASE_OF)
 
 
 class SessionServer:
@@ -39,7 +33,7 @@ class SessionServer:
         report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.roster, self.encoded, self.model, self.session = roster, configuration, model, session
-        self.configuration = decode(CONFIGURATION, configuration, BODY_LIMIT)
+        self.configuration = read_configuration(configuration)
         self.smallest_cohort, self.grace = smallest_cohort, grace
         self.transmit, self.report = transmit, report
         self.state = "GATHERING"
@@ -52,12 +46,16 @@ class SessionServer:
         self.cohort: list[str] = []
         self.sum: AggregationServer | None = None
         self.later: list[dict[str, Any]] = []
+        self.earlier: list[dict[str, Any]] = []
+        self.limits = b""
+        self.outgoing: dict[str, Outgoing] = {}
+        self.keeper = KeyKeeper(self)
         self.outcome: dict[str, Any] = {}
 
     @property
     def deadline(self) -> float | None:
         in_sum = self.sum.deadline if self.sum and self.state == "IN_ROUND" else None
-        times = [self.own_deadline, in_sum, *self.lost.values()]
+        times = [self.own_deadline, in_sum, self.keeper.deadline, *self.lost.values()]
         return min((at for at in times if at is not None), default=None)
 
     def send(self, name: str, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None = None) -> None:
@@ -81,14 +79,20 @@ class SessionServer:
 
     def bar(self, name: str, code: str, now: float) -> None:
         self.report({"event": "refused", "member": name, "code": code})
-        self.send(name, "abort", 0, abort_body(code, name))
-        self.barred.add(name)
-        self.leave(name, now)
+        self.part_with(name, code, now)
 
-    def leave(self, name: str, now: float) -> None:
+    def part_with(self, name: str, code: str, now: float) -> None:
+        """Out of the session, and told so; for good, if it broke a rule."""
+        self.send(name, "abort", 0, abort_body(code, name))
+        if code not in BREAKS_NO_RULE:
+            self.barred.add(name)
+        self.leave(name, now, code)
+
+    def leave(self, name: str, now: float, code: str = "LEFT") -> None:
         self.lost.pop(name, None)
         if self.conversations.pop(name, None) is not None:
             self.report({"event": "left", "member": name})
+            self.keeper.left(name, code, now)
         self.drop(name, "LEFT", now)
 
     def drop(self, name: str, code: str, now: float) -> None:
@@ -124,7 +128,9 @@ class SessionServer:
         require(number <= self.round, "SESSION")
         if number < self.round and kind in FROM_CLIENTS:
             return
-        if kind in FROM_CLIENTS and self.state in ("BETWEEN_ROUNDS", "AWAIT_PROMISES"):
+        if kind in FROM_CLIENTS and self.state not in ("GATHERING", "IN_ROUND"):
+            return
+        if kind in PHASE_OF and self.limits and name not in self.cohort:
             return
         if kind == "void-round":
             promise = read_body(envelope, frames)
@@ -132,14 +138,13 @@ class SessionServer:
             self.keep_promise(name, promise)
         elif kind == "abort":
             self.on_abort(name, envelope, frames, now)
-        elif kind == "fetch-model" and self.state == "IN_ROUND":
-            require(name in self.cohort, "UNEXPECTED")
+        elif kind in ("fetch-model", "fetch-limits") and self.state == "IN_ROUND":
+            require(name in self.outgoing and (kind == "fetch-limits") == bool(self.limits), "UNEXPECTED")
             chunk = read_body(envelope, frames)["chunk"]
-            require(chunk == self.due[name], "UNEXPECTED")
-            require(chunk * CHUNK_BYTES < len(self.model), "MODEL")
-            self.due[name] += 1
-            raw = self.model[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
-            self.send(name, "model-chunk", number, {"chunk": chunk}, raw)
+            answer = "limits-chunk" if self.limits else "model-chunk"
+            self.send(name, answer, number, {"chunk": chunk}, self.outgoing[name].give(chunk))
+        elif kind in FROM_MEMBERS and self.configuration["group_key"]:
+            self.keeper.receive(name, envelope, frames, raw_frame(frames), now)
         else:
             require(kind in PHASE_OF and self.state == "IN_ROUND" and name in self.cohort, "UNEXPECTED")
             self.in_sum(name, envelope, frames, now)
@@ -174,40 +179,102 @@ class SessionServer:
         elif self.state == "GATHERING":
             possible = [name for name in self.roster.clients if name not in self.barred]
             if len(self.there()) >= min(self.configuration["clients"], len(possible)):
-                self.start_round(now)
+                self.choose_cohort(now)
         elif self.state == "AWAIT_PROMISES" and self.closed():
-            self.start_round(now)
+            self.choose_cohort(now)
 
-    def start_round(self, now: float) -> None:
-        self.cohort = self.there()[: self.configuration["clients"]]
+    def choose_cohort(self, now: float) -> None:
+        self.prepare(self.there()[: self.configuration["clients"]], now)
+
+    def prepare(self, chosen: list[str], now: float) -> None:
+        """The round, if there are enough and they have a key; else the key first."""
+        cohort = [name for name in chosen if name in self.there()]
+        enough = len(cohort) >= self.smallest_cohort
+        if enough and self.configuration["group_key"] and not self.keeper.fits(cohort):
+            self.state, self.own_deadline = "KEYING", None
+            self.keeper.agree(cohort, now)
+        else:
+            self.start_round(cohort, now)
+
+    def keyed(self, members: list[str], model: bytes | None, now: float) -> None:
+        if model is not None:
+            self.model = model
+            self.report({"event": "new model", "model": model})
+        self.prepare(members, now)
+
+    def key_failed(self, code: str, culprits: list[str], now: float) -> None:
+        for name in culprits:
+            if name in self.conversations:
+                self.part_with(name, code, now)
+        self.choose_cohort(now)
+
+    def distributed(self, without: list[str]) -> None:
+        if without:
+            self.report({"event": "without model", "members": without})
+        self.send_finish()
+
+    def start_round(self, cohort: list[str], now: float) -> None:
+        self.cohort = cohort
         self.own_deadline = None
+        self.limits, self.earlier = b"", []
         model = digest(MODEL, self.model)
         self.round += 1
         try:
             require(len(self.cohort) >= self.smallest_cohort, "THRESHOLD")
-            terms = terms_of(
-                self.roster, self.session, self.round, self.encoded, model, self.cohort, self.smallest_cohort
-            )
+            terms = self.terms_for(self.cohort)
             most = terms.size if terms.graph == "complete" else terms.neighbours
-            require(2 <= terms.threshold <= most, "THRESHOLD")
+            require(not terms.secure or 2 <= terms.threshold <= most, "THRESHOLD")
         except Refused:
             self.end("THRESHOLD")
             return
-        clients = self.roster.clients
+        if self.configuration["enforce"] == "clients":
+            terms = first_stage(terms, self.configuration)
         body = {
-            "cohort": write_members([clients.index(name) for name in self.cohort], len(clients)),
+            "cohort": self.bitmap(self.cohort),
             "model": model,
             "model_bytes": len(self.model),
             "voided": self.proofs(),
         }
         for name in self.cohort:
             self.send(name, "start-round", self.round, body)
-        self.due = dict.fromkeys(self.cohort, 0)
+        self.outgoing = {name: Outgoing(self.model) for name in self.cohort}
+        self.told = list(self.cohort)
+        self.keeper.rounds += 1
+        self.begin_sum(terms, now)
+
+    def terms_for(self, cohort: list[str]) -> Terms:
+        model, key = digest(MODEL, self.model), self.keeper.transcript
+        return terms_of(self.roster, self.session, self.round, self.encoded, model, cohort, self.smallest_cohort, key)
+
+    def bitmap(self, cohort: list[str]) -> bytes:
+        clients = self.roster.clients
+        return write_members([clients.index(name) for name in cohort], len(clients))
+
+    def begin_sum(self, terms: Terms, now: float) -> None:
         self.terms: Terms = terms
-        self.sum = AggregationServer(
+        self.sum = (AggregationServer if terms.secure else PlainServer)(
             terms, now, lambda name, kind, fields: self.send(name, kind, self.round, fields), self.on_sum_event
         )
         self.state = "IN_ROUND"
+
+    def second_stage(self, counted: list[str], words: bytes, drops: list[dict[str, Any]], now: float) -> None:
+        """The limits and the sum of the updates; what is refused here ends the round."""
+        assert self.sum is not None
+        try:
+            limits = limits_of(self.configuration, words, len(counted))
+        except Refused:
+            raise Refused("VECTOR") from None
+        out = {event["member"] for event in drops if event["event"] == "dropped"}
+        cohort = [name for name in counted if name in self.there() and name not in out]
+        require(len(cohort) >= len(counted) - spare(self.configuration, len(counted)), "THRESHOLD")
+        self.bar_culprits(drops, now)
+        self.limits, self.cohort, self.earlier = limits, cohort, drops
+        self.outgoing = {name: Outgoing(limits) for name in cohort}
+        body = {"cohort": self.bitmap(cohort), "limits": limits_digest(limits)}
+        for name in cohort:
+            self.send(name, "start-second-stage", self.round, body)
+        plain = self.terms_for(cohort)
+        self.begin_sum(second_stage(plain, self.configuration, len(counted), limits_digest(limits)), now)
 
     def proofs(self) -> list[dict[str, Any]]:
         """The promises by round, those with the most first; within a round by name."""
@@ -228,7 +295,13 @@ class SessionServer:
         assert self.sum is not None
         *before, last = self.later
         self.later = []
-        for event in before:
+        if self.terms.purpose == COUNTING and last["event"] == "sum":
+            try:
+                self.second_stage(last["survivors"], last["words"], before, now)
+                return
+            except Refused as reason:
+                last = {"event": "aborted", "code": reason.code, "culprit": ""}
+        for event in self.earlier + before:
             self.report(event)
         code = last.get("code")
         self.outcome = {"code": code, "culprit": last.get("culprit", "")}
@@ -243,9 +316,12 @@ class SessionServer:
             }
         )
         self.state = "BETWEEN_ROUNDS"
+        self.bar_culprits(before, now)
+
+    def bar_culprits(self, before: list[dict[str, Any]], now: float) -> None:
         faults = {event["member"]: event["code"] for event in before if event["event"] == "dropped"}
-        if self.outcome["culprit"]:
-            faults[self.outcome["culprit"]] = code
+        if self.state == "BETWEEN_ROUNDS" and self.outcome["culprit"]:
+            faults[self.outcome["culprit"]] = self.outcome["code"]
         for name, fault in faults.items():
             if fault not in BREAKS_NO_RULE and name not in self.barred:
                 self.bar(name, fault, now)
@@ -253,7 +329,7 @@ class SessionServer:
     def end_round(self) -> None:
         code = self.outcome["code"]
         body = {"code": CODES[code] if code else None, "detail": code.lower() if code else ""}
-        for name in self.cohort:
+        for name in self.told:
             if name in self.conversations:
                 self.send(name, "end-round", self.round, body)
 
@@ -262,7 +338,7 @@ class SessionServer:
         self.end_round()
         same, self.model = model == self.model, model
         shared = self.sum is not None and hasattr(self.sum, "sharers")
-        self.must_be_closed = same and shared and self.outcome["code"] is not None
+        self.must_be_closed = same and shared and self.terms.journalled and self.outcome["code"] is not None
         self.state, self.own_deadline = "AWAIT_PROMISES", now + self.configuration["phase_seconds"]
         self.go_on(now)
 
@@ -273,9 +349,16 @@ class SessionServer:
         promised = set(self.promises.get((self.session, self.round), {})) & set(sharers)
         return len(promised) >= promises_needed(len(sharers), self.terms.threshold, self.terms.corrupt)
 
-    def finish(self, now: float) -> None:
+    def finish(self, model: bytes, now: float) -> None:
         require(self.state == "BETWEEN_ROUNDS", "INVALID")
         self.end_round()
+        if self.keeper.readers:
+            self.state = "DISTRIBUTING"
+            self.keeper.distribute(model, now)
+        else:
+            self.send_finish()
+
+    def send_finish(self) -> None:
         for name in self.roster.clients:
             if name in self.conversations:
                 self.send(name, "finish", 0, {})
@@ -301,9 +384,10 @@ class SessionServer:
                 self.leave(name, now)
         if self.state == "IN_ROUND" and self.sum is not None:
             self.sum.expire(now)
+        self.keeper.expire(now)
         if self.own_deadline is not None and now >= self.own_deadline:
             if self.state == "GATHERING":
-                self.start_round(now)
+                self.choose_cohort(now)
             elif not self.closed():
                 self.end("REPEATED_MODEL")
         self.go_on(now)

@@ -76,7 +76,10 @@ def sealing_bad_ciphertext() -> Script:
     return script
 
 
-SIGNING: Final = (Label.SIGN_ADVERT, Label.SIGN_SHARES, Label.SIGN_SURVIVORS, Label.SIGN_VOID)
+SIGNING: Final = (
+    Label.SIGN_ADVERT, Label.SIGN_SHARES, Label.SIGN_SURVIVORS, Label.SIGN_VOID, Label.SIGN_KEY_COMMIT,
+    Label.SIGN_CONTRIBUTION, Label.SIGN_CONFIRMATION,
+)  # fmt: skip
 
 
 def signatures() -> Script:
@@ -127,8 +130,10 @@ def transcripts() -> Script:
     for name, value in (
         ("session", drawn("other")), ("round", 8), ("cohort", ["a", "b", "z"]), ("neighbours", 1), ("threshold", 2),
         ("roster", drawn("other")), ("configuration", drawn("other")), ("model", drawn("other")), ("ring_bits", 64),
+        ("group_key", drawn("transcript")), ("purpose", b"counting"),
     ):  # fmt: skip
         script.do("context", terms=terms | {name: value})
+    script.do("context", terms=terms | {"group_key": drawn("transcript"), "purpose": drawn("limits")})
     ends = {member: script.do("agree", private=drawn(f"end {member}"), public=BOB) for member in (3, 300)}
     for own, peer in ((3, 300), (300, 3)):
         script.do(

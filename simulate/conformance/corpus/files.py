@@ -10,10 +10,13 @@ import msgspec
 
 from tacit.simulate.conformance.corpus import (
     cryptography,
+    group_keys,
     lying_clients,
     lying_server,
     messages,
     primitives,
+    protected_sessions,
+    protections,
     rounds,
     session_faults,
     sessions,
@@ -24,7 +27,8 @@ from tacit.simulate.conformance.schema import schema
 from tacit.simulate.conformance.vectors import SCHEMA
 
 PARTS: Final = (
-    primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, sessions, session_faults,
+    primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, group_keys, protections, sessions,
+    session_faults, protected_sessions,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

@@ -73,22 +73,34 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "signatures": octets(drawn("signatures", 64)),
     },
     "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
+    "start-second-stage": {"cohort": octets(b"\x1e"), "limits": octets(drawn("limits"))},
+    "fetch-limits": {"chunk": 0},
+    "limits-chunk": {"chunk": 1},
     "end-round": {"code": None, "detail": ""},
     "finish": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
+    "start-key": {"epoch": 0, "members": octets(b"\x1f")},
+    "end-key": {"epoch": 128, "code": 18, "detail": "zu spät", "culprit": "client-3"},
+    "reencrypt-model": {
+        "epoch": 3, "source": "key", "former": 2, "model": octets(drawn("model")), "model_bytes": 1 << 40,
+    },
+    "keyed-model": {"epoch": 3, "model": octets(drawn("model")), "model_bytes": 0},
+    "fetch-keyed-model": {"chunk": 5},
+    "keyed-model-chunk": {"chunk": 5},
     "key-commit": {
+        "epoch": 2,
         "channel_key": octets(drawn("channel")),
         "commitment": octets(drawn("commitment")),
         "signature": octets(drawn("signature", 64)),
     },
     "peer-key-commits": {"commits": octets(drawn("commits", 256))},
-    "key-contribution": {"packets": octets(drawn("packets", 112))},
+    "key-contribution": {"epoch": 2, "packets": octets(drawn("packets", 112))},
     "peer-key-contributions": {"packets": octets(drawn("packets", 224))},
-    "confirm-key": {"tag": octets(drawn("tag")), "signature": octets(drawn("signature", 64))},
+    "confirm-key": {"epoch": 2, "tag": octets(drawn("tag")), "signature": octets(drawn("signature", 64))},
     "peer-key-confirmations": {"confirmations": octets(drawn("confirmations", 192))},
-    "key-accepted": {},
-    "key-complaint": {"accused": 2, "channel_private": octets(drawn("channel"))},
-}
+    "key-accepted": {"epoch": 2},
+    "key-complaint": {"epoch": 2, "accused": 2, "channel_private": octets(drawn("channel"))},
+}  # fmt: skip
 """A body of every type."""
 
 
@@ -306,14 +318,22 @@ def envelope_bad_field() -> Script:
 
 
 CONFIGURATION: Final[dict[str, Any]] = {
-    "scheme": "fedavg", "protection": "none", "min_contributors": 1, "mode": "active", "graph": "auto",
+    "scheme": "fedavg", "protection": "none", "min_contributors": 1, "enforce": "server", "group_key": False,
+    "rekey_every": 0, "initial_model": "server", "mode": "active", "graph": "auto",
     "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0, "value_bits": 16, "max_weight": 100,
     "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2], "metrics": ["correct", "samples"],
     "layout": octets(drawn("layout")), "task": octets(b"opaque"), "train_seconds": 60.0, "phase_seconds": 5.0,
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
-    "modes": ["active"], "schemes": ["fedavg"], "protections": ["none"], "least_corrupt": 0.05, "largest_clip": 1.0,
+    "modes": ["active"], "schemes": ["fedavg"], "protections": ["none", "binary-weights"], "least_contributors": 2,
+    "least_corrupt": 0.05, "largest_clip": 1.0,
 }  # fmt: skip
+
+
+COUNTED: Final[dict[str, Any]] = {
+    "form": "coordinate", "max_weight": 1, "min_contributors": 2, "enforce": "clients",
+}  # fmt: skip
+"""Weights of coordinates that are counted before they are summed."""
 
 
 def encoded(**changes: Any) -> bytes:
@@ -324,9 +344,16 @@ def encoded(**changes: Any) -> bytes:
 
 def configuration() -> Script:
     script = message("Configurations, their hashes, and policies that accept them.")
-    for changes in ({}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300}):
+    accepted: tuple[dict[str, Any], ...] = (
+        {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
+        {"mode": "none", "corrupt": 0.0}, {"group_key": True, "rekey_every": 100_000},
+        {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
+        {"protection": "model-encryption+binary-weights", "group_key": True, **COUNTED},
+    )  # fmt: skip
+    for changes in accepted:
         written = script.do("write configuration", configuration=CONFIGURATION | changes)
-        policy = POLICY | {"modes": ["semi-honest", "active"], "schemes": ["fedavg", "fedsgd"]}
+        policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd"]}
+        policy |= {"protections": [*POLICY["protections"], *{changes.get("protection", "none")} - {"none"}]}
         script.do("read configuration", encoding=written["encoding"], policy=policy)
     return script
 
@@ -336,7 +363,8 @@ def configuration_bad_policy() -> Script:
     below: tuple[dict[str, Any], ...] = (
         {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"protection": "fixed-position"}, {"clip": 1.0000001},
         {"corrupt": 0.04}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24}, {"tensor_sizes": []},
-        {"metrics": ["a", "a"]},
+        {"metrics": ["a", "a"]}, {"mode": "none"}, {"protection": "binary-weights", "form": "coordinate"},
+        {"protection": "model-encryption", "group_key": True},
     )  # fmt: skip
     for changes in below:
         script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY)
@@ -351,13 +379,18 @@ def configuration_bad_encoding() -> Script:
     def with_value(name: str, value: Any) -> bytes:
         return _map([(key, value if key == name else old) for key, old in items])
 
+    plain_counts = {"form": "coordinate", "max_weight": 1, "enforce": "clients", "mode": "none"}
     for changed in (
+        _map([(key, plain_counts.get(key, old)) for key, old in items]),
         honest[:-1], honest + b"\0", _map(items[::-1]), _map([*items, ("more", 0)]), _map(items[1:]),
         with_value("mode", "passive"), with_value("graph", "star"), with_value("form", "matrix"),
         with_value("corrupt", 1.0), with_value("corrupt", float("nan")), with_value("clip", float("inf")),
         with_value("clip", 0.0), with_value("clip", 1), with_value("threshold", 10_001), with_value("clients", 0),
         with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
         with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
+        with_value("protection", "model-encryption"), with_value("enforce", "clients"), with_value("enforce", "nobody"),
+        with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),
+        with_value("initial_model", "key"),
     ):  # fmt: skip
         script.refuse("MALFORMED", "read configuration", encoding=changed, policy=POLICY)
     return script

@@ -11,6 +11,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from tacit.protocol.aggregation_results import Contribution
+from tacit.protocol.errors import Code
 from tacit.protocol.messages import FetchModel, Finish, Hello, Promise, StartRound, VoidedRound, VoidRound
 from tacit.protocol.primitives import Label, SigningKey, digest
 from tacit.protocol.voiding import promise
@@ -27,7 +28,6 @@ from tacit.simulate.conformance.corpus.sessions import (
     roster,
     session_active,
     session_client,
-    session_server,
 )
 
 BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
@@ -70,22 +70,32 @@ class SessionFault:
     play: Callable[[], Play] = honest
     client: dict[str, Any] = field(default_factory=dict)
     """What the client has other than in the session."""
+    says: dict[str, Any] = field(default_factory=dict)
+    """What the event is instead, where it is another; "told" is an abort that the server sends."""
+    by: str = CHEAT
+    """The client that breaks the rule, where a client does."""
+    number: int = 0
+    """Which of the messages of this kind on that link."""
 
     def script(self) -> Script:
         """The file; ValueError where the receiver does not say what it should."""
         play = self.play()
-        ends = (CHEAT, SERVER) if self.to == SERVER else (SERVER, CHEAT)
-        parcel = next(
+        ends = (self.by, SERVER) if self.to == SERVER else (SERVER, self.to)
+        parcel = [
             parcel for parcel in play.parcels if (parcel.sender, parcel.receiver, parcel.kind) == (*ends, self.kind)
-        )
-        begin = {
-            "roster": roster(),
-            "clients": [] if self.to == SERVER else [session_client(CHEAT, **self.client)],
-            "server": session_server() if self.to == SERVER else None,
-        }
+        ][self.number]
+        begin = dict(play.steps[0].inputs)
+        begin["clients"] = [client | self.client for client in begin["clients"] if client["name"] == self.to]
+        begin["server"] = begin["server"] if self.to == SERVER else None
         part, done = faulty_part(play, begin, parcel, self.frames(None, parcel), self.about)
-        named = {"event": "refused", "member": CHEAT} if self.to == SERVER else {"event": self.ends}
-        if not any((named | {"code": self.code}).items() <= event.items() for event in done["events"]):
+        named = {"event": "refused", "member": self.by} if self.to == SERVER else {"event": self.ends}
+        named = self.says or named
+        told = [
+            {"event": "told", "member": sent["to"], "code": Code(sent["fields"]["code"]).name}
+            for sent in done["sends"]
+            if sent.get("type") == "abort"
+        ]
+        if not any((named | {"code": self.code}).items() <= event.items() for event in [*done["events"], *told]):
             raise ValueError(f"{self.about}: {done}")
         return part
 

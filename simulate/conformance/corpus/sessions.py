@@ -13,7 +13,14 @@ from tacit.simulate.conformance.corpus.rounds import words
 from tacit.simulate.conformance.corpus.script import Script
 
 CLIENTS: Final = 3
-NAMES: Final = tuple(f"client-{number}" for number in range(CLIENTS))
+
+
+def names(clients: int) -> tuple[str, ...]:
+    """The names of so many clients."""
+    return tuple(f"client-{number}" for number in range(clients))
+
+
+NAMES: Final = names(CLIENTS)
 CHEAT: Final = "client-1"
 """Who breaks a rule where a client does; also the client that a lying server speaks to."""
 MODEL: Final = pack("<6f", *range(6))
@@ -23,11 +30,11 @@ LENGTH: Final = 6 + 1 + 2 * 2
 """Words of the vector: six values, the weight, two metrics in two limbs each."""
 
 
-def roster() -> list[dict[str, Any]]:
+def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
     """The server and the clients."""
     signer = Script("secure sum", "primitive", "")
     rows = []
-    for name in (SERVER, *NAMES):
+    for name in (SERVER, *names(clients)):
         signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign void round", parts=[])
         role = "server" if name == SERVER else "client"
         curve = drawn(f"{name} curve")
@@ -53,13 +60,17 @@ def session_server(**changes: Any) -> dict[str, Any]:
     return server | changes
 
 
-def begun(about: str, *, model: bytes = MODEL) -> Play:
-    """A session in which all clients have said hello."""
+def begun(about: str, *, model: bytes = MODEL, clients: int = CLIENTS, draws: int = 256, **changes: Any) -> Play:
+    """A session in which all clients have said hello. draws: bytes of randomness of each; by default for two rounds.
+
+    changes: of the configuration.
+    """
     play = Play("federation", "session", about)
-    # Enough for two rounds.
-    clients = [session_client(name, entropy=drawn(f"{name} entropy", 256)) for name in NAMES]
-    play.do("begin session", roster=roster(), clients=clients, server=session_server(model=model))
-    for name in NAMES:
+    policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
+    played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
+    server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
+    play.do("begin session", roster=roster(clients), clients=played, server=server)
+    for name in names(clients):
         play.act(name, "hello", party=name)
     return play
 

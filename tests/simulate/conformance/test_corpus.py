@@ -38,7 +38,8 @@ def test_there_are_enough_and_they_are_small() -> None:
     bad = [name for name in VECTORS if "_bad_" in name]
     assert len(bad) >= 20
     assert len(VECTORS) - len(bad) >= 12
-    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 1_550_000
+    # Group keys, counting and protections are a third of it: their sessions repeat a whole attempt at a key.
+    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 2_500_000
 
 
 def codes(value: Any) -> set[str]:
@@ -54,11 +55,11 @@ def test_negative_vectors_are_named_so() -> None:
         found = set().union(
             *(codes(step["expect"]) if "expect" in step else {step["refused"]} for step in file["operations"])
         )
-        complaint = '"complaint"' in json.dumps(file)
+        told = '"complaint"' in json.dumps(file) or '"type": "abort"' in json.dumps(file)
         if file["level"] in ("primitive", "message"):
             assert ("_bad_" in name) == bool(found), name
         elif "_bad_" in name:
-            assert found or complaint, name
+            assert found or told, name
 
 
 def test_every_code_of_the_wire_is_reached() -> None:

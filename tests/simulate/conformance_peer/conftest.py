@@ -40,10 +40,15 @@ PHASE_SECONDS = 1.5  # One case waits for it.
 class RandomLearner:
     """Trains nothing."""
 
+    personal = False
+
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    def update(self, round: int, model: bytes) -> Update:
+    def learn(self, round: int, model: bytes, group: None) -> None:
+        """Nothing is learnt."""
+
+    def encode(self, draft: None) -> Update:
         drawn = draw_update(self._configuration)
         statistics = LocalStatistics(samples=1, correct=0, loss_sum=0.0)
         return Update(drawn.words, drawn.values.astype(np.float32), statistics, 0)

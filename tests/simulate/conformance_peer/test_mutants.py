@@ -8,6 +8,7 @@ import pytest
 
 import tacit.parties.client
 import tacit.protocol.aggregation_server
+import tacit.protocol.session_attendance
 import tacit.protocol.training_server
 from tacit.protocol.aggregation_client import AggregationClient
 from tacit.protocol.agreement import Agreement
@@ -17,7 +18,8 @@ from tacit.protocol.link import Link
 from tacit.protocol.machine import Output, Step
 from tacit.protocol.messages import UnmaskRequest, UnmaskShares
 from tacit.protocol.rounds import Transmit, agree
-from tacit.protocol.training_client import TrainingClient, TrainingState
+from tacit.protocol.training_client import TrainingClient
+from tacit.protocol.training_tables import TrainingState
 from tacit.secagg.keystream import Mask
 
 MakeBench = Callable[[int], Any]
@@ -140,7 +142,7 @@ SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
         {"bad-share": "is out with SECRET, the others end with SECRET"},
     ),
     "takes any number": (
-        tacit.protocol.training_server,
+        tacit.protocol.session_attendance,
         "Link",
         Unnumbered,
         {

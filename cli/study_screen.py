@@ -1,0 +1,79 @@
+"""What `tacit experiment` shows: a bar over all runs, what the present one does, and a line for each that is over."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from tacit.simulate.experiments.engine import Work
+from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
+from tacit.simulate.supervision import Show
+
+
+class StudyScreen:
+    """The progress of a study; without a terminal, the lines alone."""
+
+    def __init__(self, console: Console, work: Work) -> None:
+        self._console = console
+        jobs = list(work.jobs())
+        self._rounds = jobs[0].experiment.federation.rounds
+        missing = sum(work.finished(job) is None for job in jobs)
+        self._kept = len(jobs) - missing
+        self._total = len(jobs)
+        self._over = self._kept
+        self._progress = Progress(
+            BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn(),
+            console=console, transient=True, disable=not console.is_terminal,
+        )  # fmt: skip
+        self._task = self._progress.add_task("starting the processes", total=len(jobs), completed=self._over)
+
+    def __enter__(self) -> StudyScreen:
+        kept = f", {self._kept} of them finished before" if self._kept else ""
+        self._print(f"{self._total} runs of {self._rounds} rounds{kept}")
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def began(self, title: str) -> Show:
+        """A run, or the training before all runs, begins."""
+        self._progress.update(self._task, description=title)
+
+        def show(party: str, event: str, fields: dict[str, Any]) -> None:
+            if event == "pretrained":
+                self._print(f"trained before, seed {fields['seed']}: test accuracy {fields['accuracy']:.3f}")
+            elif event == "round-done":
+                self._progress.update(self._task, description=f"{title}, round {fields['round']} of {self._rounds}")
+            elif event == "failed":
+                self._print(f"  {title}, {party}: {fields['reason']}", style="red")
+
+        return show
+
+    def ended(self, title: str, result: RunResult) -> None:
+        """A run is over."""
+        self._over += 1
+        self._progress.update(self._task, completed=self._over)
+        accuracy, seconds = f"test accuracy {result.accuracy:.3f}", f"{result.seconds:.1f} s"
+        self._print(f"{self._over:>4} of {self._total}  {title}: {accuracy}, {seconds}")
+
+    def _print(self, line: str, style: str = "") -> None:
+        self._console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def results_table(study: Study, results: Sequence[ArmResult]) -> Table:
+    """Mean and spread of every arm."""
+    quantity, _ = study.quantity(results[0])
+    table = Table(title=quantity)
+    for heading in ("arm", "mean", "spread", "runs"):
+        table.add_column(heading, justify="left" if heading == "arm" else "right", overflow="fold")
+    for result in results:
+        _, values = study.quantity(result)
+        deviation = f"{spread(values):.2f}" if len(values) > 1 else ""
+        table.add_row(result.arm.name, f"{statistics.mean(values):.2f}", deviation, str(len(values)))
+    return table

@@ -1,0 +1,253 @@
+"""Distillation: a friendly student learns from the model that it was converted from (Tastan and Nandakumar 2025).
+
+Stage 1 compares what both compute on the way (section 4.1 and Appendix A, after TinyBERT): the tokens that enter the
+first block, the attention matrices before they are normalised, and the hidden states after each block, by their mean
+squared differences. Stage 2 compares the predictions: the cross-entropy of the student's logits with the teacher's
+probabilities, both at a temperature (Eq. 15); its gradient is that of their Kullback-Leibler divergence. Labels are
+used by neither, and all weights are trained in both.
+
+Two things are not the paper's. Where it sums squared differences, means are taken here, so that the learning rate does
+not depend on the size of the model. And scores, each row centred, are kept within an interval: from where the Taylor
+polynomial turns around, so that it rises, to the largest score of the configuration. The teacher's scores are cut there
+before they are compared, and the student's are penalised beyond it. In a trial on digits without this they grew to 28,
+whose exponential neither a polynomial of degree 6 nor a fixed-point number can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.models.friendly.gauge import ActivationError, Interval
+from tacit.models.friendly.polynomials import lowest_argument
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.training import EVALUATION_BATCH
+
+RANGE_WEIGHT: Final = 10.0
+"""Of the loss that keeps scores where the polynomial is good."""
+
+Stage = Literal["layers", "predictions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What one epoch of distillation came to."""
+
+    number: int
+    """From 1, over both stages."""
+    stage: Stage
+    losses: dict[str, float]
+    """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
+    in stage 2, "range" in both."""
+    accuracy: float
+    """Of the student on the test images, with its polynomials scaled to each batch: 0 to 1."""
+
+
+@dataclass
+class Trace:
+    """What a model has computed on its way, block by block."""
+
+    embedding: torch.Tensor = field(default_factory=lambda: torch.empty(0))
+    """Tokens that enter the first block [B, T, D]."""
+    attention: list[torch.Tensor] = field(default_factory=list)
+    """Q K^T / sqrt(D/H) [B, H, T, T]."""
+    hidden: list[torch.Tensor] = field(default_factory=list)
+    """Tokens after the block [B, T, D]."""
+
+
+@contextmanager
+def traced(model: nn.Module) -> Iterator[Trace]:
+    """Fills a trace with every call of the model, timm's or a friendly one, within the block; a call replaces the last.
+
+    The attention matrices are computed from queries and keys, since timm does not let them be seen.
+    """
+    trace = Trace()
+    network: Any = model
+    blocks: Sequence[Any] = list(network.blocks)
+
+    def enter(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        trace.embedding, trace.attention, trace.hidden = inputs[0], [], []
+
+    def attend(attention: Any) -> Callable[[nn.Module, Any, torch.Tensor], None]:
+        heads: int = getattr(attention, "heads", None) or attention.num_heads
+
+        def look(_: nn.Module, inputs: Any, joint: torch.Tensor) -> None:
+            images, tokens, width = joint.shape
+            query, key, _value = joint.reshape(images, tokens, 3, heads, width // (3 * heads)).permute(2, 0, 3, 1, 4)
+            trace.attention.append((query * attention.scale) @ (key - key.mean(-2, keepdim=True)).transpose(-2, -1))
+
+        return look
+
+    def leave(_: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        trace.hidden.append(output)
+
+    handles = [blocks[0].register_forward_pre_hook(enter)]
+    handles += [block.attn.qkv.register_forward_hook(attend(block.attn)) for block in blocks]
+    handles += [block.register_forward_hook(leave) for block in blocks]
+    try:
+        yield trace
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def layer_losses(student: Trace, teacher: Trace, within: Interval) -> dict[str, torch.Tensor]:
+    """The losses of stage 1 for one batch; their sum is minimised. The student learns scores `within` an interval."""
+    wanted = [scores.clamp(within.low, within.high) for scores in teacher.attention]
+    return {
+        "embedding": mse_loss(student.embedding, teacher.embedding),
+        "attention": _total(student.attention, wanted),
+        "hidden": _total(student.hidden, teacher.hidden),
+    }
+
+
+def range_loss(student: Trace, within: Interval) -> torch.Tensor:
+    """How far scores of the student's attention are outside an interval: mean squares, added up over the blocks."""
+    outside = [scores - scores.clamp(within.low, within.high) for scores in student.attention]
+    return torch.stack([scores.square().mean() for scores in outside]).sum()
+
+
+def prediction_loss(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+    """The loss of stage 2 for logits [B, classes]. Raises ValueError for a temperature that is not positive."""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"the temperature is a positive finite number, not {temperature}")
+    return cross_entropy(student / temperature, (teacher / temperature).softmax(dim=-1))
+
+
+def distill(
+    teacher: nn.Module,
+    student: FriendlyTransformer,
+    x: torch.Tensor,
+    test: tuple[torch.Tensor, torch.Tensor],
+    configuration: DistillationConfiguration,
+    *,
+    seed: int,
+    device: torch.device,
+    stages: Sequence[Stage] = ("layers", "predictions"),
+    progress: Callable[[Epoch], None] = lambda epoch: None,
+) -> list[Epoch]:
+    """Train the student in place on images x, float32 [N, C, S, S]; it is left on `device`, not calibrated.
+
+    test: images and labels for the accuracy after every epoch, which steers nothing. `seed` decides the order of the
+    images. Raises ValueError for no images or images that are not finite, FloatingPointError or ActivationError as soon
+    as a loss or an activation is not finite.
+    """
+    if len(x) == 0:
+        raise ValueError("a model is distilled on at least one image")
+    teacher.to(device).eval()
+    student.to(device)
+    order = torch.Generator().manual_seed(seed)
+    within = Interval(lowest_argument(configuration.softmax_degree), configuration.largest_score)
+    epochs: list[Epoch] = []
+    plan: dict[Stage, tuple[int, float]] = {
+        "layers": (configuration.layer_epochs, configuration.layer_learning_rate),
+        "predictions": (configuration.prediction_epochs, configuration.prediction_learning_rate),
+    }
+    with traced(teacher) as theirs, traced(student) as ours:
+        for stage in stages:
+            count, rate = plan[stage]
+            optimizer = torch.optim.Adam(student.parameters(), lr=rate)
+            for _ in range(count):
+                student.train()
+                sums: dict[str, float] = {}
+                for indices in torch.split(torch.randperm(len(x), generator=order), configuration.batch_size):
+                    inputs = x[indices].to(device)
+                    with torch.no_grad():
+                        wanted = teacher(inputs)
+                    logits = student(inputs)
+                    if stage == "layers":
+                        losses = layer_losses(ours, theirs, within)
+                    else:
+                        losses = {"prediction": prediction_loss(logits, wanted, configuration.temperature)}
+                    losses["range"] = RANGE_WEIGHT * range_loss(ours, within)
+                    loss = torch.stack(list(losses.values())).sum()
+                    _check_finite(loss)
+                    optimizer.zero_grad(set_to_none=True)
+                    torch.autograd.backward(loss)
+                    optimizer.step()
+                    for name, value in losses.items():
+                        sums[name] = sums.get(name, 0.0) + value.item() * len(indices)
+                epoch = Epoch(
+                    number=len(epochs) + 1,
+                    stage=stage,
+                    losses={name: value / len(x) for name, value in sums.items()},
+                    accuracy=accuracy(student, *test, device=device),
+                )
+                epochs.append(epoch)
+                progress(epoch)
+    return epochs
+
+
+@torch.no_grad()
+def accuracy(student: FriendlyTransformer, x: torch.Tensor, y: torch.Tensor, *, device: torch.device) -> float:
+    """Share of the images [N, C, S, S] classified as labelled [N], polynomials scaled to each batch; leaves the student
+    in training mode."""
+    student.train()
+    correct = 0
+    for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
+        correct += int((student(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum().item())
+    return correct / len(x)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How well a calibrated student does on held-out images."""
+
+    accuracy: float
+    """Share of the images that are classified correctly, 0 to 1; one that is refused is not."""
+    agreement: float
+    """Share of the images with the same label as by the teacher."""
+    refused: int
+    """Images with an activation beyond the calibrated intervals."""
+
+
+@torch.no_grad()
+def judge(
+    student: FriendlyTransformer, teacher: nn.Module, x: torch.Tensor, y: torch.Tensor, *, device: torch.device
+) -> Judgement:
+    """A student against labels y [N] and against its teacher, on images x [N, C, S, S]."""
+    student.to(device).eval()
+    teacher.to(device).eval()
+    labels: list[torch.Tensor] = []
+    wanted: list[torch.Tensor] = []
+    for batch in torch.split(x, EVALUATION_BATCH):
+        inputs = batch.to(device)
+        wanted.append(teacher(inputs).argmax(dim=1).cpu())
+        try:
+            labels.append(student(inputs).argmax(dim=1).cpu())
+        except ActivationError:
+            labels.append(torch.cat([_label(student, image) for image in torch.split(inputs, 1)]))
+    ours, theirs = torch.cat(labels), torch.cat(wanted)
+    return Judgement(
+        accuracy=(ours == y).double().mean().item(),
+        agreement=(ours == theirs).double().mean().item(),
+        refused=int((ours == _REFUSED).sum().item()),
+    )
+
+
+_REFUSED = -1
+
+
+def _label(student: FriendlyTransformer, image: torch.Tensor) -> torch.Tensor:
+    try:
+        label: torch.Tensor = student(image).argmax(dim=1).cpu()
+    except ActivationError:
+        return torch.tensor([_REFUSED])
+    return label
+
+
+def _total(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([mse_loss(student, teacher) for student, teacher in zip(ours, theirs, strict=True)]).sum()
+
+
+def _check_finite(loss: torch.Tensor) -> None:
+    if not math.isfinite(loss.item()):
+        raise FloatingPointError(f"the loss of a batch is {loss.item()}; take a smaller learning rate")

@@ -1,0 +1,59 @@
+"""The section [distillation] of an experiment file: how a trained model becomes a friendly one. Loads no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Epochs = Annotated[int, Meta(ge=1, le=1000)]
+
+
+class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[distillation]: the teacher, the student's polynomials and both stages."""
+
+    teacher_epochs: Annotated[
+        int,
+        Meta(
+            description="Epochs of the teacher on all training images, with optimizer, batches and learning rate of "
+            "[training]; a model.checkpoint is the teacher as it is.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 20
+    softmax_degree: Annotated[
+        int, Meta(description="Degree of the Taylor series in the softmax; even ones are never negative.", ge=1, le=16)
+    ] = 6
+    inverse_steps: Annotated[
+        int, Meta(description="Steps of Goldschmidt's iterations, in the softmax and in LayerNorm.", ge=1, le=16)
+    ] = 7
+    layer_epochs: Annotated[
+        Epochs,
+        Meta(description="Stage 1: epochs on embedding, attention matrices and hidden states."),
+    ] = 15
+    prediction_epochs: Annotated[Epochs, Meta(description="Stage 2: epochs on the predictions.")] = 15
+    layer_learning_rate: Annotated[float, Meta(description="Adam's step in stage 1.", gt=0.0, le=1.0)] = 1e-3
+    prediction_learning_rate: Annotated[float, Meta(description="Adam's step in stage 2.", gt=0.0, le=1.0)] = 1e-4
+    temperature: Annotated[
+        float, Meta(description="What logits are divided by before they are compared in stage 2.", gt=0.0, le=100.0)
+    ] = 5.0
+    largest_score: Annotated[
+        float,
+        Meta(
+            description="Scores of the teacher's attention, each row centred, are cut here before the student learns "
+            "them: the exponential of a large one leaves the range of fixed-point numbers.",
+            gt=0.0,
+            le=10.0,
+        ),
+    ] = 5.0
+    batch_size: Annotated[int, Meta(description="Images in one step of both stages.", ge=1, le=65536)] = 16
+    margin: Annotated[
+        float,
+        Meta(
+            description="Factor by which the intervals of the polynomials are wider than what the training images "
+            "need. What is beyond them is an error where values are in the clear.",
+            ge=1.0,
+            le=100.0,
+        ),
+    ] = 1.5

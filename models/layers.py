@@ -1,0 +1,130 @@
+"""A model as a list of layers, each of which is sent or kept as a whole.
+
+The tensors of a model are divided among its layers without rest, in the order of its layout. With granularity "layer" a
+layer begins with every convolution or linear map, and holds what stands behind it up to the next: its bias and the
+normalisation that follows, buffers and all. What stands before the first one belongs to the first (class token and
+position embedding of a vision transformer). With "block" the tensors of a residual block (`BasicBlock` and `Bottleneck`
+of a ResNet, `Block` of a vision transformer) are one layer, and the rest of the model is divided as above.
+
+The output of a block is its own. That of a map is taken after the normalisation and the activation that follow: from
+the last module that is fed with exactly the tensor that came out of the one before and keeps its shape. Where these are
+found is learnt by running the model once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from timm.models.resnet import BasicBlock, Bottleneck
+from timm.models.vision_transformer import Block
+from torch import nn
+
+from tacit.models.layout import Layout
+
+Granularity = Literal["layer", "block"]
+Call = tuple[str, int]
+"""A module by its name, and which of its calls in a run of the model, from 0."""
+
+Watcher = Callable[[Call, tuple[Any, ...], torch.Tensor], None]
+"""Takes a call, what it was given, and the tensor that came out."""
+
+_MAPS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+_BLOCKS = (BasicBlock, Bottleneck, Block)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """`name` is that of the module that begins it; `tensors` are names of the layout, in its order."""
+
+    name: str
+    tensors: tuple[str, ...]
+
+
+def layers(model: nn.Module, granularity: Granularity) -> tuple[Layer, ...]:
+    """The layers of a model. ValueError if it has none, or no block where blocks are wanted."""
+    heads = _heads(model, granularity)
+    if granularity == "block" and not any(isinstance(model.get_submodule(name), _BLOCKS) for name in heads):
+        raise ValueError(
+            'protection.granularity = "block": this model has no residual blocks; take "layer", or a model that has '
+            'them, such as "resnet18" or "vit"'
+        )
+    if not heads:
+        raise ValueError("this model has no convolution and no linear map, and so no layer")
+    tensors: dict[str, list[str]] = {name: [] for name in heads}
+    current = heads[0]
+    for entry in Layout.of(model).entries:
+        current = next((name for name in heads if entry.name.startswith(f"{name}.")), current)
+        tensors[current].append(entry.name)
+    return tuple(Layer(name, tuple(found)) for name, found in tensors.items())
+
+
+def outputs(model: nn.Module, found: tuple[Layer, ...], x: torch.Tensor) -> tuple[Call, ...]:
+    """Which call of which module gives the output of every layer, learnt from a run on x [1 or more, C, S, S].
+
+    ValueError for a layer that takes no part in the run.
+    """
+    heads = {layer.name for layer in found}
+    blocks = {name for name in heads if isinstance(model.get_submodule(name), _BLOCKS)}
+    ends: dict[str, tuple[Call, torch.Tensor]] = {}
+
+    def watch(call: Call, given: tuple[Any, ...], output: torch.Tensor) -> None:
+        if call[0] in heads:
+            ends[call[0]] = call, output
+            return
+        for name, (_, last) in ends.items():
+            if name not in blocks and given and given[0] is last and output.shape == last.shape:
+                ends[name] = call, output
+
+    with observed(model, {name: watch for name, module in model.named_modules() if _ends(name, module, heads)}):
+        model(x)
+    missing = [layer.name for layer in found if layer.name not in ends]
+    if missing:
+        raise ValueError(f'layer "{missing[0]}" takes no part in what the model computes, so that it has no output')
+    return tuple(ends[layer.name][0] for layer in found)
+
+
+@contextmanager
+def observed(model: nn.Module, watchers: Mapping[str, Watcher]) -> Iterator[None]:
+    """In evaluation mode and without gradients: calls the watcher of a module whenever it has computed."""
+    calls: Counter[str] = Counter()
+    handles = []
+    training = model.training
+
+    def hook(name: str) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def after(module: nn.Module, given: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, torch.Tensor):
+                watchers[name]((name, calls[name]), given, output)
+            calls[name] += 1
+
+        return after
+
+    try:
+        for name in watchers:
+            handles.append(model.get_submodule(name).register_forward_hook(hook(name)))
+        model.eval()
+        with torch.no_grad():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.train(training)
+
+
+def _heads(model: nn.Module, granularity: Granularity) -> list[str]:
+    """Names of the modules that begin a layer, in the order in which they are registered."""
+    heads: list[str] = []
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{head}.") for head in heads if isinstance(model.get_submodule(head), _BLOCKS))
+        if name and not inside and isinstance(module, (*_MAPS, *_BLOCKS) if granularity == "block" else _MAPS):
+            heads.append(name)
+    return heads
+
+
+def _ends(name: str, module: nn.Module, heads: set[str]) -> bool:
+    """Whether a layer may end with this module."""
+    return name in heads or (not isinstance(module, _MAPS) and not any(module.children()) and name != "")

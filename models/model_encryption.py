@@ -1,0 +1,170 @@
+"""Model encryption (Aso et al. 2023): the embeddings of a vision transformer under a key that the server lacks.
+
+The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3), with E_a [L, L] invertible;
+the position embedding E_pos becomes E_b E_pos (Eq. 7), with E_b a permutation of its rows that leaves those of class
+and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear, so one `encrypt`
+serves models, differences of models and gradients, and a server that adds and scales ciphertexts trains the model
+(Eq. 8-12).
+
+Key, for other implementations. The random bytes are unsigned 64-bit little-endian words. The first n = ceil(L^2 / 2)
+give u = (floor(word / 2^11) + 1/2) / 2^53, the next n likewise v, both in (0, 1); Box-Muller turns every pair into
+sqrt(-2 ln u) cos(2 pi v) and sqrt(-2 ln u) sin(2 pi v). The n cosines, then the sines, fill G [L, L] row by row: normal
+up to the 53 bits, which end the tails at 8.6 standard deviations. "gaussian": E_a = G / sqrt(L), so that ciphertexts
+are about as large as plaintexts; "orthogonal": E_a = Q of G = QR with the signs that make R's diagonal positive, which
+is uniform (Haar) over the orthogonal group (Mezzadri 2007, "How to generate random matrices from the classical compact
+groups"). The words that follow, one for every row of a patch, sort the rows: encrypted row i is plain row order[i].
+Machines differ in the last bits of float64 here, far below the float32 of a ciphertext.
+
+Accuracy. A ciphertext is rounded to float32: c + d with |d| <= 2^-24 |c| for every column c = E_a w, the L values of a
+patch for one of D features. Decryption makes it w + E_a^-1 d, which is off by |E_a^-1| 2^-24 |E_a| |w| = 2^-24 k |w| at
+most, where k is the condition number of E_a; what float64 adds is smaller by about L 2^-29. A key is refused where this
+passes MAX_RELATIVE_ERROR. An orthogonal E_a has k = 1; a Gaussian one exceeds x L for one key in x / 2 (Edelman 1988,
+"Eigenvalues and condition numbers of random matrices"), so that of keys for L = 768 one in 109 is refused.
+
+An orthogonal E_a keeps inner products and lengths of columns, so a server learns these.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.models.gaussian_noise import standard_normal
+from tacit.models.layout import Flat, Layout
+
+PATCH_EMBEDDING: Final = "patch_embed.proj.weight"
+"""The name of that tensor in timm's vision transformers: a convolution's kernel [D, C, P, P]."""
+POSITION_EMBEDDING: Final = "pos_embed"
+"""The name of that tensor in timm's vision transformers: [1, rows, D]."""
+_PREFIX_TOKENS: Final = ("cls_token", "dist_token", "reg_token")
+"""Tokens in front of those of the patches, in timm's names: [1, tokens, D] each."""
+
+MAX_RELATIVE_ERROR: Final = 0.01
+"""What encryption and decryption may change in a column of the patch embedding, relative to its norm, at worst."""
+MAX_CONDITION: Final = MAX_RELATIVE_ERROR * 2**24
+
+Matrix = Literal["orthogonal", "gaussian"]
+Floats = npt.NDArray[np.float64]
+
+
+def random_bytes(layout: Layout) -> int:
+    """How many uniform random bytes a key for this model takes. ValueError as `ModelKey.draw` has it."""
+    length, _, patches = _sizes(layout)
+    return 8 * (2 * _pairs(length) + patches)
+
+
+class IllConditionedError(ValueError):
+    """A matrix that would lose too much precision; another draw will do."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelKey:
+    """E_a and E_b for the models of one layout; its representation shows neither."""
+
+    layout: Layout = field(repr=False)
+    condition: float
+    """Condition number of E_a in the Euclidean norm."""
+    _matrix: Floats = field(repr=False)
+    _inverse: Floats = field(repr=False)
+    _order: npt.NDArray[np.intp] = field(repr=False)
+    """Encrypted row i of the position embedding is plain row order[i]."""
+
+    @classmethod
+    def draw(cls, layout: Layout, random: bytes, *, matrix: Matrix) -> ModelKey:
+        """The key that follows from `random_bytes(layout)` uniform bytes, which are as secret as the key.
+
+        Raises ValueError for a model without a patch embedding or without a position embedding of timm's form, for
+        another number of bytes, and IllConditionedError for a Gaussian matrix whose condition number exceeds
+        MAX_CONDITION.
+        """
+        length, prefix, patches = _sizes(layout)
+        expected = random_bytes(layout)
+        if len(random) != expected:
+            raise ValueError(f"a key for this model takes {expected} random bytes, not {len(random)}")
+        words = np.frombuffer(random, "<u8")
+        order = np.concatenate([np.arange(prefix), prefix + np.argsort(words[-patches:], kind="stable")])
+        normal = _normal(words[:-patches], length)
+        if matrix == "orthogonal":
+            basis, triangle = np.linalg.qr(normal)
+            basis *= np.copysign(1.0, np.diagonal(triangle))
+            rotation: Floats = basis.astype(np.float64, copy=False)
+            return cls(layout=layout, condition=1.0, _matrix=rotation, _inverse=rotation.T, _order=order)
+        normal /= math.sqrt(length)
+        condition = _condition(normal)
+        if condition > MAX_CONDITION:
+            raise IllConditionedError(
+                f"model encryption: the Gaussian matrix of this key has condition number {condition:.1e}; beyond "
+                f"{MAX_CONDITION:.1e} decryption may be off by more than {MAX_RELATIVE_ERROR:.0%}; agree on another "
+                'key, or choose the "orthogonal" matrix'
+            )
+        inverse: Floats = np.linalg.inv(normal).astype(np.float64, copy=False)
+        return cls(layout=layout, condition=condition, _matrix=normal, _inverse=inverse, _order=order)
+
+    @property
+    def error_amplification(self) -> float:
+        """How many times larger an absolute error of every coordinate can become by decryption, at most.
+
+        The largest absolute row sum of the inverse of E_a in the patch embedding, and one everywhere else.
+        """
+        return max(1.0, float(np.abs(self._inverse).sum(axis=1).max()))
+
+    def encrypt(self, flat: Flat) -> Flat:
+        """A model, a difference or a gradient, float32 [size], under the key. ValueError for another dtype or size."""
+        return self._transform(flat, self._matrix, self._order)
+
+    def decrypt(self, flat: Flat) -> Flat:
+        """What `encrypt` made, float32 [size], without the key. ValueError for another dtype or size."""
+        return self._transform(flat, self._inverse, np.argsort(self._order))
+
+    def _transform(self, flat: Flat, matrix: Floats, order: npt.NDArray[np.intp]) -> Flat:
+        before = self.layout.split(flat)
+        result = flat.copy()
+        after = self.layout.split(result)
+        # A kernel [D, C, P, P] is the transpose of E_pat: one row of L values for every feature.
+        kernel = before[PATCH_EMBEDDING].reshape(-1, len(matrix))
+        after[PATCH_EMBEDDING].reshape(kernel.shape)[...] = kernel.astype(np.float64) @ matrix.T
+        after[POSITION_EMBEDDING][0] = before[POSITION_EMBEDDING][0, order]
+        return result
+
+
+def _sizes(layout: Layout) -> tuple[int, int, int]:
+    """Values of a patch, rows of the position embedding in front of the patches, rows of patches."""
+    shapes = {entry.name: entry.shape for entry in layout.entries}
+    kernel, positions = shapes.get(PATCH_EMBEDDING, ()), shapes.get(POSITION_EMBEDDING, ())
+    for name, shape, dimensions in ((PATCH_EMBEDDING, kernel, 4), (POSITION_EMBEDDING, positions, 3)):
+        if len(shape) != dimensions or 0 in shape:
+            raise ValueError(
+                f'model encryption: this model has no tensor "{name}" of {dimensions} dimensions; take one with patch '
+                'and position embedding in the form of timm\'s vision transformers, as model.name = "vit" has'
+            )
+    # Models whose class token has no position (timm's no_embed_class) show by a square number of rows.
+    tokens = sum(shapes[name][1] for name in _PREFIX_TOKENS if name in shapes)
+    rows = positions[1]
+    prefix = 0 if rows <= tokens or (_is_square(rows) and not _is_square(rows - tokens)) else tokens
+    return math.prod(kernel[1:]), prefix, rows - prefix
+
+
+def _is_square(number: int) -> bool:
+    return math.isqrt(number) ** 2 == number
+
+
+def _pairs(length: int) -> int:
+    return -(-length * length // 2)
+
+
+def _normal(words: npt.NDArray[np.uint64], length: int) -> Floats:
+    """G [length, length] of the description above."""
+    return standard_normal(words)[: length**2].reshape(length, length)
+
+
+def _condition(matrix: Floats) -> float:
+    """Condition number, from the eigenvalues of the Gram matrix: twice as fast as singular values.
+
+    Its relative error grows with its square times 2^-52; what float64 cannot tell is at least 2^26, beyond the limit.
+    """
+    eigenvalues = np.linalg.eigvalsh(matrix @ matrix.T)
+    return math.sqrt(eigenvalues[-1] / max(eigenvalues[0], eigenvalues[-1] * 2.0**-52))

@@ -1,0 +1,142 @@
+"""How much training has changed what a layer tells apart (Chen et al. 2023, "FedRSM", Formulas 2 to 4).
+
+Every layer is shown the same images, the stimuli. The distances of its outputs for pairs of them are its representation
+(RDV, Formula 2). Representational consistency (RC, Formula 3) is the squared Pearson correlation of the representations
+of two models, here of the global model and of what a client made of it; its relative change since the client's last
+round (RCA, Formula 4) says how much the layer has moved.
+
+The paper leaves out, and we take: E = 50 pairs of different images, drawn once and for all, the same for all layers,
+models, clients and rounds, since other pairs would change RC too; before the first round RC is 1, that of a model with
+itself; a representation without variance is consistent with another one like it (RC = 1) and with nothing else (0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Self
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import Meta
+from torch import nn
+
+from tacit.models.layers import Call, Granularity, layers, observed, outputs
+
+PAIRS: Final = 50
+"""E of the paper."""
+STIMULI_PER_CLASS: Final = 2
+FEWEST_STIMULI: Final = 3
+"""Three pairs: a correlation of two is always 1."""
+MOST_STIMULUS_BYTES: Final = 4 << 20
+"""They travel inside the configuration, in one message."""
+_SEED: Final = 0
+_LEAST_CONSISTENCY: Final = 1e-12
+
+Floats = npt.NDArray[np.float64]
+Finite = Annotated[float, Meta(ge=-1e9, le=1e9)]
+
+
+class Stimuli(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Images of a server, as every client gets them: one byte per value, from `low` (0) to `high` (255).
+
+    Raises ValueError for pixels that are not those of so many images, and for fewer than FEWEST_STIMULI.
+    """
+
+    shape: tuple[Annotated[int, Meta(ge=1, le=65536)], ...]
+    """Images, channels, height, width."""
+    low: Finite
+    high: Finite
+    pixels: Annotated[bytes, Meta(max_length=MOST_STIMULUS_BYTES)]
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 4 or int(np.prod(self.shape)) != len(self.pixels) or self.low > self.high:
+            raise ValueError(f"stimuli of {len(self.pixels)} bytes are not images of shape {list(self.shape)}")
+        if self.shape[0] < FEWEST_STIMULI:
+            raise ValueError(f"{self.shape[0]} stimuli are too few to compare; at least {FEWEST_STIMULI} are needed")
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> Self:
+        """Images float32 [n, C, S, S] as stimuli, rounded. ValueError for more than MOST_STIMULUS_BYTES."""
+        if x.numel() > MOST_STIMULUS_BYTES:
+            raise ValueError(
+                f"{len(x)} stimuli of {' x '.join(map(str, x.shape[1:]))} values are more than "
+                f"{MOST_STIMULUS_BYTES >> 20} MiB, which fit one message; lower model.image_size"
+            )
+        low, high = float(x.min()), float(x.max())
+        levels = ((x.double() - low) / max(high - low, 1e-9) * 255).round().to(torch.uint8)
+        return cls(shape=tuple(x.shape), low=low, high=high, pixels=levels.numpy().tobytes())
+
+    def tensor(self) -> torch.Tensor:
+        """float32 [n, C, S, S]."""
+        levels = np.frombuffer(self.pixels, np.uint8).reshape(self.shape)
+        return torch.from_numpy((self.low + levels * ((self.high - self.low) / 255)).astype(np.float32))
+
+
+def stimulus_indices(labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
+    """Which images [N] serve as stimuli: of every class the first STIMULI_PER_CLASS of a fixed random order, sorted."""
+    order = np.random.default_rng(_SEED).permutation(len(labels))
+    chosen = [order[labels[order] == label][:STIMULI_PER_CLASS] for label in range(classes)]
+    return np.sort(np.concatenate(chosen))
+
+
+def pairs(images: int) -> npt.NDArray[np.int64]:
+    """The pairs i < j [E, 2] of so many images whose distances are taken: PAIRS of them, or all if there are fewer."""
+    every = np.stack(np.triu_indices(images, k=1), axis=1)
+    drawn = np.random.default_rng(_SEED).permutation(len(every))[:PAIRS]
+    return every[drawn]
+
+
+class Representation:
+    """What the layers of models of one architecture make of the stimuli.
+
+    Raises ValueError for stimuli of another shape than [n, C, S, S] of the model, and as `layers` does.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        stimuli: Stimuli,
+        *,
+        granularity: Granularity,
+        shape: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        if list(stimuli.shape[1:]) != list(shape):
+            raise ValueError(
+                f"the stimuli have shape {list(stimuli.shape[1:])}, and the images of this model {list(shape)}: the "
+                "server must prepare them with the model's own channels and image_size"
+            )
+        self.layers = layers(model, granularity)
+        self._x = stimuli.tensor().to(device)
+        self._first, self._second = torch.from_numpy(pairs(len(self._x)).T).to(device)
+        self._calls = outputs(model.to(device), self.layers, self._x[:1])
+
+    def distances(self, model: nn.Module) -> Floats:
+        """The RDV of every layer: float64 [layers, E]."""
+        found: dict[Call, Floats] = {}
+
+        def measure(call: Call, given: tuple[Any, ...], output: torch.Tensor) -> None:
+            if call in self._calls:
+                flat = output.flatten(1)
+                apart = flat[self._first] - flat[self._second]
+                found[call] = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64).cpu().numpy()
+
+        with observed(model, {name: measure for name, _ in self._calls}):
+            model(self._x)
+        return np.stack([found[call] for call in self._calls])
+
+
+def consistency(one: Floats, other: Floats) -> Floats:
+    """RC of every layer [layers], from two representations [layers, E]."""
+    result = np.empty(len(one))
+    for layer, (a, b) in enumerate(zip(one, other, strict=True)):
+        constant = [np.ptp(distances) <= 1e-12 * np.abs(distances).max() for distances in (a, b)]
+        result[layer] = float(all(constant)) if any(constant) else np.corrcoef(a, b)[0, 1] ** 2
+    return result
+
+
+def alteration(now: Floats, before: Floats) -> Floats:
+    """RCA of every layer [layers], from its consistency in this round and in the one before."""
+    return np.abs(now - before) / np.maximum(before, _LEAST_CONSISTENCY)

@@ -1,0 +1,45 @@
+"""A model cut in two: an extractor that a client keeps to itself, and the rest, which is shared.
+
+Gu et al. 2021, "Federated Deep Learning with Bayesian Privacy" (FedSplit): clients share the classifier alone, and each
+has an extractor of its own. The cut is named by the first module that is shared; what stands before its first tensor in
+the layout is the extractor.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.layout import Layout
+
+MIDDLES: Final = {"lenet": "conv3", "convnet": "conv4", "resnet18": "layer3"}
+"""Where Chen et al. 2023 cut LeNet and ResNet18, which follows from the sizes that they report; ConvNet's is ours."""
+
+
+def extractor(layout: Layout, model: ModelConfiguration, split: str) -> frozenset[str]:
+    """The tensors that stay with a client. split: the first shared module; "" takes the middle that is known.
+
+    ValueError if there is no such module, no known middle, or nothing before it.
+    """
+    cut = split or (f"blocks.{model.depth // 2}" if model.name == "vit" else MIDDLES.get(model.name, ""))
+    if not cut:
+        raise ValueError(
+            f'protection.split = "": where to cut "{model.name}" is not known; name the first module that is shared, '
+            f"such as {_examples(layout)}"
+        )
+    first = next((i for i, entry in enumerate(layout.entries) if entry.name.startswith(f"{cut}.")), None)
+    if first is None:
+        raise ValueError(
+            f'protection.split = "{split}": this model has no module "{cut}" with tensors; it has {_examples(layout)}'
+        )
+    if first == 0:
+        raise ValueError(
+            f'protection.split = "{split}": "{cut}" is the first module of this model, so that nothing would stay with '
+            "the clients; name a later one"
+        )
+    return frozenset(entry.name for entry in layout.entries[:first])
+
+
+def _examples(layout: Layout) -> str:
+    modules = dict.fromkeys(entry.name.rpartition(".")[0] for entry in layout.entries[1:] if "." in entry.name)
+    return ", ".join(f'"{name}"' for name in list(modules)[:8]) + (", ..." if len(modules) > 8 else "")

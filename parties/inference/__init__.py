@@ -1,0 +1,1 @@
+"""Private inference of vision transformer blocks between a model owner and a data owner, with a dealer."""

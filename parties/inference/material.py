@@ -1,0 +1,133 @@
+"""The dealer's material of a block: what each party draws, what the dealer corrects (see tacit.parties.mpc.material).
+
+| request | free words                | dependent words                                                              |
+|---------|---------------------------|------------------------------------------------------------------------------|
+| Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; then what those of r_1 differ by    |
+| Matrix  | A, B                      | A B                                                                          |
+| Fixed   | R at the data owner       | R V, for the mask V of a weight                                              |
+| Table   | r modulo 2^bits           | a function's value and slope in every interval, turned round by r            |
+
+Narrow. With x + 2^(bits - 2) within 0 ... 2^(bits - 1) - 1, and c = x + 2^(bits - 2) + r modulo 2^bits opened, the sum
+has wrapped if the highest bit of r is set and that of c is not. So x = c - 2^(bits - 2) - r_h as whole numbers, where h
+is the highest bit of c, r_1 = r, and r_0 is r read as signed. From the powers of r_h follow those of x, and every
+polynomial of x, modulo 2^64 and without another message, although c has few bits: the trick of the truncation by
+Escudero et al. (ePrint 2020/338, section 5.1), which knows r_h itself. B masks a factor f that x is multiplied by:
+with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B.
+
+Table. As one-time truth tables (Ishai et al., TCC 2013), but for the highest bits only. With c = x + r opened,
+x lies in the interval number (c >> m) - (r >> m), at (c mod 2^m) - (r mod 2^m) from its lower end; the first is a place
+in a table that the dealer has turned round, the second takes the slope there. Nothing wraps wrongly, because the table
+goes round as well.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal
+
+import torch
+from msgspec import Meta
+
+from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
+from tacit.parties.inference.ring import WORD_BITS, product, signed
+from tacit.parties.mpc.material import Draw, Linear, Product, Request, Shape, Weight
+
+SLOPE_BITS: Final = 8
+"""Of a table's argument, below those of its intervals."""
+Bits = Annotated[int, Meta(ge=2, le=WORD_BITS)]
+
+
+class Narrow(Request, frozen=True):
+    """Powers of the mask of a value of few bits, and its products with the masks of a factor."""
+
+    shape: Shape
+    bits: Bits
+    degree: Annotated[int, Meta(ge=1, le=16)]
+    factor: Shape | None = None
+    """Shape of the factor, which broadcasts."""
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape, self.bits), *([] if self.factor is None else [Draw(self.factor)])]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)] * (2 * (self.degree + (self.factor is not None)))
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        mask = (free[0][0] + free[1][0]) & ((1 << self.bits) - 1)
+        found = []
+        for wrapped in (signed(mask, self.bits), mask):
+            powers = [wrapped]
+            while len(powers) < self.degree:
+                powers.append(powers[-1] * wrapped)
+            if self.factor is not None:
+                powers.append(wrapped * (free[0][1] + free[1][1]))
+            found.append(powers)
+        return found[0] + [one - other for other, one in zip(*found, strict=True)]
+
+
+class Matrix(Product, frozen=True):
+    """A product of matrices, for shares modulo 2^64 or less."""
+
+    def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return product(left, right, WORD_BITS)
+
+
+class Fixed(Linear, frozen=True):
+    """A product with a weight that is masked once."""
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        if weight is None:
+            raise ValueError("a linear request needs the mask of its weight")
+        (masks,) = (words[0] for words in free if words)
+        return [product(masks, weight, WORD_BITS)]
+
+
+class Table(Request, frozen=True):
+    """A function of one positive variable, by the polynomial that stands for it in the clear."""
+
+    shape: Shape
+    index_bits: Annotated[int, Meta(ge=1, le=16)]
+    """The table has 2^index_bits intervals."""
+    function: Literal["inverse", "inverse root"]
+    steps: Annotated[int, Meta(ge=1, le=16)]
+    """Of Goldschmidt's iteration."""
+    unit: float
+    """What one unit of the table's argument, of 2^bits, is worth,"""
+    offset: float
+    """what is added to it,"""
+    divisor: float
+    """and what it is divided by first, as in the clear, to be where the iteration converges."""
+    scale: float
+    """What a value of 1 is in the result."""
+
+    @property
+    def bits(self) -> int:
+        """Of the argument."""
+        return self.index_bits + SLOPE_BITS
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape, self.bits)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw((*self.shape, 1 << self.index_bits))] * 2
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        mask = (free[0][0] + free[1][0]) & ((1 << self.bits) - 1)
+        interval = (torch.arange(1 << self.index_bits) - (mask >> SLOPE_BITS)[..., None]) & ((1 << self.index_bits) - 1)
+        values, slopes = (words[interval] for words in self.words())
+        return [values - slopes * (mask & ((1 << SLOPE_BITS) - 1))[..., None], slopes]
+
+    def words(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Value at the lower end of every interval, and the slope for one unit of the argument: int64."""
+        ends = torch.arange(-1, (1 << self.index_bits) + 1, dtype=torch.float64) * (1 << SLOPE_BITS)
+        points = (ends * self.unit + self.offset).clamp(min=0) / self.divisor
+        if self.function == "inverse":
+            values = self.scale / self.divisor * goldschmidt_inverse(points, self.steps)
+        else:
+            values = self.scale / math.sqrt(self.divisor) * goldschmidt_inverse_root(points, self.steps)
+        slopes = (values[2:] - values[:-2]) / (2 << SLOPE_BITS)
+        return values[1:-1].round().long(), slopes.round().long()
+
+
+AnyBlockRequest = Narrow | Matrix | Fixed | Table | Weight

@@ -1,0 +1,226 @@
+"""The operations of private inference on shares, as values that are masked, opened in one message, and settled.
+
+No sockets: a program is a generator that yields what it sends and expects (`Exchange`) and is sent what came. Openings
+that do not depend on each other share one exchange, which is one round. A party is a rank (MODEL or DATA), its source
+of material, and nothing else; both run the same program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, TypeVar
+
+import torch
+
+from tacit.parties.inference.material import SLOPE_BITS, Fixed, Matrix, Narrow, Table
+from tacit.parties.inference.ring import WORD_BITS, product
+from tacit.parties.mpc.material import Request
+
+MODEL: Final = 0
+"""Rank of the model owner."""
+DATA: Final = 1
+"""Rank of the data owner."""
+
+T = TypeVar("T")
+COARSE_BITS: Final = 16
+"""Polynomials of so few bits are looked up."""
+Words = tuple[torch.Tensor, int]
+"""int64 words, and how many of their lowest bits count."""
+Expected = tuple[tuple[int, ...], int]
+"""A shape, and the bits of its words."""
+
+
+@dataclass(frozen=True, repr=False)
+class Exchange:
+    """One round: what this party sends, if anything, and what it receives in turn."""
+
+    operation: str
+    sent: tuple[Words, ...]
+    expected: tuple[Expected, ...]
+
+
+Program = Generator[Exchange, list[torch.Tensor], T]
+
+
+@dataclass(frozen=True, repr=False)
+class Party:
+    """One of the two."""
+
+    rank: int
+    take: Callable[[Request], list[torch.Tensor]]
+    """This party's words for a request: free ones, then shares of the dependent ones. Used once."""
+
+    def open(self, operation: str, *masked: Words) -> Program[list[torch.Tensor]]:
+        """Both tell each other their shares; the sums."""
+        received = yield Exchange(operation, masked, tuple((tuple(words.shape), bits) for words, bits in masked))
+        return [words + other for (words, _), other in zip(masked, received, strict=True)]
+
+    def tell(self, operation: str, words: Words, *, to: int) -> Program[torch.Tensor | None]:
+        """One party tells the other its words, which only the other gets."""
+        if self.rank != to:
+            yield Exchange(operation, (words,), ())
+            return None
+        (received,) = yield Exchange(operation, (), ((tuple(words[0].shape), words[1]),))
+        return received
+
+
+class NarrowValue:
+    """A shared value of few bits, opened under a mask; from there on in the wide ring (see material.py).
+
+    |x| < 2^(bits - 2). Powers, and a product with a factor that is opened too, cost no message.
+    """
+
+    def __init__(
+        self, party: Party, share: torch.Tensor, bits: int, *, degree: int = 1, factor: tuple[int, ...] | None = None
+    ) -> None:
+        self._rank, self._bits, self._degree = party.rank, bits, degree
+        words = party.take(Narrow(tuple(share.shape), bits, degree, factor))
+        masked = share + words[0]
+        self.masked: Words = (masked + (1 << (bits - 2)) if party.rank == MODEL else masked, bits)
+        self.factor_mask = None if factor is None else words[1]
+        self._dependent = words[1 if factor is None else 2 :]
+        self._place = self._public = words[0]
+
+    def settle(self, opened: torch.Tensor) -> None:
+        """Take in the sum of both masked shares."""
+        place = opened & ((1 << self._bits) - 1)
+        high = place >> (self._bits - 1)
+        self._place = place
+        self._public = place - (1 << (self._bits - 2))
+        half = len(self._dependent) // 2
+        pairs = zip(self._dependent[:half], self._dependent[half:], strict=True)
+        self._dependent = [torch.addcmul(low, high, difference) for low, difference in pairs]
+
+    def polynomial(self, coefficients: Sequence[int]) -> torch.Tensor:
+        """The share modulo 2^64 of the sum of coefficients[i] x^i, of at most the degree asked for.
+
+        P(p - r) is the sum of (-r)^j P^(j)(p) / j!, whose coefficients are whole numbers again.
+        """
+        rows = _derivatives(tuple(coefficients))
+        share = self._evaluated(rows[0]) if self._rank == MODEL else torch.zeros_like(self._public)
+        for order, (row, power) in enumerate(zip(rows[1:], self._dependent, strict=False), 1):
+            share.addcmul_(self._evaluated(row), power, value=-1 if order % 2 else 1)
+        return share
+
+    def value(self) -> torch.Tensor:
+        """The share of x modulo 2^64."""
+        return self._public - self._dependent[0] if self._rank == MODEL else -self._dependent[0]
+
+    def times(self, opened_factor: torch.Tensor) -> torch.Tensor:
+        """The share of x f modulo 2^64, where f + B was opened and B is the mask asked for."""
+        assert self.factor_mask is not None
+        return self.value() * opened_factor - self._public * self.factor_mask + self._dependent[self._degree]
+
+    def _evaluated(self, coefficients: tuple[int, ...]) -> torch.Tensor:
+        """A polynomial of p: looked up where p has few values, which is faster than computing it."""
+        if len(coefficients) > 2 and self._bits <= COARSE_BITS:
+            return _looked_up(coefficients, self._bits).index_select(0, self._place.flatten()).view(self._place.shape)
+        return _horner(coefficients, self._public)
+
+
+class TableValue:
+    """A function of a value modulo 2^request.bits, by the dealer's table."""
+
+    def __init__(self, party: Party, share: torch.Tensor, request: Table) -> None:
+        mask, self._values, self._slopes = party.take(request)
+        self._bits = request.bits
+        self.masked: Words = (share + mask, request.bits)
+
+    def settle(self, opened: torch.Tensor) -> torch.Tensor:
+        """The share modulo 2^64 of the function's value."""
+        place = opened & ((1 << self._bits) - 1)
+        index = (place >> SLOPE_BITS)[..., None]
+        value, slope = (table.gather(-1, index)[..., 0] for table in (self._values, self._slopes))
+        return value + slope * (place & ((1 << SLOPE_BITS) - 1))
+
+
+class MatrixValue:
+    """A product of two shared matrices modulo 2^bits: Beaver's, with one opening of each."""
+
+    def __init__(self, party: Party, left: torch.Tensor, right: torch.Tensor, bits: int) -> None:
+        self._rank, self._bits = party.rank, bits
+        self._left, self._right, self._product = party.take(Matrix("matmul", tuple(left.shape), tuple(right.shape)))
+        self.masked: tuple[Words, Words] = ((left - self._left, bits), (right - self._right, bits))
+
+    def settle(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The share of the product, from the two opened differences."""
+        factor = right + self._right if self._rank == MODEL else self._right
+        return product(left, factor, self._bits) + product(self._left, right, self._bits) + self._product
+
+
+@dataclass(frozen=True, repr=False)
+class FixedLinear:
+    """x W + b for a weight that was masked once: one message from the data owner, of the size of the input.
+
+    The model owner holds W and b, the data owner F = W - V for the dealer's V. Only the part that does not depend on
+    x, R F, is computed beforehand (`prepared`).
+    """
+
+    number: int
+    """Of the request for V."""
+    words: torch.Tensor
+    """int64 (in, out): W or F."""
+    bias: torch.Tensor | None
+    """int64 (out), at the model owner."""
+    weight_bits: int
+    """Of the greatest entry of W, with its sign."""
+
+    def prepared(self, party: Party, rows: tuple[int, ...]) -> PreparedLinear:
+        """Ready for one input of these rows."""
+        shape = (self.words.shape[0], self.words.shape[1])
+        words = party.take(Fixed(MODEL, rows, self.number, shape))
+        if party.rank == MODEL:
+            return PreparedLinear(self, party, torch.empty(0), words[0])
+        return PreparedLinear(self, party, words[0], product(words[0], self.words, WORD_BITS) + words[1])
+
+
+@dataclass(frozen=True, repr=False)
+class PreparedLinear:
+    """One use of a FixedLinear."""
+
+    linear: FixedLinear
+    party: Party
+    mask: torch.Tensor
+    """R at the data owner."""
+    constant: torch.Tensor
+    """R F + Z at the data owner, R V - Z at the model owner."""
+
+    def apply(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
+        """The share of x W + b modulo 2^bits."""
+        if self.party.rank == DATA:
+            yield from self.party.tell(operation, (share - self.mask, bits), to=MODEL)
+            return self.constant
+        received = yield from self.party.tell(operation, (share, bits), to=MODEL)
+        assert received is not None
+        result = product(share + received, self.linear.words, bits, right_bits=self.linear.weight_bits)
+        result += self.constant
+        return result if self.linear.bias is None else result + self.linear.bias
+
+
+@lru_cache(maxsize=256)
+def _derivatives(coefficients: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The coefficients of P, P', P'' / 2! ...: those of x^i in each are i + 1 times, over the order, those before."""
+    rows = [coefficients]
+    for order in range(1, len(coefficients)):
+        rows.append(tuple(power * value // order for power, value in enumerate(rows[-1]))[1:])
+    return rows
+
+
+@lru_cache(maxsize=64)
+def _looked_up(coefficients: tuple[int, ...], bits: int) -> torch.Tensor:
+    return _horner(coefficients, torch.arange(1 << bits) - (1 << (bits - 2)))
+
+
+def _horner(coefficients: Sequence[int], x: torch.Tensor) -> torch.Tensor:
+    result = torch.full_like(x, _wrapped(coefficients[-1]))
+    for coefficient in reversed(coefficients[:-1]):
+        result *= x
+        result += _wrapped(coefficient)
+    return result
+
+
+def _wrapped(value: int) -> int:
+    """A whole number modulo 2^64, as int64 holds it."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -1,0 +1,105 @@
+"""Shares modulo a power of two: narrower rings, and exact matrix products by way of floating point.
+
+A value x is shared as x_0 + x_1 modulo 2^bits; words are int64, and what is above the lowest `bits` of them means
+nothing. Three things are local, and they are where the traffic of the protocol is saved:
+
+- Shares modulo 2^64 are shares modulo 2^bits as well, as long as x lies within -2^(bits - 1) ... 2^(bits - 1) - 1.
+- Each party may cut the lowest m bits off its own share, if the result is read modulo 2^(bits - m): the carry at the
+  top of the ring, which makes local truncation fail in a ring of constant width, is a multiple of 2^(bits - m) then.
+  Each party rounds to the nearest, so the sum is off by less than one last bit, and by nothing on average.
+- A party sends the lowest bits / 8 bytes of a word.
+
+So precision is paid with width; a value is brought back into a wide ring by `Narrow` (material.py).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+WORD_BITS = 64
+_EXACT_BITS = 53
+"""Integers up to 2^53 are exact in float64."""
+
+
+def shifted(share: torch.Tensor, bits: int, by: int) -> torch.Tensor:
+    """This party's share, signed, of x / 2^by modulo 2^(bits - by); by >= 1."""
+    return (share + (1 << (by - 1))) << (WORD_BITS - bits) >> (WORD_BITS - bits + by)
+
+
+def signed(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """The representatives within -2^(bits - 1) ... 2^(bits - 1) - 1."""
+    return words if bits == WORD_BITS else words << (WORD_BITS - bits) >> (WORD_BITS - bits)
+
+
+def byte_width(bits: int) -> int:
+    """Bytes that a word takes on the wire."""
+    return -(-bits // 8)
+
+
+def packed(words: torch.Tensor, bits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """Words as uint8 (elements, bytes), little-endian. Bits above `bits` are cleared, lest they tell of a share more
+    than its mask hides."""
+    cleared = words if bits == WORD_BITS else words & ((1 << bits) - 1)
+    plain = np.ascontiguousarray(cleared.numpy(), "<i8").reshape(-1)
+    width = byte_width(bits)
+    if width in (1, 2, 4):
+        return plain.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
+    return np.ascontiguousarray(plain.view(np.uint8).reshape(-1, 8)[:, :width])
+
+
+def unpacked(
+    octets: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], bits: int, shape: tuple[int, ...]
+) -> torch.Tensor:
+    """The inverse of `packed`: int64 of this shape. Bits above `bits` may be anything, and mean nothing."""
+    width = byte_width(bits)
+    if width in (1, 2, 4):
+        words = octets.reshape(-1).view(f"<u{width}").astype("<i8")
+    else:
+        words = np.zeros(len(octets), "<i8")
+        words.view(np.uint8).reshape(-1, 8)[:, :width] = octets
+    return torch.from_numpy(words).reshape(shape)
+
+
+def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: int | None = None) -> torch.Tensor:
+    """left @ right modulo 2^bits; int64 in and out, batched as torch.matmul.
+
+    right_bits: the factor on the right is within -2^(right_bits - 1) ... 2^(right_bits - 1) as it stands, as a
+    weight is; otherwise both are whole words of the ring. Torch multiplies matrices of int64 without its fast kernels.
+    Here factors are cut into signed digits, so short that float64 adds their products exactly: digits of a and b bits
+    have magnitudes of 2^(a - 1) and 2^(b - 1), so a + b - 2 + log2(inner dimension) <= 53, or 52 where two are added.
+    """
+    room = _EXACT_BITS + 1 - math.ceil(math.log2(left.shape[-1]))
+    whole = right_bits is None or right_bits > room - 16
+    right_width = room // 2 if whole or right_bits is None else right_bits
+    left_width = room // 2 if whole else room + 1 - right_width
+    left_digits = _digits(left, bits, left_width)
+    right_digits = _digits(right, bits, right_width) if whole else [right.double()]
+    total: torch.Tensor | None = None
+    for place in range(len(left_digits)):
+        # Digits of one place: all together, two sums of exact terms at a time.
+        pairs = [(i, place - i) for i in range(place + 1) if place - i < len(right_digits)]
+        for start in range(0, len(pairs), 2):
+            term = left_digits[pairs[start][0]] @ right_digits[pairs[start][1]]
+            for i, j in pairs[start + 1 : start + 2]:
+                term += left_digits[i] @ right_digits[j]
+            words = term.long() if place == 0 else term.long() << (place * left_width)
+            total = words if total is None else total.add_(words)
+    assert total is not None
+    return total
+
+
+def _digits(words: torch.Tensor, bits: int, width: int) -> list[torch.Tensor]:
+    """float64 digits, least significant first, whose sum with their places is the words modulo 2^bits."""
+    rest = signed(words, bits)
+    digits = []
+    for place in range(0, bits, width):
+        if place + width >= bits:
+            digits.append(signed(rest, min(bits - place, width)).double())
+        else:
+            digit = signed(rest, width)
+            digits.append(digit.double())
+            rest = (rest - digit) >> width
+    return digits

@@ -1,0 +1,124 @@
+"""What group keys and the counting of contributors add to the traffic of a client, as the protocol declares it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tacit.protocol.agreement import Agreement
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.costs import Degrees, declared_bytes, declared_counting_bytes, declared_key_bytes
+from tacit.protocol.counting import counting_agreement
+from tacit.protocol.group_key_agreement import KeyAgreement
+from tacit.protocol.messages import Phase
+from tacit.secagg.graph import complete_parameters
+from tacit.secagg.packing import Packing, WeightForm
+
+CLIENTS: Final = (5, 100)
+DIMENSION: Final = 1_000_000
+VALUE_BITS: Final = 16
+
+
+def section() -> list[str]:
+    """Lines of docs/costs.md."""
+    lines = [
+        "",
+        "## Group keys and counting",
+        "",
+        "Bytes of frames of one client, as `tacit.protocol.costs` declares them; a test holds them to the links' own.",
+        "A group key is for all n clients. Counting comes before the sum of an update, in active mode and a complete",
+        f"graph, here of {DIMENSION:,} values of {VALUE_BITS} bits with their weights, where the clients enforce",
+        "`min_contributors`: the sum of counts, and the limits. The vector is what is sent in MASKED_INPUT.",
+        "",
+        "| n | group key up | down | counting up | down | vector up | counting up, of the vector | down, of it |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for clients in CLIENTS:
+        key, (counting, vector) = _key(clients), _counting(clients)
+        row = (clients, *key, *counting, vector)
+        shares = (f"{moved / vector:.1%}" for moved in counting)
+        lines.append(f"| {' | '.join(f'{number:,}' for number in row)} | {' | '.join(shares)} |")
+    return lines
+
+
+def _key(clients: int) -> tuple[int, int]:
+    names = _names(clients)
+    agreement = KeyAgreement(
+        session=bytes(32),
+        epoch=0,
+        server="server",
+        members=names,
+        signing_keys=_signing_keys(clients),
+        roster=bytes(32),
+        configuration=bytes(32),
+        phase_seconds=1.0,
+    )
+    moved = declared_key_bytes(agreement, names[0])
+    return moved.sent, moved.received
+
+
+def _counting(clients: int) -> tuple[tuple[int, int], int]:
+    """Bytes up and down of the counting, and those of the vector."""
+    packing = Packing(
+        clients=clients,
+        clip=1.0,
+        value_bits=VALUE_BITS,
+        max_weight=1,
+        form=WeightForm.COORDINATE,
+        tensor_sizes=(DIMENSION,),
+        metrics=(),
+    )
+    configuration = Configuration(
+        scheme="fedavg",
+        protection="binary-weights",
+        enforce="clients",
+        mode="active",
+        graph="complete",
+        corrupt=0.05,
+        dropout=0.05,
+        threshold=0,
+        clients=clients,
+        clip=packing.clip,
+        value_bits=VALUE_BITS,
+        max_weight=1,
+        ring_bits=packing.ring.bits,
+        form=packing.form,
+        tensor_sizes=packing.tensor_sizes,
+        metrics=(),
+        layout=bytes(32),
+        task=b"",
+        train_seconds=1.0,
+        phase_seconds=1.0,
+    )
+    parameters = complete_parameters(clients, active=True, corrupt=0.05)
+    agreement = Agreement(
+        session=bytes(32),
+        round=1,
+        server="server",
+        cohort=_names(clients),
+        signing_keys=_signing_keys(clients),
+        active=True,
+        regular=False,
+        parameters=parameters,
+        ring=packing.ring,
+        length=packing.length,
+        roster=bytes(32),
+        configuration=bytes(32),
+        model=bytes(32),
+        train_seconds=1.0,
+        phase_seconds=1.0,
+    )
+    degrees = Degrees(holders=clients, owners=clients, known=clients, signers=parameters.threshold)
+    name = agreement.cohort[0]
+    counting = counting_agreement(agreement, configuration)
+    moved = declared_counting_bytes(counting, configuration, name, degrees, clients=clients)
+    vector = declared_bytes(agreement, name, degrees)[Phase.MASKED_INPUT].sent
+    return (moved.sent, moved.received), vector
+
+
+def _names(clients: int) -> tuple[str, ...]:
+    return tuple(f"client-{number}" for number in range(clients))
+
+
+def _signing_keys(clients: int) -> tuple[bytes, ...]:
+    """Distinct ones; nothing is signed."""
+    return tuple(number.to_bytes(32, "little") for number in range(clients))

@@ -1,0 +1,139 @@
+"""Operations on what clients do to an update before it is summed: counts and limits, coordination, model encryption.
+
+Only the last two need torch, through the models' layouts: it is imported when one of them is performed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from tacit.protocol.codec import decode_structure
+from tacit.protocol.configuration import Configuration
+from tacit.protocol.counting import derive_limits, limits_digest
+from tacit.protocol.group_key_agreement import GroupKey
+from tacit.protocol.group_key_holder import Reencrypt
+from tacit.protocol.messages import BODY_LIMIT
+from tacit.secagg.counting import COUNTING_RING, CountPacking
+from tacit.simulate.conformance.notation import Octets
+from tacit.simulate.conformance.operations import Operations
+
+if TYPE_CHECKING:
+    from tacit.models.configuration import ProtectionConfiguration
+    from tacit.models.layout import Layout
+    from tacit.parties.group_model import GroupModel
+
+Matrix = Literal["orthogonal", "gaussian"]
+DECIMALS: Final = 5
+"""Of the numbers of an encrypted model: machines differ in the last bits of logarithms and cosines."""
+
+
+class Tensor(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """One tensor of a model."""
+
+    name: str
+    shape: tuple[Annotated[int, Meta(ge=1, le=4096)], ...]
+
+
+class KeyInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A group key, and whose it is."""
+
+    key: Octets
+    transcript: Octets
+    members: tuple[str, ...]
+
+    def group_key(self) -> GroupKey:
+        """The same for the parties."""
+        return GroupKey(0, bytes(self.key), self.members, bytes(self.transcript))
+
+
+def write_counts(*, clients: int, contributes: tuple[bool, ...]) -> bytes:
+    """Which coordinates a client contributes to, as packed ring words of 64 bits."""
+    packing = CountPacking(clients, len(contributes))
+    return bytes(COUNTING_RING.pack(packing.encode(np.array(contributes, np.bool_))))
+
+
+def read_counts(*, clients: int, size: int, words: Octets, contributors: int) -> list[int]:
+    """How many contribute to each of `size` coordinates, in a sum of so many clients' words."""
+    counts = CountPacking(clients, size).decode(COUNTING_RING.unpack(words), contributors=contributors)
+    numbers: list[int] = counts.tolist()
+    return numbers
+
+
+def find_limits(*, configuration: Octets, words: Octets, counted: int) -> dict[str, bytes]:
+    """The limits that follow from a sum of counts, as packed words, of so many clients; and their digest."""
+    read = decode_structure(bytes(configuration), Configuration, limit=BODY_LIMIT)
+    limits = derive_limits(COUNTING_RING.unpack(words), read, counted=counted)
+    return {"limits": limits, "digest": limits_digest(limits)}
+
+
+def coordinate(
+    *,
+    group: KeyInput,
+    member: str,
+    round: int,
+    tensors: tuple[Tensor, ...],
+    zero_probability: float,
+    layers: dict[str, float],
+    min_contributors: int,
+    dropout: float,
+) -> list[int]:
+    """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability."""
+    from tacit.parties.update_weights import Group, UpdateWeights
+
+    protection = _protection(
+        scheme="binary-weights",
+        masks="coordinated",
+        zero_probability=zero_probability,
+        layers=layers,
+        min_contributors=min_contributors,
+    )
+    weights = UpdateWeights(_layout(tensors), protection, seed=None, dropout=dropout)
+    drawn: Any = weights.of(round, 0, Group(group.group_key(), member))[0]
+    bits: list[int] = drawn.astype(int).tolist()
+    return bits
+
+
+def encrypt_model(*, group: KeyInput, tensors: tuple[Tensor, ...], matrix: Matrix, model: Octets) -> list[float]:
+    """The numbers of a model, given as little-endian float32, under a group key, rounded to five decimals."""
+    encrypted = _model(tensors, matrix).reencrypt(Reencrypt("server", group.group_key(), None, bytes(model)))
+    return [round(number, DECIMALS) for number in np.frombuffer(encrypted, "<f4").astype(np.float64).tolist()]
+
+
+def first_embeddings(*, group: KeyInput, tensors: tuple[Tensor, ...]) -> bytes:
+    """The embeddings of the model that clients begin with, before it is encrypted; all other tensors are zero."""
+    return _model(tensors, "orthogonal").initial(group.group_key()).astype("<f4").tobytes()
+
+
+def _model(tensors: tuple[Tensor, ...], matrix: Matrix) -> GroupModel:
+    from tacit.parties.group_model import GroupModel
+
+    layout = _layout(tensors)
+    protection = _protection(scheme="model-encryption", matrix=matrix)
+    return GroupModel(layout, protection, lambda seed: np.zeros(layout.size, np.float32))
+
+
+def _layout(tensors: tuple[Tensor, ...]) -> Layout:
+    from tacit.models.layout import Layout, LayoutEntry
+
+    return Layout(tuple(LayoutEntry(tensor.name, tensor.shape) for tensor in tensors))
+
+
+def _protection(**settings: Any) -> ProtectionConfiguration:
+    from tacit.models.configuration import ProtectionConfiguration
+
+    return ProtectionConfiguration(**settings)
+
+
+PROTECTIONS: Final[Operations] = {
+    "write counts": write_counts,
+    "read counts": read_counts,
+    "limits": find_limits,
+    "coordinated weights": coordinate,
+    "encrypt model": encrypt_model,
+    "first embeddings": first_embeddings,
+}
+"""By the names that vectors use."""

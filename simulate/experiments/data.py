@@ -1,0 +1,153 @@
+"""The images of a study: found and checked before anything starts, and halved where a study trains a model before.
+
+Nothing here loads torch. A half is drawn class by class, so that both halves have all classes, and always in the same
+way; the test images are the same for both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tacit.models.configuration import DataConfiguration
+from tacit.models.datasets import cifar, digits, gtsrb, npz
+from tacit.models.datasets.samples import Indices, Pixels, Samples, Source
+from tacit.simulate.run_directory import writing
+
+GTSRB_CLASSES: Final = 43
+CIFAR10_SHAPE: Final = (32, 32, 3)
+CIFAR10_SAMPLES: Final = (50_000, 10_000)
+_SPLIT_SEED = 0
+
+
+class DataError(ValueError):
+    """Images that are missing, or not those that a study needs; the message says what is, and what would do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images:
+    """What a study runs on."""
+
+    configuration: DataConfiguration
+    source: Source
+    name: str
+    """Of the data set or the file."""
+
+    @property
+    def samples(self) -> tuple[int, int]:
+        """Training and test images."""
+        return len(self.source.train.labels), len(self.source.test.labels)
+
+    @property
+    def description(self) -> str:
+        """For the page."""
+        train, test = self.samples
+        classes = len(self.source.class_names)
+        return f"{self.name}: {train:,} training and {test:,} test images of {classes} classes"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels, as stored."""
+        height, width = next(self.source.train.images.sizes())
+        return height, width, self.source.train.images.channels
+
+
+def find(path: Path | None, *, small: bool, clients: int, halved: bool, classes: tuple[int, ...] = (10,)) -> Images:
+    """The images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, for a small twin.
+
+    The clients get equal shares (`partition = "iid"`), of one half of the images where they are `halved`. classes: how
+    many the full size takes; with 43 among them, GTSRB's files are found in a directory too. Raises DataError.
+    """
+    if path is None and not small:
+        raise DataError(
+            "the full size needs --data: a directory with the files of CIFAR-10, or an .npz file of its shape"
+        )
+    if path is None:
+        configuration = DataConfiguration(partition="iid")
+    elif path.is_dir():
+        source_name = "gtsrb" if GTSRB_CLASSES in classes and (path / "gtsrb").is_dir() else "cifar10"
+        configuration = DataConfiguration(source=source_name, directory=str(path.resolve()), partition="iid")
+    elif path.suffix == ".npz":
+        configuration = DataConfiguration(source=str(path.resolve()), partition="iid")
+    else:
+        raise DataError(f"--data {path}: is neither a directory nor a file whose name ends in .npz")
+    try:
+        source = _read(configuration)
+    except (ValueError, OSError) as error:
+        raise DataError(f"--data {path}: {error}") from error
+    images = Images(
+        configuration=configuration,
+        source=source,
+        name=configuration.source if path is None or path.is_dir() else path.name,
+    )
+    # GTSRB's photographs have many sizes, and are resized.
+    fits = images.shape == CIFAR10_SHAPE or configuration.source == "gtsrb"
+    if not small and not (fits and len(source.class_names) in classes):
+        shape = " x ".join(map(str, images.shape))
+        wanted = " or ".join(map(str, classes))
+        names = "CIFAR-10 or GTSRB" if GTSRB_CLASSES in classes else "CIFAR-10"
+        raise DataError(
+            f"--data {path}: holds images of {shape} in {len(source.class_names)} classes; the full size takes "
+            f"32 x 32 x 3 in {wanted} classes, as {names} has them; other images go into the --small twin"
+        )
+    counts = np.bincount(source.train.labels, minlength=len(source.class_names))
+    if halved and counts.min() < 2:
+        raise DataError(
+            f"--data {path}: class {counts.argmin()} has {counts.min()} training images; two halves of the data need "
+            "one each at least"
+        )
+    shared = int((counts - counts // 2 if halved else counts).sum())
+    if shared < clients:
+        raise DataError(f"--data {path}: {shared} training images are too few for {clients} clients; each needs one")
+    return images
+
+
+def halve(images: Images, directory: Path) -> tuple[DataConfiguration, DataConfiguration]:
+    """Write `pretraining.npz` and `federated.npz`, with half of the training images each; returns how to read them.
+
+    images: found as `halved`. OSError if the files cannot be written.
+    """
+    train, test = images.source.train, images.source.test
+    generator = np.random.default_rng(_SPLIT_SEED)
+    halves: tuple[list[Indices], list[Indices]] = ([], [])
+    for label in range(len(images.source.class_names)):
+        members = generator.permutation(np.flatnonzero(train.labels == label))
+        halves[0].append(members[: len(members) // 2])
+        halves[1].append(members[len(members) // 2 :])
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, parts in zip(("pretraining", "federated"), halves, strict=True):
+        path = directory / f"{name}.npz"
+        indices = np.sort(np.concatenate(parts))
+        with writing(path):
+            np.savez(
+                path,
+                x_train=_pixels(train, indices),
+                y_train=train.labels[indices],
+                x_test=_pixels(test, np.arange(len(test.labels))),
+                y_test=test.labels,
+            )
+        paths.append(path)
+    first, second = (
+        msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="") for path in paths
+    )
+    return first, second
+
+
+def _read(configuration: DataConfiguration) -> Source:
+    if configuration.source == "digits":
+        return digits.read()
+    if configuration.source == "gtsrb":
+        return gtsrb.read(Path(configuration.directory))
+    if configuration.directory:
+        return cifar.read(Path(configuration.directory), variant=cifar.CIFAR10)
+    return npz.read(Path(configuration.source))
+
+
+def _pixels(samples: Samples, indices: Indices) -> Pixels:
+    # All of these sources keep arrays, whose pixels come as they are, whatever the size that is named.
+    return samples.images.pixels(indices, size=0)

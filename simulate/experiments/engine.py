@@ -1,0 +1,288 @@
+"""Holds the runs of a study: every arm with every seed, each a federation of real parties in a directory of its own.
+
+All arms of a seed have the same clients with the same images, the same initial weights and the same order of batches:
+the seed of the experiment fixes them, and protection draws its own random numbers. Runs follow each other in one
+program, so that the fork server loads torch once for all of them.
+
+The directory of a study:
+
+study.json          the settings of its runs: finished results are kept only as long as these stay the same
+data/               in studies that train a model before: the two halves of the images, and the models
+runs/ARM/SEED/      run directories, as `tacit simulate` makes them, without report.html (`tacit report` draws it)
+table.md, table.json, plot.svg      the results (page.py)
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from tacit.models.configuration import DataConfiguration
+from tacit.simulate.experiment import Experiment
+from tacit.simulate.experiments.data import Images, find, halve
+from tacit.simulate.experiments.pretraining import pretrain
+from tacit.simulate.experiments.sample import sample
+from tacit.simulate.experiments.study import Arm, ArmResult, Cost, RunResult, Size, Study
+from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.run import GRACE_SECONDS, Plan, new_plan, resumed_plan, simulate
+from tacit.simulate.run_directory import RunDirectory, RunDirectoryError, writing
+from tacit.simulate.supervision import InputError, Show, SimulationError
+
+
+class Watcher(Protocol):
+    """Whoever shows what is going on."""
+
+    def began(self, title: str) -> Show:
+        """A run, or the training before all runs, begins; returns what is called for the events of its parties."""
+        ...
+
+    def ended(self, title: str, result: RunResult) -> None:
+        """A run is over."""
+        ...
+
+
+class OutputError(ValueError):
+    """The directory cannot take these results; the message says why and what to do."""
+
+
+class AbortedError(SimulationError):
+    """A round of a run gave no accuracy, so that the run cannot be compared with others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One run: an arm with a seed."""
+
+    arm: Arm
+    seed: int
+    experiment: Experiment
+    directory: Path
+
+    @property
+    def title(self) -> str:
+        """For whoever watches."""
+        return f"{self.arm.name}, seed {self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A study that can start: everything about it is checked."""
+
+    study: Study
+    small: bool
+    seeds: tuple[int, ...]
+    images: Images
+    device: str
+    out: Path
+    federated: DataConfiguration = field(repr=False)
+    """What the clients train on."""
+    pretraining: DataConfiguration | None = field(repr=False)
+    """What a model is trained on before, if this study does so."""
+
+    @property
+    def size(self) -> Size:
+        """The settings."""
+        return self.study.size(small=self.small)
+
+    def jobs(self) -> Iterator[Job]:
+        """Every run, seed by seed, so that the first seeds of all arms are there first."""
+        for seed in self.seeds:
+            for arm in self.size.arms:
+                yield Job(
+                    arm=arm,
+                    seed=seed,
+                    experiment=self._experiment(arm, seed),
+                    directory=self.out / "runs" / arm.name / str(seed),
+                )
+
+    def checkpoint(self, seed: int) -> Path:
+        """The model that is trained before."""
+        return self.out / "data" / f"pretrained-{seed}.safetensors"
+
+    def finished(self, job: Job) -> RunResult | None:
+        """The result of a run that is over, with all rounds completed and judged; None if there is none."""
+        run = RunDirectory(job.directory)
+        try:
+            summary: dict[str, Any] = msgspec.json.decode(run.summary.read_bytes())
+        except (OSError, msgspec.DecodeError):
+            return None
+        rounds = [entry for entry in summary["rounds"] if entry["accuracy"] is not None]
+        if len(rounds) < job.experiment.federation.rounds:
+            return None
+        moves = None
+        if self.study.record_moves:
+            moves = [int(count) for count in np.bincount(run.count_moves(), minlength=len(rounds) + 1)]
+        return RunResult(
+            arm=job.arm.name,
+            seed=job.seed,
+            directory=str(job.directory.relative_to(self.out)),
+            test_images=len(self.images.source.test.labels),
+            accuracies=[entry["accuracy"] for entry in rounds],
+            clipped=sum(entry["clipped"] for entry in rounds),
+            seconds=summary["wall_seconds"],
+            cost=_cost(summary),
+            moves=moves,
+        )
+
+    def _experiment(self, arm: Arm, seed: int) -> Experiment:
+        replace = msgspec.structs.replace
+        experiment = arm.experiment
+        model = experiment.model
+        if arm.pretrained and self.pretraining is not None:
+            model = replace(model, checkpoint=str(self.checkpoint(seed).resolve()))
+        images = len(self.images.source.train.labels)
+        return replace(
+            experiment,
+            name=f"{self.study.name}: {arm.name}"[:64],
+            federation=replace(experiment.federation, seed=seed),
+            data=self.federated,
+            model=model,
+            aggregation=replace(experiment.aggregation, max_weight=-(-images // experiment.federation.clients)),
+        )
+
+
+def prepare(study: Study, *, small: bool, seeds: Sequence[int], data: Path | None, device: str, out: Path) -> Work:
+    """Check everything that can be checked before a run, and write what all runs share.
+
+    Raises DataError for the images and OutputError for the directory; OSError if the disk is full.
+    """
+    size = study.size(small=small)
+    clients = max(arm.experiment.federation.clients for arm in size.arms)
+    images = find(
+        data,
+        small=small,
+        clients=clients,
+        halved=size.pretraining is not None,
+        classes=tuple(study.images_per_client) or (10,),
+    )
+    _claim(out, study, size, images, small=small, device=device)
+    federated, pretraining = images.configuration, None
+    if size.pretraining is not None:
+        pretraining, federated = halve(images, out / "data")
+    elif study.images_per_client and not small:
+        per_client = study.images_per_client[len(images.source.class_names)]
+        federated = sample(images, out / "data", per_client=per_client, clients=clients)
+    work = Work(
+        study=study,
+        small=small,
+        seeds=tuple(seeds),
+        images=images,
+        device=device,
+        out=out,
+        federated=federated,
+        pretraining=pretraining,
+    )
+    list(work.jobs())  # An experiment that contradicts itself says so now.
+    return work
+
+
+async def hold(work: Work, watcher: Watcher) -> list[ArmResult]:
+    """Hold every run that has no result yet; returns the results of all, arm by arm.
+
+    Raises as `tacit.simulate.run.simulate` does, and AbortedError.
+    """
+    await _pretrain(work, watcher)
+    results: list[RunResult] = []
+    for job in work.jobs():
+        found = work.finished(job)
+        if found is None:
+            await simulate(_plan(work, job), watcher.began(job.title))
+            found = work.finished(job)
+            if found is None:
+                raise AbortedError(
+                    f"{job.title}: a round was aborted, or its model not judged; see {job.directory}, and give the "
+                    "command again"
+                )
+            watcher.ended(job.title, found)
+        results.append(found)
+    return [
+        ArmResult(arm=arm, runs=tuple(result for result in results if result.arm == arm.name)) for arm in work.size.arms
+    ]
+
+
+def _cost(summary: dict[str, Any]) -> Cost:
+    """Read off the summary of a run."""
+    clients = {name for name, party in summary["parties"].items() if party["role"] == "client"}
+    rounds = summary["rounds"]
+    local = [done for entry in rounds for done in entry["local"].values()]
+    bits: int = summary["aggregation"]["ring_bits"]
+    return Cost(
+        sent=sum(entry["bytes_sent"][name] for entry in rounds for name in clients),
+        kept=sum(done["kept"] for done in local) * bits // 8,
+        seconds=sum(entry["seconds"] for entry in rounds),
+        training_seconds=sum(done["training_seconds"] for done in local),
+        choosing_seconds=sum(done["choosing_seconds"] for done in local),
+    )
+
+
+def _plan(work: Work, job: Job) -> Plan:
+    options = {"device": work.device, "record_moves": work.study.record_moves, "report": False}
+    try:
+        # A run with a seed that was interrupted goes on bit for bit as if it had not been.
+        return resumed_plan(job.experiment, RunDirectory.open(job.directory), **options)
+    except RunDirectoryError:
+        shutil.rmtree(job.directory, ignore_errors=True)
+        return new_plan(job.experiment, job.directory, **options)
+
+
+async def _pretrain(work: Work, watcher: Watcher) -> None:
+    missing = {seed: work.checkpoint(seed) for seed in work.seeds if not work.checkpoint(seed).exists()}
+    if work.pretraining is None or not missing:
+        return
+    show = watcher.began("training the models that some arms start from")
+    async with Processes(work.out / "data", grace_seconds=GRACE_SECONDS) as processes:
+        await processes.start(
+            "pretraining",
+            pretrain,
+            data=work.pretraining,
+            model=work.size.pretrained_model,
+            training=work.size.pretraining,
+            checkpoints=missing,
+            device=work.device,
+        )
+        finished = False
+        async for name, message in processes.messages():
+            if isinstance(message, Exit):
+                if not finished:
+                    raise SimulationError(f"{name}: its process ended unexpectedly: {message}")
+            elif "event" in message:
+                show(name, message.pop("event"), message)
+            elif "failed" in message:
+                raise InputError(f"{name}: {message['failed']} (details in {message['log']})")
+            else:
+                finished = True
+
+
+def _claim(out: Path, study: Study, size: Size, images: Images, *, small: bool, device: str) -> None:
+    """Make the directory that of these settings, or see that it is."""
+    stamp = msgspec.json.encode(
+        {
+            "study": study.name,
+            "small": small,
+            "device": device,
+            "data": [msgspec.to_builtins(images.configuration), images.description],
+            "pretraining": size.pretraining,
+            "arms": {arm.name: [arm.pretrained, arm.experiment] for arm in size.arms},
+        }
+    )
+    path = out / "study.json"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            if path.read_bytes() != stamp:
+                raise OutputError(
+                    f"{out} holds results of another study, or of other settings, data or device: choose another "
+                    "directory with --out"
+                )
+        elif any(out.iterdir()):
+            raise OutputError(f"{out} exists already and is not that of a study: choose another one with --out")
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise OutputError(f"{out} cannot be made: {error.strerror}; choose another one with --out") from None
+    with writing(path):
+        path.write_bytes(stamp)

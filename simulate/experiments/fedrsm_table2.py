@@ -1,0 +1,267 @@
+"""Table II of Chen et al. 2023 (FedRSM): accuracy, communication cost and training time of protections that keep
+something back or add noise.
+
+An arm is a method with a model. As in the paper the server sees every update (`aggregation.mode = "none"`); FedRSM is
+held under secure aggregation too, where its masked layers are zeros that nobody can tell from the rest.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.protocol.configuration import Policy
+from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.simulate.experiments import figures
+from tacit.simulate.experiments.study import (
+    MARGIN,
+    Arm,
+    ArmResult,
+    Cost,
+    Size,
+    Study,
+    Verdict,
+    compare,
+    differences,
+    spread,
+    test_accuracy,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLIP: Final = 8.0
+"""Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
+METHODS: Final = {
+    "fedrsm": ProtectionConfiguration(scheme="fedrsm"),
+    "fedrsm-lowest": ProtectionConfiguration(scheme="fedrsm", mask="lowest"),
+    "fedrsm-secure": ProtectionConfiguration(scheme="fedrsm"),
+    "fedavg": ProtectionConfiguration(),
+    "dp-0.1": ProtectionConfiguration(scheme="dp-gaussian", dp_clip=0.0, dp_noise=0.1**0.5),
+    "dp-0.001": ProtectionConfiguration(scheme="dp-gaussian", dp_clip=0.0, dp_noise=0.001**0.5),
+    "fedsplit": ProtectionConfiguration(scheme="fedsplit"),
+}
+NAMES: Final = {
+    "fedrsm": "FedRSM",
+    "fedrsm-lowest": "FedRSM, lowest RCA masked",
+    "fedrsm-secure": "FedRSM, secure sum",
+    "fedavg": "FedAvg",
+    "dp-0.1": "DP (0.1), epsilon infinite",
+    "dp-0.001": "DP (0.001), epsilon infinite",
+    "fedsplit": "FedSplit",
+}
+MODELS: Final = ("lenet", "convnet", "resnet18")
+SMALL_MODELS: Final = {
+    "lenet": ModelConfiguration(name="lenet", image_size=16),
+    "vit": ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4),
+}
+PUBLISHED: Final = {
+    # GTSRB and CIFAR-10: accuracy, gigabytes, seconds, of LeNet, ConvNet and ResNet18.
+    "fedrsm": (("0.83, 0.44, 2148", "0.98, 9.27, 5163", "0.93, 94.44, 11794"),
+               ("0.49, 0.44, 1033", "0.72, 9.29, 2910", "0.52, 93.52, 5537")),
+    "fedavg": (("0.81, 0.47, 2098", "0.98, 10.37, 4884", "0.93, 125.39, 10368"),
+               ("0.46, 0.47, 996", "0.70, 10.37, 2874", "0.53, 125.39, 5236")),
+    "dp-0.1": (("0.66, 0.47, 2103", "0.90, 10.37, 4903", "0.84, 125.39, 10457"),
+               ("0.28, 0.47, 1003", "0.46, 10.37, 2886", "0.49, 125.39, 5239")),
+    "dp-0.001": (("0.81, 0.47, 2112", "0.98, 10.37, 4894", "0.93, 125.39, 10433"),
+                 ("0.47, 0.47, 1000", "0.70, 10.37, 2880", "0.51, 125.39, 5232")),
+    "fedsplit": (("0.75, 0.42, 2093", "0.95, 8.44, 4877", "0.64, 117.85, 10400"),
+                 ("0.41, 0.42, 1003", "0.51, 8.44, 2872", "0.35, 117.85, 5229")),
+    "FedCG": (("0.76, 9.25, 37023", "0.67, 20.57, 54442", "0.61, 126.23, 53628"),
+              ("0.46, 9.25, 38823", "0.40, 20.57, 42228", "0.35, 126.23, 45185")),
+}  # fmt: skip
+RSA_SHARE: Final = 0.10
+"""The largest share of the training time that choosing layers may take."""
+
+
+def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experiment:
+    """An arm of either size."""
+    secure = method == "fedrsm-secure"
+    return Experiment(
+        federation=Federation(clients=5, rounds=8) if small else Federation(clients=10, rounds=300),
+        model=model,
+        training=TrainingConfiguration(
+            epochs=2 if small else 1, batch_size=20, learning_rate=0.005 if small else 1e-3, weight_decay=0.0
+        ),
+        protection=METHODS[method],
+        aggregation=Aggregation(mode="active" if secure else "none", clip=CLIP, value_bits=24),
+        deadlines=Deadlines() if small else Deadlines(join=600.0, train=86400.0, phase=600.0),
+        policy=Policy(modes=("active",) if secure else ("none",), largest_clip=CLIP),
+    )
+
+
+def arms(*, small: bool) -> tuple[Arm, ...]:
+    """Every method with every model."""
+    models = SMALL_MODELS if small else {name: ModelConfiguration(name=name) for name in MODELS}
+    return tuple(
+        Arm(
+            name=f"{name}-{method}",
+            experiment=experiment(method, model, small=small),
+            published=_published(name, method),
+        )
+        for name, model in models.items()
+        for method in METHODS
+    )
+
+
+def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+    """The paper's sentences about this table, for every model."""
+    verdicts = []
+    for model, arms_of in _by_model(results).items():
+        ours, baseline = arms_of["fedrsm"], arms_of["fedavg"]
+        word = compare(ours, baseline)
+        mean = 100 * statistics.mean(differences(ours, baseline))
+        verdicts.append(
+            Verdict(
+                claim=f"{model}: FedRSM is as accurate as FedAvg, or more",
+                criterion=f"the mean difference over the seeds is above -{100 * MARGIN:.0f} points; if not, within "
+                "twice its standard error nothing is decided",
+                holds=None if word == "undecided" else word != "lower",
+                detail=f"{mean:+.1f} points",
+            )
+        )
+        sent, whole = _uploaded(ours), _uploaded(baseline)
+        verdicts.append(
+            Verdict(
+                claim=f"{model}: FedRSM uploads less than FedAvg",
+                criterion="bytes sent by all clients without the zeros of masked layers, with every seed",
+                holds=all(mine < theirs for mine, theirs in zip(sent, whole, strict=True)),
+                detail=f"{100 * (statistics.mean(sent) / statistics.mean(whole) - 1):+.1f} %",
+            )
+        )
+        shares = [cost.choosing_seconds / cost.training_seconds for cost in _costs(ours)]
+        verdicts.append(
+            Verdict(
+                claim=f"{model}: choosing layers takes at most {RSA_SHARE:.0%} of the local training",
+                criterion="seconds of all clients and rounds, mean over the seeds (the paper: 2.7 to 9.5 %)",
+                holds=statistics.mean(shares) <= RSA_SHARE,
+                detail=f"{statistics.mean(shares):.1%}",
+            )
+        )
+    return verdicts
+
+
+def details(results: Sequence[ArmResult]) -> list[str]:
+    """The results in the arrangement of Table II."""
+    by_model = _by_model(results)
+    head = " | ".join(f"{model}: accuracy | sent (MiB) | without zeros (MiB) | rounds (s)" for model in by_model)
+    lines = [
+        "In the arrangement of Table II, mean over the seeds. Sent: Formula 8, from the bytes that left the clients;",
+        "without zeros: less those of layers that are kept back, which this protocol sends as zeros.",
+        "",
+        f"| method | {head} |",
+        f"|---|{'---|' * (4 * len(by_model))}",
+    ]
+    for method, title in NAMES.items():
+        cells = [cell for arms_of in by_model.values() for cell in _cells(arms_of[method])]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    lines += [
+        f"| FedCG | {' | '.join(['not implemented'] * (4 * len(by_model)))} |",
+        "",
+        "The paper's own, accuracy, gigabytes and seconds (GTSRB; CIFAR-10):",
+        "",
+        "| method | LeNet | ConvNet | ResNet18 |",
+        "|---|---|---|---|",
+    ]
+    for method, (signs, objects) in PUBLISHED.items():
+        pairs = [f"{one}; {other}" for one, other in zip(signs, objects, strict=True)]
+        lines.append(f"| {NAMES.get(method, method)} | {' | '.join(pairs)} |")
+    return [*lines, ""]
+
+
+def draw(results: Sequence[ArmResult]) -> Figure:
+    """Every run as a point."""
+    return figures.points(results, quantity="test accuracy (%)")
+
+
+def _published(model: str, method: str) -> str:
+    if model not in MODELS or method not in PUBLISHED:
+        return "not in the table"
+    signs, objects = (block[MODELS.index(model)] for block in PUBLISHED[method])
+    return f"{signs.partition(',')[0]} (GTSRB), {objects.partition(',')[0]} (CIFAR-10)"
+
+
+def _by_model(results: Sequence[ArmResult]) -> dict[str, dict[str, ArmResult]]:
+    found: dict[str, dict[str, ArmResult]] = {}
+    for result in results:
+        model, _, method = result.arm.name.partition("-")
+        found.setdefault(model, {})[method] = result
+    return found
+
+
+def _costs(result: ArmResult) -> list[Cost]:
+    costs = [run.cost for run in result.runs if run.cost is not None]
+    if len(costs) < len(result.runs):
+        raise ValueError(f"{result.arm.name}: a run did not record what it cost")
+    return costs
+
+
+def _uploaded(result: ArmResult) -> list[int]:
+    return [cost.sent - cost.kept for cost in _costs(result)]
+
+
+def _cells(result: ArmResult) -> list[str]:
+    costs = _costs(result)
+    accuracy = f"{statistics.mean(result.accuracies):.3f}"
+    accuracy += f" ± {spread(result.accuracies):.3f}" if len(costs) > 1 else ""
+    # Nobody can leave out zeros that must not be told from the rest.
+    secure = result.arm.experiment.aggregation.mode != "none"
+    columns: list[Callable[[Cost], float]] = [lambda cost: cost.sent, lambda cost: cost.sent - cost.kept]
+    mebibytes = [f"{statistics.mean(map(column, costs)) / 2**20:.3f}" for column in columns]
+    seconds = f"{statistics.mean(cost.seconds for cost in costs):.1f}"
+    return [accuracy, mebibytes[0], "not possible" if secure else mebibytes[1], seconds]
+
+
+STUDY: Final = Study(
+    name="fedrsm-table2",
+    paper="Chen, Liu, Yang, Wang, You and Xia 2023, FedRSM: Representational-Similarity-Based Secured Model Uploading "
+    "for Federated Learning",
+    shows="Table II, test accuracy, communication cost and training time",
+    claim="FedRSM is up to 2 points more accurate than FedAvg and uploads less, for 2.7 to 9.5 % more training time; "
+    "noise and split models cost accuracy",
+    settings=(
+        ("data", "GTSRB (43 classes) and CIFAR-10, 32 x 32; 1,000 and 500 training and as many test images a client"),
+        ("models", "LeNet (166 KB), ConvNet (3,625 KB), ResNet18 (43,828 KB)"),
+        ("clients", "10, all in every round"),
+        ("training", "batch size 20, learning rate 0.001; 300 rounds, which follows from the costs"),
+        ("FedRSM", "two stimuli per class, E = 50, the layer with the highest RCA is masked"),
+        ("DP", "noise of variance 0.1 and 0.001 on the uploaded model, without a clip: epsilon is infinite"),
+        ("FedSplit", "the latter half of the model is sent"),
+    ),
+    silent=(
+        "the optimizer: AdamW without weight decay; the epochs of a round: 1; the division of the images: at random",
+        "RC before the first round: 1; the pairs of stimuli: drawn once for all; the weights of Eq. 5 and 6 where a "
+        "layer is masked: those of the clients that send it",
+        "what a layer is: a convolution or linear map with its normalisation (`granularity`); the saving that the "
+        "paper reports for ResNet18 is beyond any single convolution and fits whole blocks",
+        "where FedSplit cuts: LeNet and ResNet18 where the reported sizes say, the ConvNet after its fourth "
+        "convolution; its accuracy is the mean over the clients, each with its own half",
+        "where the stimuli come from: training images that the clients go without",
+    ),
+    full=Size(
+        arms=arms(small=False),
+        differences=(
+            "one data set a command: the block of the table that --data names",
+            "accuracy is that of all test images of the sample, not of each client's own",
+            "updates are clipped to 8 and rounded to 24 bits at random, and added as integers",
+            "FedCG is not implemented: its server needs the classifier of every client",
+        ),
+    ),
+    small=Size(
+        arms=arms(small=True),
+        differences=(
+            "digits (8 x 8, grey) or the images of --data, resized to 16 x 16, shared by 5 clients",
+            "LeNet, and a vision transformer of width 32, depth 2 and 4 x 4 patches instead of ConvNet and ResNet18",
+            "8 rounds of two epochs, learning rate 0.005",
+            "updates are clipped to 8 and rounded to 24 bits at random, and added as integers",
+            "FedCG is not implemented: its server needs the classifier of every client",
+        ),
+    ),
+    quantity=test_accuracy,
+    judge=judge,
+    draw=draw,
+    details=details,
+    images_per_client={10: 500, 43: 1000},
+)

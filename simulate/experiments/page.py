@@ -1,0 +1,168 @@
+"""What a study has shown: table.md, table.json and plot.svg, made from the results of its runs.
+
+Everything on the page is computed from the runs, the verdicts too; the column of the size that was not run says so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+import msgspec
+
+from tacit.simulate.experiments.data import CIFAR10_SAMPLES
+from tacit.simulate.experiments.engine import Work
+from tacit.simulate.experiments.study import ArmResult, spread
+from tacit.simulate.report_figures import STYLE
+from tacit.simulate.run_directory import writing
+
+NOT_RUN: Final = "not run"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """The results of a study, and how they came about."""
+
+    work: Work
+    results: Sequence[ArmResult]
+    command: str
+
+    def write(self, directory: Path) -> None:
+        """All three files. OSError, which names the file, if one cannot be written."""
+        with writing(directory / "table.md"):
+            (directory / "table.md").write_text("\n".join(self.markdown()) + "\n", encoding="utf-8")
+        self.write_json(directory / "table.json")
+        with writing(directory / "plot.svg"), matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+            self.work.study.draw(self.results).savefig(directory / "plot.svg", metadata={"Date": None})
+
+    def write_json(self, path: Path) -> None:
+        """The results for programs; docs/experiments.md lists the keys."""
+        with writing(path):
+            path.write_bytes(msgspec.json.format(msgspec.json.encode(self.figures()), indent=2) + b"\n")
+
+    def figures(self) -> dict[str, Any]:
+        """The content of table.json."""
+        study = self.work.study
+        arms = []
+        for result in self.results:
+            quantity, values = study.quantity(result)
+            arms.append(
+                {
+                    "name": result.arm.name,
+                    "published": result.arm.published,
+                    "quantity": quantity,
+                    "mean": statistics.mean(values),
+                    "spread": spread(values) if len(values) > 1 else None,
+                    "runs": [
+                        {"value": value} | msgspec.to_builtins(run)
+                        for value, run in zip(values, result.runs, strict=True)
+                    ],
+                }
+            )
+        return {
+            "study": study.name,
+            "size": "small" if self.work.small else "full",
+            "command": self.command,
+            "machine": machine(),
+            "date": date(),
+            "data": self.work.images.description,
+            "device": self.work.device,
+            "seeds": list(self.work.seeds),
+            "arms": arms,
+            "verdicts": study.judge(self.results),
+            "differences": self._differences(),
+        }
+
+    def markdown(self) -> list[str]:
+        """The lines of table.md."""
+        study = self.work.study
+        return [
+            f"## {study.name}: {study.shows}",
+            "",
+            f"{study.paper}",
+            "",
+            f"The paper's claim: {study.claim}",
+            "",
+            *self._verdicts(),
+            "",
+            "![Plot of the table](plot.svg)",
+            "",
+            *self._table(),
+            "",
+            *study.details(self.results),
+            f"`{self.command}` on {date()}, {machine()}; {self.work.images.description}. "
+            f"All runs together took {sum(run.seconds for result in self.results for run in result.runs):.0f} s.",
+            "",
+            "| the paper's settings | |",
+            "|---|---|",
+            *(f"| {what} | {value} |" for what, value in study.settings),
+            "",
+            "What the paper does not say, and what the full size takes:",
+            "",
+            *(f"- {item}" for item in study.silent),
+            "",
+            f"Where the {'small twin' if self.work.small else 'full size'} differs from the paper:",
+            "",
+            *(f"- {item}" for item in self._differences()),
+        ]
+
+    def _differences(self) -> list[str]:
+        images = self.work.images
+        found = [*self.work.size.differences]
+        if not self.work.small and images.samples != CIFAR10_SAMPLES:
+            train, test = images.samples
+            found.append(f"{train:,} training and {test:,} test images instead of 50,000 and 10,000")
+        return found
+
+    def _verdicts(self) -> list[str]:
+        words = {True: "holds", False: "does not hold", None: "not decided by these runs"}
+        return [
+            f"- **{words[verdict.holds]}**: {verdict.claim}. Criterion: {verdict.criterion}. Found: {verdict.detail}."
+            for verdict in self.work.study.judge(self.results)
+        ]
+
+    def _table(self) -> list[str]:
+        quantity, _ = self.work.study.quantity(self.results[0])
+        sizes = [f"full size: {quantity}", f"small twin: {quantity}"]
+        seeds = [f"seed {seed}" for seed in self.work.seeds]
+        lines = [_row(["arm", "the paper", *sizes, *seeds]), _row(["---"] * (4 + len(seeds)))]
+        for result in self.results:
+            _, values = self.work.study.quantity(result)
+            ours = _number(statistics.mean(values))
+            ours += f" ± {_number(spread(values))}" if len(values) > 1 else ""
+            both = [NOT_RUN, ours] if self.work.small else [ours, NOT_RUN]
+            lines.append(_row([result.arm.name, result.arm.published, *both, *map(_number, values)]))
+        return [*lines, "", "Mean ± sample standard deviation over the seeds, and every run."]
+
+
+def command_line(name: str, *, small: bool, seeds: str, data: Path | None, device: str) -> str:
+    """The command that holds these runs, without the places of files on this machine."""
+    words = ["tacit", "experiment", name, *(["--small"] if small else []), "--seeds", seeds]
+    words += ["--data", data.name] if data is not None else []
+    words += ["--device", device] if device != "cpu" else []
+    return shlex.join(words)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float) -> str:
+    """Two decimals, or three digits of what is smaller than one."""
+    return f"{value:.2f}" if abs(value) >= 1 or value == 0 else f"{value:.3g}"
+
+
+def date() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d}"
+
+
+def machine() -> str:
+    return f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"

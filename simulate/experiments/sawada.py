@@ -1,0 +1,84 @@
+"""What the studies of Sawada et al. 2024 share: the schemes that they compare, and the paper's settings."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+
+PAPER: Final = (
+    "Sawada, Imaizumi and Kiya 2024, Enhancing Security Using Random Binary Weights in Privacy-Preserving Federated "
+    "Learning"
+)
+ZERO_PROBABILITIES: Final = (0.2, 0.5, 0.8)
+CLIENTS: Final = 5
+ROUNDS: Final = 10
+"""The m of Fig. 6; the text does not say how many epochs Fig. 5 shows."""
+SETTINGS: Final = (
+    ("data", "CIFAR-10: 50,000 training and 10,000 test images, resized bilinearly from 32 x 32 to 224 x 224"),
+    ("model", "vit_small_patch16_224, pre-trained with ImageNet or not"),
+    ("clients", "5"),
+    ("algorithm", "FedSGD (Eq. 10 and 12), learning rate 0.0001"),
+    ("R, the probability of a zero", "0.2, 0.5 and 0.8, the same for all layers; new binary weights in every epoch"),
+)
+SILENT: Final = (
+    "the number of epochs (Fig. 6 has m = 10): 10 rounds",
+    "the batch size: 16",
+    "the division of the images: at random, equal shares",
+    "momentum, weight decay and the order of images: plain SGD in a random order",
+)
+LOCAL_EPOCH: Final = (
+    "an epoch is a round: every client takes the SGD steps of its epoch before the updates are averaged, where the "
+    "paper averages the gradients of every batch; to first order in the learning rate both move the model alike"
+)
+SECURE_SUM: Final = (
+    "updates are clipped to 0.25, rounded to 24 bits at random and summed by secure aggregation; the paper's server "
+    "sees floats in the clear"
+)
+
+BINARY: Final = {
+    f"binary-weights-{zero}": ProtectionConfiguration(scheme="binary-weights", zero_probability=zero)
+    for zero in ZERO_PROBABILITIES
+}
+FIXED: Final = {"fixed-position": ProtectionConfiguration(scheme="fixed-position")}
+
+
+def locked(zero: float) -> dict[str, ProtectionConfiguration]:
+    """The locked binary weights of one probability."""
+    return {
+        f"locked-binary-weights-{zero}": ProtectionConfiguration(scheme="locked-binary-weights", zero_probability=zero)
+    }
+
+
+def full(protection: ProtectionConfiguration, *, pretrained: bool) -> Experiment:
+    """An arm with the paper's settings."""
+    return Experiment(
+        federation=Federation(clients=CLIENTS, rounds=ROUNDS),
+        model=ModelConfiguration(name="vit_small_patch16_224", image_size=224, pretrained=pretrained),
+        training=TrainingConfiguration(
+            algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
+        ),
+        protection=protection,
+        aggregation=Aggregation(value_bits=24),
+        # On a processor an epoch of 10,000 images takes hours.
+        deadlines=Deadlines(join=600.0, train=86400.0, phase=600.0),
+    )
+
+
+SMALL_MODEL: Final = ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4)
+SMALL_DIFFERENCES: Final = (
+    "digits (8 x 8, grey) or the images of --data, resized to 16 x 16, instead of CIFAR-10 at 224 x 224",
+    "a vision transformer of width 32, depth 2 and 4 x 4 patches, 18,602 parameters for digits, instead of ViT-S/16",
+)
+
+
+def small(protection: ProtectionConfiguration, *, training: TrainingConfiguration, rounds: int) -> Experiment:
+    """An arm of a twin."""
+    return Experiment(
+        federation=Federation(clients=CLIENTS, rounds=rounds),
+        model=SMALL_MODEL,
+        training=training,
+        protection=protection,
+        aggregation=Aggregation(value_bits=24),
+    )

@@ -1,0 +1,130 @@
+"""Fig. 5 of Sawada et al. 2024: test accuracy by epoch, with pre-training (b) and without (c)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tacit.models.configuration import ProtectionConfiguration, TrainingConfiguration
+from tacit.simulate.experiments import figures, sawada
+from tacit.simulate.experiments.study import (
+    EQUAL_OR_LOWER,
+    Arm,
+    ArmResult,
+    Size,
+    Study,
+    Verdict,
+    compare,
+    differences,
+    test_accuracy,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SCHEMES: Final = (
+    {"unprotected": ProtectionConfiguration()}
+    | sawada.FIXED
+    | sawada.BINARY
+    | sawada.locked(max(sawada.ZERO_PROBABILITIES))
+)
+STARTS: Final = {"pretrained": "with pre-training", "scratch": "without pre-training"}
+PUBLISHED: Final = {
+    "pretrained": "a curve: like the unprotected one",
+    "scratch": "a curve: like the unprotected one",
+    "scratch-fixed-position": "a curve: far below the unprotected one",
+}
+ROUNDS: Final = 16
+
+
+def arms(*, small: bool) -> tuple[Arm, ...]:
+    """Every scheme with both starts."""
+    training = TrainingConfiguration(epochs=4, batch_size=16, learning_rate=0.005)
+    return tuple(
+        Arm(
+            name=f"{start}-{scheme}",
+            experiment=sawada.small(protection, training=training, rounds=ROUNDS)
+            if small
+            else sawada.full(protection, pretrained=start == "pretrained"),
+            pretrained=start == "pretrained",
+            published=_published(start, scheme),
+        )
+        for start in STARTS
+        for scheme, protection in SCHEMES.items()
+    )
+
+
+def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+    """The three sentences of the paper about this figure."""
+    rows = (
+        ("with pre-training every scheme ends as accurate as no protection", "pretrained", SCHEMES, {"equal"}),
+        ("without pre-training fixed-position falls behind", "scratch", sawada.FIXED, {"lower"}),
+        ("without pre-training binary weights do not fall behind", "scratch", sawada.BINARY, {"equal", "higher"}),
+    )
+    return [_verdict(claim, results, start, schemes, wanted) for claim, start, schemes, wanted in rows]
+
+
+def draw(results: Sequence[ArmResult]) -> Figure:
+    """Two panels, as the figure has them."""
+    panels = {title: _started(results, start) for start, title in STARTS.items()}
+    labels = {result.arm.name: result.arm.name.partition("-")[2] for result in results}
+    return figures.curves(panels, labels=labels)
+
+
+def _published(start: str, scheme: str) -> str:
+    if scheme.startswith("locked"):
+        return "not in the figure"
+    return PUBLISHED.get(f"{start}-{scheme}", "a curve: the baseline" if scheme == "unprotected" else PUBLISHED[start])
+
+
+def _started(results: Sequence[ArmResult], start: str) -> list[ArmResult]:
+    return [result for result in results if result.arm.name.startswith(f"{start}-")]
+
+
+def _verdict(
+    claim: str, results: Sequence[ArmResult], start: str, schemes: Collection[str], wanted: set[str]
+) -> Verdict:
+    baseline, *others = _started(results, start)
+    chosen = [result for result in others if result.arm.name.removeprefix(f"{start}-") in schemes]
+    found = {result.arm.name: compare(result, baseline) for result in chosen}
+    undecided = "undecided" in found.values()
+    refuted = bool(set(found.values()) - wanted - {"undecided"})
+    means = {result.arm.name: 100 * statistics.mean(differences(result, baseline)) for result in chosen}
+    return Verdict(
+        claim=claim,
+        criterion=EQUAL_OR_LOWER,
+        holds=False if refuted else None if undecided else True,
+        detail=", ".join(f"{name} {word} ({means[name]:+.1f} points)" for name, word in found.items()),
+    )
+
+
+STUDY: Final = Study(
+    name="sawada-fig5",
+    paper=sawada.PAPER,
+    shows="Fig. 5 (b) and (c), test accuracy by epoch with and without pre-training",
+    claim="with pre-training the proposed and the fixed-position method keep the accuracy of the unprotected baseline; "
+    "without it the proposed method keeps it and the fixed-position method is far less accurate",
+    settings=sawada.SETTINGS,
+    silent=sawada.SILENT,
+    full=Size(
+        arms=arms(small=False),
+        differences=(sawada.LOCAL_EPOCH, sawada.SECURE_SUM, "locked binary weights are not in the paper's figure"),
+    ),
+    small=Size(
+        arms=arms(small=True),
+        pretraining=TrainingConfiguration(epochs=20, batch_size=16, learning_rate=0.003),
+        differences=(
+            *sawada.SMALL_DIFFERENCES,
+            "pre-training: 20 epochs on one half of the training images, which has the same classes; the clients share "
+            "the other half, also in the arms without pre-training",
+            f"{ROUNDS} rounds of FedAvg with 4 epochs of AdamW each, learning rate 0.005: plain gradient steps do not "
+            "train a vision transformer from random weights within minutes",
+            sawada.SECURE_SUM,
+            "locked binary weights are not in the paper's figure",
+        ),
+    ),
+    quantity=test_accuracy,
+    judge=judge,
+    draw=draw,
+)

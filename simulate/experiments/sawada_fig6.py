@@ -1,0 +1,173 @@
+"""Fig. 6 of Sawada et al. 2024: how often a coordinate of the model is updated in m = 10 rounds by n = 5 clients.
+
+Computed by Eq. 13 with the exponent n(m - f), and counted in runs of the real parties: the server records which
+coordinates the sum of every round moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.models.binary_weights import update_distribution
+from tacit.models.configuration import TrainingConfiguration
+from tacit.simulate.experiments import figures, sawada
+from tacit.simulate.experiments.study import Arm, ArmResult, RunResult, Size, Study, Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
+SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
+ERROR: Final = 1e-6
+"""Probability that a run which follows the computed distribution is found not to."""
+VIT_SMALL: Final = (14 * 14 + 1) * 384
+"""Coordinates of the position embedding of vit_small_patch16_224."""
+
+
+def arms(*, small: bool) -> tuple[Arm, ...]:
+    """The fixed position embedding, and fresh and locked weights with every R."""
+    training = TrainingConfiguration(algorithm="fedsgd", learning_rate=0.01, batch_size=256)
+    return tuple(
+        Arm(
+            name=name,
+            experiment=sawada.small(scheme, training=training, rounds=sawada.ROUNDS)
+            if small
+            else sawada.full(scheme, pretrained=False),
+            published="a bar chart of the same distribution",
+        )
+        for name, scheme in SCHEMES.items()
+    )
+
+
+def computed(result: ArmResult) -> npt.NDArray[np.float64]:
+    """P(f), f = 0..m [m + 1], of an arm."""
+    experiment = result.arm.experiment
+    protection, clients, rounds = experiment.protection, experiment.federation.clients, experiment.federation.rounds
+    if protection.binary:
+        locked = protection.scheme == "locked-binary-weights"
+        return update_distribution(rounds, clients, protection.zero_probability, locked=locked)
+    model = experiment.model
+    tokens = (model.image_size // model.patch_size) ** 2 + 1
+    fixed = tokens * model.width if model.name == "vit" else VIT_SMALL
+    chances = np.zeros(rounds + 1)
+    chances[[0, -1]] = np.array([fixed, sum(_moves(result.runs[0])) - fixed]) / sum(_moves(result.runs[0]))
+    return chances
+
+
+def measured(run: RunResult) -> npt.NDArray[np.float64]:
+    """The share of the coordinates that were moved f times."""
+    moves = np.array(_moves(run), dtype=np.float64)
+    shares: npt.NDArray[np.float64] = moves / moves.sum()
+    return shares
+
+
+def distance(run: RunResult, expected: npt.NDArray[np.float64]) -> float:
+    """Total variation distance of what was counted and what was computed, 0 to 1."""
+    return float(np.abs(measured(run) - expected).sum() / 2)
+
+
+def bound(expected: npt.NDArray[np.float64], coordinates: int) -> float:
+    """What the distance of so many independent coordinates exceeds with probability at most ERROR.
+
+    Its mean is at most half the sum of the standard deviations of the shares, and one coordinate changes it by at most
+    1/coordinates, which gives the rest (McDiarmid's inequality).
+    """
+    mean = np.sqrt(expected * (1 - expected) / coordinates).sum() / 2
+    return float(mean + math.sqrt(math.log(1 / ERROR) / (2 * coordinates)))
+
+
+def quantity(result: ArmResult) -> tuple[str, list[float]]:
+    """How far the runs are from what was computed, in percent."""
+    expected = computed(result)
+    return "distance of counted and computed (%)", [100 * distance(run, expected) for run in result.runs]
+
+
+def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+    """That the formula holds, and what the paper concludes from it."""
+    worst = max(
+        (distance(run, computed(result)) / bound(computed(result), sum(_moves(run))), result.arm.name)
+        for result in results
+        for run in result.runs
+    )
+    never = {result.arm.name: max(float(measured(run)[0]) for run in result.runs) for result in results}
+    pairs = [(f"binary-weights-{zero}", f"locked-binary-weights-{zero}") for zero in sawada.ZERO_PROBABILITIES]
+    return [
+        Verdict(
+            claim="update counts follow Eq. 13 with the exponent n(m - f), for locked weights its two values, and "
+            "with a fixed position embedding all but that is updated in every round",
+            criterion="the total variation distance of every run is below what that of independent coordinates "
+            f"exceeds with probability {ERROR:g}",
+            holds=worst[0] <= 1,
+            detail=f"at most {worst[0]:.0%} of that, in {worst[1]}",
+        ),
+        Verdict(
+            claim="with fresh weights fewer parameters are never updated than with locked ones",
+            criterion="for every R, the largest share of never updated coordinates over the seeds",
+            holds=all(never[fresh] < never[locked] for fresh, locked in pairs),
+            detail=", ".join(f"{fresh} {never[fresh]:.2%}, locked {never[locked]:.2%}" for fresh, locked in pairs),
+        ),
+    ]
+
+
+def draw(results: Sequence[ArmResult]) -> Figure:
+    """A panel for every arm."""
+    return figures.distributions(
+        results,
+        {result.arm.name: computed(result) for result in results},
+        labels={result.arm.name: result.arm.name for result in results},
+    )
+
+
+def details(results: Sequence[ArmResult]) -> list[str]:
+    """Both distributions as a table, in percent."""
+    lines = [
+        "Share of the coordinates (%) that were updated f times, counted (mean over the seeds) and computed:",
+        "",
+        f"| f | {' | '.join(result.arm.name for result in results)} |",
+        f"|{'---|' * (len(results) + 1)}",
+    ]
+    counted = [np.mean([measured(run) for run in result.runs], axis=0) for result in results]
+    expected = [computed(result) for result in results]
+    for count in range(len(expected[0])):
+        cells = [f"{100 * c[count]:.3f} / {100 * e[count]:.3f}" for c, e in zip(counted, expected, strict=True)]
+        lines.append(f"| {count} | {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def _moves(run: RunResult) -> list[int]:
+    if run.moves is None:
+        raise ValueError(f"{run.directory}: the run did not record which coordinates moved")
+    return run.moves
+
+
+STUDY: Final = Study(
+    name="sawada-fig6",
+    paper=sawada.PAPER,
+    shows="Fig. 6, distribution of update counts for m = 10 and n = 5",
+    claim="with fresh random binary weights the counts of updates follow Eq. 13, so that far fewer parameters are "
+    "never updated than with locked ones; fixed-position updates all but the position embedding in every round",
+    settings=(*sawada.SETTINGS, ("m and n", "10 epochs, 5 clients")),
+    silent=sawada.SILENT,
+    full=Size(
+        arms=arms(small=False),
+        differences=(sawada.LOCAL_EPOCH, sawada.SECURE_SUM, "random initial weights, which do not change the counts"),
+    ),
+    small=Size(
+        arms=arms(small=True),
+        differences=(
+            *sawada.SMALL_DIFFERENCES,
+            "a round is one FedSGD step over all images of a client: counts depend on R, m and n alone",
+            sawada.SECURE_SUM,
+        ),
+    ),
+    quantity=quantity,
+    judge=judge,
+    draw=draw,
+    details=details,
+    record_moves=True,
+)

@@ -1,0 +1,318 @@
+"""Tables 5 and 6 of Tastan and Nandakumar 2025: what the degree of the softmax and of the inverse are worth.
+
+No federation: for every degree one student learns from one teacher for one epoch of stage 1 of the distillation
+(tacit.models.distillation), all from the same weights and with the same batches. In the clear, as in the paper.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from weakref import WeakSet
+
+import msgspec
+
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.experiments.study import MARGIN, Verdict
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tacit.models.data import Dataset
+    from tacit.models.friendly.blocks import Approximation
+    from tacit.models.friendly.transformer import FriendlyTransformer
+
+PAPER: Final = (
+    'Tastan and Nandakumar 2025, "A Framework for Double-Blind Federated Adaptation of Foundation Models" '
+    "(arXiv:2502.01289v1)"
+)
+BATCH: Final = 8
+"""Images whose latency and memory are measured, as in the paper."""
+REPETITIONS: Final = 15
+CENTRE: Final = 0
+"""Of Fed-ISIC2019, whose images the paper takes."""
+EXACT: Final = "exact"
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One degree, and the paper's figures for it."""
+
+    degree: int | None
+    """None: the function itself."""
+    published: tuple[float, float, float, float, float]
+    """Memory (GB), latency (Table 5: s, Table 6: ms), attention loss, representation loss, one-epoch accuracy (%)."""
+
+    @property
+    def name(self) -> str:
+        """For tables."""
+        return EXACT if self.degree is None else str(self.degree)
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """What one student of one seed gave."""
+
+    degree: int | None
+    seed: int
+    attention: float
+    """Mean over the epoch, as distillation.layer_losses counts it."""
+    hidden: float
+    accuracy: float
+    """On the test images after the epoch, 0 to 1."""
+    milliseconds: float
+    """Median of a forward pass of BATCH images."""
+    megabytes: float
+    """Of tensors that a forward pass of BATCH images keeps for the backward pass."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """One of the two tables."""
+
+    name: str
+    shows: str
+    varies: str
+    """The field of Approximation."""
+    chosen: int
+    """The degree that the paper takes."""
+    rows: tuple[Row, ...]
+    paper: str = PAPER
+
+    def approximation(self, degree: int | None) -> Approximation:
+        """That of a row; what is not varied is as in the paper."""
+        from tacit.models.friendly.blocks import Approximation
+
+        return Approximation(**{self.varies: degree})
+
+    @property
+    def claim(self) -> str:
+        """Of the paper, in one sentence."""
+        return f"losses fall and accuracy rises with the degree, and degree {self.chosen} comes close to the function"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The size of a measurement."""
+
+    model: ModelConfiguration
+    data: DataConfiguration
+    teacher: TrainingConfiguration
+    distillation: DistillationConfiguration
+    differences: tuple[str, ...]
+
+
+SMALL_DIFFERENCES: Final = (
+    "digits in place of Fed-ISIC2019 (centre 0), or the images of --data",
+    "two blocks of width 128 on images of 32 x 32 pixels in place of ViT-Base, trained on these images alone",
+    "Adam's step is 0.001 in place of 0.0001, since an epoch has fewer batches",
+)
+OUR_DIFFERENCES: Final = (
+    "losses are means of squared differences, added up over the blocks, where the paper has sums",
+    "rows of scores are centred, and the teacher's cut where the exponential would leave fixed-point numbers, as "
+    "`tacit distill` does; the paper does neither",
+    "memory is what a forward pass keeps for the backward pass, counted exactly, not the allocation of a GPU",
+)
+
+
+def setting(*, small: bool, data: Path | None) -> Setting:
+    """The twin's or the paper's. Raises ValueError for data that a size does not take."""
+    if small:
+        source = DataConfiguration() if data is None else DataConfiguration(source=str(data.resolve()))
+        return Setting(
+            model=ModelConfiguration(),
+            data=source,
+            teacher=TrainingConfiguration(epochs=10),
+            distillation=DistillationConfiguration(layer_epochs=1),
+            differences=(*SMALL_DIFFERENCES, *OUR_DIFFERENCES),
+        )
+    if data is None or not data.is_dir():
+        raise ValueError("the full size needs --data: the directory with the files of Fed-ISIC2019")
+    return Setting(
+        model=ModelConfiguration(name="vit_base_patch16_384", image_size=384, pretrained=True),
+        data=DataConfiguration(source="fed-isic2019", directory=str(data.resolve()), partition="centre"),
+        teacher=TrainingConfiguration(epochs=50, batch_size=16, learning_rate=1e-4, optimizer="adamw"),
+        distillation=DistillationConfiguration(layer_epochs=1, layer_learning_rate=1e-4),
+        differences=OUR_DIFFERENCES,
+    )
+
+
+def measure(
+    measurement: Measurement, chosen: Setting, *, seeds: Sequence[int], device: str, progress: Progress
+) -> list[Figures]:
+    """Every row with every seed. Raises ValueError or OSError for data, model or device that cannot be used."""
+    from tacit.models import data as images
+    from tacit.models.device import resolve_device
+    from tacit.models.training import EVALUATION_BATCH, evaluate, train
+    from tacit.models.vision_transformer import build
+
+    place = resolve_device(device)
+    loaded = images.load(chosen.data, image_size=chosen.model.image_size)
+    x, y = _training_images(loaded)
+    test = loaded.x_test, loaded.y_test
+    figures: list[Figures] = []
+    for seed in seeds:
+        teacher = build(chosen.model, classes=loaded.classes, channels=loaded.channels, seed=seed)
+        train(teacher, x, y, chosen.teacher, seed=seed, device=place)
+        judged = evaluate(teacher, *test, batch_size=EVALUATION_BATCH, device=place)
+        progress(f"teacher, seed {seed}: test accuracy {judged.accuracy:.3f}")
+        for row in measurement.rows:
+            found = _one(measurement.approximation(row.degree), teacher, x, test, chosen, seed, place)
+            figures.append(Figures(degree=row.degree, seed=seed, **found))
+            progress(f"degree {row.name}, seed {seed}: test accuracy {figures[-1].accuracy:.3f}")
+    return figures
+
+
+def _training_images(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
+    import numpy as np
+
+    if data.centres is None:
+        return data.x_train, data.y_train
+    return data.share(np.flatnonzero(data.centres == CENTRE))
+
+
+def _one(
+    approximation: Approximation,
+    teacher: nn.Module,
+    x: torch.Tensor,
+    test: tuple[torch.Tensor, torch.Tensor],
+    chosen: Setting,
+    seed: int,
+    device: torch.device,
+) -> dict[str, float]:
+    from tacit.models.distillation import distill
+    from tacit.models.friendly.convert import convert
+
+    student = convert(teacher, approximation)
+    # The settings of all rows are the same, the range of the scores too, so that losses can be compared.
+    (epoch,) = distill(teacher, student, x, test, chosen.distillation, seed=seed, device=device, stages=("layers",))
+    return {
+        "attention": epoch.losses["attention"],
+        "hidden": epoch.losses["hidden"],
+        "accuracy": epoch.accuracy,
+        "milliseconds": _latency(student, x[:BATCH].to(device)),
+        "megabytes": memory(student, x[:BATCH].to(device)),
+    }
+
+
+def _latency(student: FriendlyTransformer, images: torch.Tensor) -> float:
+    import torch
+
+    seconds: list[float] = []
+    with torch.no_grad():
+        for _ in range(REPETITIONS):
+            begin = time.perf_counter()
+            student(images)
+            if images.is_cuda:
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - begin)
+    return 1000 * statistics.median(seconds)
+
+
+def memory(student: FriendlyTransformer, images: torch.Tensor) -> float:
+    """Megabytes of tensors that a forward pass of `images` keeps for the backward pass, parameters apart."""
+    import torch
+
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in student.parameters()}
+    kept: WeakSet[_Kept] = WeakSet()
+
+    def keep(tensor: torch.Tensor) -> _Kept:
+        box = _Kept(tensor)
+        kept.add(box)
+        return box
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda box: box.tensor):
+        output = student(images)
+    # What is not needed any more is gone by now; the output holds the rest.
+    storages = {box.tensor.untyped_storage().data_ptr(): box.tensor.untyped_storage().nbytes() for box in kept}
+    del output
+    return sum(size for place, size in storages.items() if place not in parameters) / 1e6
+
+
+class _Kept:
+    """Holds a tensor for the backward pass."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[Verdict]:
+    """The claims of the paper, by criteria that were fixed before the runs."""
+    lowest, exact, chosen = (
+        means(figures, degree) for degree in (measurement.rows[0].degree, None, measurement.chosen)
+    )
+    by_seed = [
+        ours.accuracy - theirs.accuracy
+        for ours, theirs in zip(of(figures, measurement.chosen), of(figures, None), strict=True)
+    ]
+    # Rounded, so that a difference of just the margin is within it.
+    difference = round(statistics.mean(by_seed), 9)
+    return [
+        Verdict(
+            claim=f"losses fall from degree {measurement.rows[0].name} to the function itself",
+            criterion="both mean losses of the function are lower than those of the lowest degree",
+            holds=exact["attention"] < lowest["attention"] and exact["hidden"] < lowest["hidden"],
+            detail=f"attention {lowest['attention']:.3f} and {exact['attention']:.3f}, "
+            f"representation {lowest['hidden']:.3f} and {exact['hidden']:.3f}",
+        ),
+        Verdict(
+            claim=f"degree {measurement.chosen} is as accurate as the function itself",
+            criterion=f"mean accuracies after one epoch differ by at most {100 * MARGIN:.0f} points",
+            holds=abs(difference) <= MARGIN,
+            detail=f"{100 * chosen['accuracy']:.2f} and {100 * exact['accuracy']:.2f} %",
+        ),
+    ]
+
+
+def of(figures: Sequence[Figures], degree: int | None) -> list[Figures]:
+    """Those of one row."""
+    return [entry for entry in figures if entry.degree == degree]
+
+
+def means(figures: Sequence[Figures], degree: int | None) -> dict[str, float]:
+    """What is measured, over the seeds of one row."""
+    fields = ("attention", "hidden", "accuracy", "milliseconds", "megabytes")
+    return {field: statistics.mean(getattr(entry, field) for entry in of(figures, degree)) for field in fields}
+
+
+TABLE5: Final = Measurement(
+    name="tastan-table5",
+    shows="Table 5, the degree of the softmax",
+    varies="softmax_degree",
+    chosen=6,
+    rows=(
+        Row(degree=2, published=(16.82, 0.41, 44.37, 915.46, 75.17)),
+        Row(degree=4, published=(19.68, 0.48, 38.31, 748.62, 83.85)),
+        Row(degree=6, published=(22.54, 0.52, 33.92, 655.26, 84.36)),
+        Row(degree=8, published=(25.39, 0.58, 30.91, 603.53, 84.47)),
+        Row(degree=10, published=(28.99, 0.62, 28.17, 573.54, 84.16)),
+        Row(degree=16, published=(36.83, 0.81, 20.31, 527.95, 85.08)),
+        Row(degree=None, published=(15.36, 0.35, 13.59, 508.64, 86.91)),
+    ),
+)
+TABLE6: Final = Measurement(
+    name="tastan-table6",
+    shows="Table 6, the steps of the inverse",
+    varies="inverse_steps",
+    chosen=7,
+    rows=(
+        Row(degree=2, published=(22.42, 118.70, 61.50, 1698.19, 57.87)),
+        Row(degree=4, published=(22.44, 119.64, 57.42, 1534.97, 76.64)),
+        Row(degree=6, published=(22.45, 120.27, 45.67, 1352.91, 81.77)),
+        Row(degree=7, published=(22.46, 120.43, 44.11, 1334.32, 82.96)),
+        Row(degree=8, published=(22.47, 120.97, 45.10, 1352.55, 83.23)),
+        Row(degree=10, published=(22.48, 121.70, 43.23, 1332.62, 80.61)),
+        Row(degree=12, published=(22.50, 122.98, 40.40, 1302.41, 82.55)),
+        Row(degree=16, published=(22.53, 124.76, 38.86, 1292.36, 83.04)),
+        Row(degree=None, published=(22.46, 10.57, 38.77, 1289.71, 83.15)),
+    ),
+)
+MEASUREMENTS: Final[dict[str, Measurement]] = {table.name: table for table in (TABLE5, TABLE6)}
+"""By the names that the command takes."""

@@ -1,0 +1,222 @@
+"""`tacit distill` and `tacit bench inference`: from an experiment file to a student, and to its labels on shares."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.models import checkpoint, distillation
+from tacit.models.friendly.calibration import error_bounds
+from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.models.layout import Layout
+from tacit.models.vision_transformer import build
+from tacit.simulate.distillation import read
+from tacit.simulate.explain import keys, literal
+
+Invoke = Callable[..., Result]
+
+EXPERIMENT = """
+name = "tiny"
+[federation]
+seed = 4
+[data]
+source = {source!r}
+[model]
+image_size = 8
+patch_size = 4
+width = 8
+depth = 2
+heads = 2
+{model}
+[training]
+batch_size = 8
+[distillation]
+teacher_epochs = 6
+layer_epochs = 2
+prediction_epochs = 1
+batch_size = 8
+margin = 3.0
+{more}
+"""
+
+
+def write(path: Path, images: Path, *, model: str = "", more: str = "") -> Path:
+    path.write_text(EXPERIMENT.format(source=str(images), model=model, more=more))
+    return path
+
+
+@pytest.fixture(scope="module")
+def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    directory = tmp_path_factory.mktemp("distilled")
+    experiment = write(directory / "tiny.toml", images)
+    result = tacit("distill", experiment, "--out", directory / "out", "--json", directory / "copy.json")
+    assert result.exit_code == 0, result.stderr
+    return result, directory
+
+
+def test_everything_is_written(distilled: tuple[Result, Path]) -> None:
+    result, directory = distilled
+    out = directory / "out"
+    assert {path.name for path in out.iterdir()} == {
+        "teacher.safetensors", "student.safetensors", "distillation.json", "curves.png",
+    }  # fmt: skip
+    assert (out / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert (out / "distillation.json").read_bytes() == (directory / "copy.json").read_bytes()
+    figures = json.loads((out / "distillation.json").read_bytes())
+    assert [epoch["stage"] for epoch in figures["epochs"]] == ["layers", "layers", "predictions"]
+    assert (figures["seed"], figures["device"], figures["teacher"]["epochs"]) == (4, "cpu", 6)
+    assert figures["experiment"]["distillation"]["margin"] == 3.0
+    assert "teacher trained for 6 epochs: test accuracy " in result.stdout
+    assert "converted, before distillation: test accuracy " in result.stdout
+    assert "epoch   3 of 3  prediction " in result.stdout
+    assert f"everything is in {out}" in result.stdout
+
+
+def test_the_figures_are_those_of_the_files(distilled: tuple[Result, Path]) -> None:
+    _, directory = distilled
+    figures = json.loads((directory / "copy.json").read_bytes())
+    experiment, data, student = read(directory / "out")
+    teacher = build(experiment.model, classes=3, channels=1, seed=9)
+    layout = Layout.of(teacher)
+    layout.load_into(teacher, checkpoint.load(directory / "out" / "teacher.safetensors", layout)[0])
+    judged = distillation.judge(student, teacher, data.x_test, data.y_test, device=torch.device("cpu"))
+    assert figures["student"] == {
+        "accuracy": judged.accuracy, "agreement": judged.agreement, "refused": judged.refused,
+    }  # fmt: skip
+    assert figures["test_images"] == 12
+    assert figures["parameters"] == layout.size
+    right = (teacher(data.x_test).argmax(dim=1) == data.y_test).sum().item()
+    assert figures["teacher"]["accuracy"] == right / 12
+    assert figures["polynomials"] == [
+        {"place": bound.name, "low": bound.interval.low, "high": bound.interval.high, "error": bound.error}
+        for bound in error_bounds(student)
+    ]
+
+
+def test_a_checkpoint_is_the_teacher_as_it_is(
+    tacit: Invoke, distilled: tuple[Result, Path], images: Path, tmp_path: Path
+) -> None:
+    teacher = distilled[1] / "out" / "teacher.safetensors"
+    experiment = write(tmp_path / "again.toml", images, model=f"checkpoint = {str(teacher)!r}")
+    result = tacit("distill", experiment, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert "teacher loaded: test accuracy " in result.stdout
+    first, second = (
+        json.loads((place / "distillation.json").read_bytes()) for place in (distilled[1] / "out", tmp_path / "out")
+    )
+    assert second["teacher"]["epochs"] == 0
+    assert second["epochs"] == first["epochs"], "the same teacher, seed and images give the same student"
+    assert second["student"] == first["student"]
+
+
+def test_the_student_runs_on_shares(tacit: Invoke, distilled: tuple[Result, Path], tmp_path: Path) -> None:
+    out, copy = distilled[1] / "out", tmp_path / "figures.json"
+    result = tacit("bench", "inference", out, "--images", 4, "--batch", 4, "--json", copy)
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(copy.read_bytes())
+    assert (figures["images"], figures["batch"], figures["check"]) == (4, 4, False)
+    # A logit is off by a few hundred last bits of 2^-16 at most; labels may differ where two are as close.
+    assert 0 < figures["largest_difference"] < 0.02
+    assert f"same label on shares and in the clear for {figures['agreement']:.2%}" in result.stdout
+    assert figures["megabytes_per_image"] > 0
+    assert figures["rounds_per_batch"] > 50
+
+
+def unreadable(path: Path) -> Path:
+    path.write_text("[distillation")
+    return path
+
+
+def filled(path: Path) -> Path:
+    path.mkdir()
+    (path / "letter.txt").write_text("dear reader")
+    return path
+
+
+REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
+    "a missing file": (lambda tmp, images: [tmp / "no.toml"], "no.toml: cannot be read: No such file"),
+    "no TOML": (lambda tmp, images: [unreadable(tmp / "bad.toml")], "bad.toml: is not TOML"),
+    "a degree of 0": (
+        lambda tmp, images: [write(tmp / "x.toml", images, more="softmax_degree = 0")],
+        "x.toml: distillation.softmax_degree = 0: expected an integer from 1 to 16",
+    ),
+    "no steps": (
+        lambda tmp, images: [write(tmp / "x.toml", images, more="inverse_steps = 0")],
+        "distillation.inverse_steps = 0: expected an integer from 1 to 16",
+    ),
+    "a temperature of 0": (
+        lambda tmp, images: [write(tmp / "x.toml", images, more="temperature = 0")],
+        "distillation.temperature = 0: expected a number above 0",
+    ),
+    "an unknown key": (
+        lambda tmp, images: [write(tmp / "x.toml", images, more="degree = 6")],
+        "distillation.degree = 6: there is no such key; did you mean distillation.softmax_degree",
+    ),
+    "a device": (lambda tmp, images: ["--device", "tpu"], "--device tpu: choose cpu or cuda"),
+    "a place for --json": (lambda tmp, images: ["--json", tmp / "nowhere" / "x.json"], "there is no directory"),
+    "a directory that is used": (
+        lambda tmp, images: [write(tmp / "x.toml", images), "--out", filled(tmp / "used")],
+        "used exists already and is not empty: choose another directory with --out",
+    ),
+    "missing images": (lambda tmp, images: [write(tmp / "x.toml", tmp / "no.npz")], "no.npz"),
+    "a missing teacher": (
+        lambda tmp, images: [write(tmp / "x.toml", images, model='checkpoint = "no.safetensors"')],
+        "no.safetensors",
+    ),
+    "a model that cannot be converted": (
+        lambda tmp, images: [write(tmp / "x.toml", images, model='name = "resnet10t"')],
+        "a ResNet cannot be converted; only timm's VisionTransformer can",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_wrong_input_is_refused_before_anything_is_trained(
+    tacit: Invoke, tmp_path: Path, images: Path, case: str
+) -> None:
+    make, reason = REFUSALS[case]
+    arguments = make(tmp_path, images)
+    out = [] if "--out" in arguments else ["--out", tmp_path / "out"]
+    result = tacit("distill", *arguments, *out)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("tacit: ")
+    assert reason in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_that_diverges_has_its_own_status(tacit: Invoke, tmp_path: Path, images: Path) -> None:
+    experiment = write(tmp_path / "x.toml", images)
+    experiment.write_text(
+        experiment.read_text().replace("[training]", "[training]\nlearning_rate = 100.0\noptimizer = 'sgd'")
+    )
+    result = tacit("distill", experiment, "--out", tmp_path / "out")
+    assert result.exit_code == 1
+    assert "training diverged, take a smaller learning_rate" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "No such file"),
+        ("{", "is not what `tacit distill` writes"),
+        ('{"name": 1}', "is not what `tacit distill`"),
+    ],
+)
+def test_a_directory_without_a_student_is_refused(
+    tacit: Invoke, tmp_path: Path, content: str | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "distillation.json").write_text(content)
+    result = tacit("bench", "inference", tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+
+
+def test_the_documentation_lists_every_key_with_its_default() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "distillation.md").read_text(encoding="utf-8")
+    for key in keys(DistillationConfiguration):
+        assert f"| `{key.path}` | `{literal(key.default)}` |" in page

@@ -1,0 +1,381 @@
+"""`tacit experiment` with real parties: a study small enough for rounds in fractions of a second."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.figure
+import msgspec
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.cli import study_screen
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.simulate.experiments.catalogue import STUDIES
+from tacit.simulate.experiments.engine import prepare
+from tacit.simulate.experiments.study import Arm, Size, Study, Verdict
+from tacit.simulate.experiments.study import test_accuracy as accuracy
+from tacit.simulate.supervision import Show
+
+Invoke = Callable[..., Result]
+
+ARM = Experiment(
+    federation=Federation(clients=4, rounds=2),
+    model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
+    training=TrainingConfiguration(epochs=1, batch_size=8),
+    aggregation=Aggregation(value_bits=24),
+    deadlines=Deadlines(grace=0.5),
+)
+BINARY = msgspec.structs.replace(ARM, protection=ProtectionConfiguration(scheme="binary-weights", zero_probability=0.8))
+TINY = Study(
+    name="tiny",
+    paper="Nobody 2000",
+    shows="Table 0",
+    claim="nothing changes",
+    settings=(("clients", "4"),),
+    silent=("the weather: mild",),
+    full=Size(arms=(Arm(name="plain", experiment=ARM),), differences=()),
+    small=Size(
+        arms=(
+            Arm(name="plain", experiment=ARM, pretrained=True, published="99.9"),
+            Arm(name="again", experiment=ARM, pretrained=True),
+            Arm(name="scratch", experiment=ARM),
+            Arm(name="binary", experiment=BINARY),
+        ),
+        differences=("everything is smaller",),
+        pretraining=TrainingConfiguration(epochs=2, batch_size=8),
+    ),
+    quantity=accuracy,
+    judge=lambda results: [Verdict(claim="sun shines", criterion="looking", holds=None, detail=f"{len(results)} arms")],
+    draw=lambda results: matplotlib.figure.Figure(),
+    record_moves=True,
+)
+
+
+Look = Callable[[str, str, str, dict[str, Any]], None]
+"""Called with the title of a run, and party, event and fields of everything that a party tells."""
+
+
+def watched(patch: pytest.MonkeyPatch, look: Look) -> None:
+    began = study_screen.StudyScreen.began
+
+    def watching(screen: study_screen.StudyScreen, title: str) -> Show:
+        show = began(screen, title)
+
+        def both(party: str, event: str, fields: dict[str, Any]) -> None:
+            show(party, event, fields)
+            look(title, party, event, fields)
+
+        return both
+
+    patch.setattr(study_screen.StudyScreen, "began", watching)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Look], None]:
+    return lambda look: watched(monkeypatch, look)
+
+
+def kill(*names: str) -> None:
+    for process in multiprocessing.active_children():
+        if process.name in names:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Held:
+    """The study, interrupted in its second run and given again."""
+
+    first: Result
+    again: Result
+    directory: Path
+    summary_before: int
+    """When the summary of the first run was written, in nanoseconds, seen between the commands."""
+    copy: Path
+
+    def file(self, arm: str, seed: int, name: str) -> Path:
+        return self.directory / "runs" / arm / str(seed) / name
+
+    @property
+    def table(self) -> dict[str, Any]:
+        table: dict[str, Any] = json.loads((self.directory / "table.json").read_bytes())
+        return table
+
+
+@pytest.fixture(scope="module")
+def studies() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STUDIES, "tiny", TINY)
+        yield
+
+
+@pytest.fixture(scope="module")
+def held(tacit: Invoke, studies: None, images: Path, tmp_path_factory: pytest.TempPathFactory) -> Held:
+    directory = tmp_path_factory.mktemp("tiny") / "out"
+    copy = directory.parent / "copy.json"
+    command = ["experiment", "tiny", "--small", "--seeds", "3,5", "--data", images, "--out", directory, "--json", copy]
+
+    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
+        if (title, event) == ("again, seed 3", "round-done"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch:
+        watched(patch, look)
+        first = tacit(*command)
+    written = (directory / "runs" / "plain" / "3" / "summary.json").stat().st_mtime_ns
+    return Held(first, tacit(*command), directory, written, copy)
+
+
+def test_an_interrupted_study_says_how_to_go_on(held: Held) -> None:
+    assert held.first.exit_code == 130
+    assert held.first.stderr == "tacit: interrupted; finished runs are kept: give the same command again\n"
+
+
+def test_the_same_command_goes_on_where_it_was(held: Held) -> None:
+    assert (held.again.exit_code, held.again.stderr) == (0, "")
+    assert held.file("plain", 3, "summary.json").stat().st_mtime_ns == held.summary_before
+    assert "8 runs of 2 rounds, 1 of them finished before" in held.again.stdout
+    assert "plain, seed 3" not in held.again.stdout
+    assert "   2 of 8  again, seed 3: test accuracy 0." in held.again.stdout
+    events = held.file("again", 3, "events/server.jsonl").read_text()
+    assert events.count('"listening"') == 2, "the interrupted run was continued, not begun again"
+    assert "trained before" in held.first.stdout
+    assert "trained before" not in held.again.stdout
+
+
+def test_arms_of_a_seed_share_everything_but_their_settings(held: Held) -> None:
+    """`again` is `plain` once more, and was interrupted: the same clients, images and weights give the same model."""
+    model = "model.safetensors"
+    assert held.file("plain", 3, model).read_bytes() == held.file("again", 3, model).read_bytes()
+    assert held.file("plain", 5, model).read_bytes() == held.file("again", 5, model).read_bytes()
+    others = [held.file(arm, 3, model).read_bytes() for arm in ("scratch", "binary")]
+    assert len({held.file("plain", 3, model).read_bytes(), held.file("plain", 5, model).read_bytes(), *others}) == 4
+
+
+def test_only_pretrained_arms_start_from_the_model_that_was_trained_before(held: Held) -> None:
+    for arm, starts in (("plain", True), ("again", True), ("scratch", False), ("binary", False)):
+        for seed in (3, 5):
+            path = (held.directory / "data" / f"pretrained-{seed}.safetensors").resolve()
+            text = held.file(arm, seed, "experiment.toml").read_text()
+            assert (f'checkpoint = "{path}"' in text) == starts
+            assert f"\nseed = {seed}\n" in text
+            assert f'source = "{(held.directory / "data" / "federated.npz").resolve()}"' in text
+
+
+def test_the_halves_of_the_images_are_disjoint(held: Held, images: Path) -> None:
+    with (
+        np.load(held.directory / "data" / "pretraining.npz") as one,
+        np.load(held.directory / "data" / "federated.npz") as other,
+        np.load(images) as whole,
+    ):
+        for part in ("x_train", "y_train"):
+            joined = np.concatenate([one[part], other[part]])
+            assert sorted(joined.reshape(60, -1).tolist()) == sorted(whole[part].reshape(60, -1).tolist())
+        assert np.array_equal(np.bincount(one["y_train"]), [10, 10, 10])
+        for half in (one, other):
+            assert np.array_equal(half["x_test"].reshape(whole["x_test"].shape), whole["x_test"])
+            assert np.array_equal(half["y_test"], whole["y_test"])
+
+
+def test_every_run_stands_in_the_table(held: Held) -> None:
+    table = held.table
+    assert held.copy.read_bytes() == (held.directory / "table.json").read_bytes()
+    assert table["command"] == "tacit experiment tiny --small --seeds 3,5 --data images.npz"
+    assert (table["size"], table["seeds"], table["data"]) == (
+        "small",
+        [3, 5],
+        "images.npz: 60 training and 12 test images of 3 classes",
+    )
+    assert [arm["name"] for arm in table["arms"]] == ["plain", "again", "scratch", "binary"]
+    for arm in table["arms"]:
+        for run, seed in zip(arm["runs"], (3, 5), strict=True):
+            summary = json.loads(held.file(arm["name"], seed, "summary.json").read_bytes())
+            assert run["seed"] == seed
+            assert run["accuracies"] == [entry["accuracy"] for entry in summary["rounds"]]
+            assert run["value"] == 100 * summary["final_accuracy"]
+            assert sum(run["moves"]) == summary["aggregation"]["parameters"]
+    plain, _, _, binary = table["arms"]
+    assert plain["runs"][0]["moves"][:2] == [0, 0], "without protection every coordinate moves in every round"
+    never, once, always = binary["runs"][0]["moves"]
+    # 1 - 0.8^4 = 0.5904 of the coordinates move in a round; these limits are more than ten deviations wide.
+    total = never + once + always
+    assert abs(never / total - 0.4096**2) < 0.1
+    assert abs(always / total - 0.5904**2) < 0.1
+    assert binary["runs"][0]["moves"] != binary["runs"][1]["moves"]
+
+
+def test_the_page_says_what_was_not_run(held: Held) -> None:
+    page = (held.directory / "table.md").read_text()
+    arm = held.table["arms"][0]
+    first, second = (f"{run['value']:.2f}" for run in arm["runs"])
+    assert f"| plain | 99.9 | not run | {arm['mean']:.2f} ± {arm['spread']:.2f} | {first} | {second} |" in page
+    assert "- **not decided by these runs**: sun shines. Criterion: looking. Found: 4 arms." in page
+    assert "- everything is smaller" in page
+    assert "- the weather: mild" in page
+    assert (held.directory / "plot.svg").read_text().startswith("<?xml")
+
+
+def test_results_of_other_settings_are_not_mixed(tacit: Invoke, held: Held, images: Path) -> None:
+    other = tacit("experiment", "tiny", "--small", "--seeds", 3, "--out", held.directory)
+    assert other.exit_code == 2
+    assert other.stderr == (
+        f"tacit: {held.directory} holds results of another study, or of other settings, data or device: choose another "
+        "directory with --out\n"
+    )
+    fewer = tacit("experiment", "tiny", "--small", "--seeds", 3, "--data", images, "--out", held.directory)
+    assert fewer.exit_code == 0, "the same settings with fewer seeds need no run"
+    assert "4 runs of 2 rounds, 4 of them finished before" in fewer.stdout
+
+
+@pytest.mark.parametrize(
+    ("victims", "status", "complaint"),
+    [
+        (
+            ("client-1", "client-2"),
+            3,
+            "a round was aborted, or its model not judged; see {run}, and give the command again",
+        ),
+        (("server",), 4, "killed by SIGKILL; finished runs are kept: give the same command again"),
+    ],
+    ids=["an aborted round", "a lost server"],
+)
+def test_a_run_that_fails_ends_the_study(
+    tacit: Invoke,
+    monkeypatch: pytest.MonkeyPatch,
+    images: Path,
+    tmp_path: Path,
+    watch: Callable[[Look], None],
+    victims: tuple[str, ...],
+    status: int,
+    complaint: str,
+) -> None:
+    """Two of four clients are killed, which leaves fewer than the threshold; or the server is."""
+
+    def look(title: str, party: str, event: str, fields: dict[str, Any]) -> None:
+        if (party, event) == ("server", "round") and fields["round"] == 1:
+            kill(*victims)
+
+    small = Size(arms=(Arm(name="plain", experiment=ARM),), differences=())
+    monkeypatch.setitem(STUDIES, "tiny", replace(TINY, small=small))
+    watch(look)
+    result = tacit("experiment", "tiny", "--small", "--seeds", 0, "--data", images, "--out", tmp_path / "out")
+    assert result.exit_code == status
+    assert result.stderr.endswith(f"{complaint.format(run=tmp_path / 'out' / 'runs' / 'plain' / '0')}\n")
+    assert not (tmp_path / "out" / "table.md").exists()
+    assert multiprocessing.active_children() == []
+
+
+def test_a_crash_of_the_training_before_ends_the_study(
+    tacit: Invoke, studies: None, images: Path, tmp_path: Path, watch: Callable[[Look], None]
+) -> None:
+    watch(lambda title, party, event, fields: kill("pretraining"))
+    command = ["experiment", "tiny", "--small", "--seeds", "0-99", "--data", images, "--out", tmp_path / "out"]
+    result = tacit(*command)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "tacit: pretraining: its process ended unexpectedly: killed by SIGKILL; finished runs are kept: give the same "
+        "command again\n"
+    )
+    assert (tmp_path / "out" / "data" / "pretrained-0.safetensors").exists()
+    assert not (tmp_path / "out" / "data" / "pretrained-99.safetensors").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device is there")
+def test_a_missing_device_is_refused_with_the_reason(
+    tacit: Invoke, studies: None, images: Path, tmp_path: Path
+) -> None:
+    command = ["experiment", "tiny", "--small", "--device", "cuda", "--data", images, "--out", tmp_path / "out"]
+    result = tacit(*command)
+    assert result.exit_code == 2
+    assert "cuda" in result.stderr.lower()
+    assert "runs" not in {path.name for path in (tmp_path / "out").iterdir()}
+
+
+def test_the_list_names_everything(tacit: Invoke) -> None:
+    result = tacit("experiment", "list")
+    assert result.exit_code == 0
+    for study in STUDIES.values():
+        assert f"{study.name}\n  {study.paper}: {study.shows}\n" in result.stdout
+        for arm in study.small.arms:
+            assert arm.name in result.stdout
+
+
+def empty_folder(path: Path) -> Path:
+    (path / "cifar-10-batches-bin").mkdir()
+    return path
+
+
+def bad_file(path: Path) -> Path:
+    path.write_bytes(b"no archive")
+    return path
+
+
+REFUSALS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
+    "an unknown name": (lambda out, images: ["sawada-fig7"], "no experiment 'sawada-fig7'; choose one of aso-table1"),
+    "seeds": (lambda out, images: ["sawada-fig6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
+    "a device": (lambda out, images: ["sawada-fig6", "--small", "--device", "tpu"], "--device tpu: choose cpu or cuda"),
+    "a place for --json": (
+        lambda out, images: ["sawada-fig6", "--small", "--json", out / "nowhere" / "table.json"],
+        "there is no directory",
+    ),
+    "the full size without images": (lambda out, images: ["sawada-fig5"], "the full size needs --data: a directory"),
+    "missing images": (lambda out, images: ["sawada-fig6", "--small", "--data", out / "no.npz"], "no.npz' is no file"),
+    "a directory without CIFAR-10": (
+        lambda out, images: ["sawada-fig5", "--data", empty_folder(out.parent)],
+        "batches.meta.txt is no file",
+    ),
+    "no images": (lambda out, images: ["aso-table1", "--small", "--data", Path(__file__)], "neither a directory nor"),
+    "a broken file": (
+        lambda out, images: ["aso-table1", "--small", "--data", bad_file(out.parent / "bad.npz")],
+        "is not a readable .npz file",
+    ),
+    "images of another shape": (
+        lambda out, images: ["sawada-fig6", "--data", images],
+        "holds images of 8 x 8 x 1 in 3 classes; the full size takes 32 x 32 x 3 in 10 classes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_wrong_input_is_refused_before_anything_starts(tacit: Invoke, tmp_path: Path, images: Path, case: str) -> None:
+    arguments, reason = REFUSALS[case]
+    out = tmp_path / "out"
+    result = tacit("experiment", *arguments(out, images), "--out", out)
+    assert result.exit_code == 2
+    assert reason in result.stderr
+    assert result.stderr.startswith("tacit: ")
+    assert result.stderr.count("\n") == 1
+    assert not out.exists()
+
+
+def test_a_place_that_no_run_can_have_is_a_failure(
+    tacit: Invoke, monkeypatch: pytest.MonkeyPatch, images: Path, tmp_path: Path
+) -> None:
+    small = Size(arms=(Arm(name="plain", experiment=ARM),), differences=())
+    monkeypatch.setitem(STUDIES, "tiny", replace(TINY, small=small))
+    out = tmp_path / "out"
+    prepare(STUDIES["tiny"], small=True, seeds=(0,), data=images, device="cpu", out=out)
+    (out / "runs").write_text("a file in the place of a directory")
+    result = tacit("experiment", "tiny", "--small", "--seeds", 0, "--data", images, "--out", out)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"tacit: {out}/runs/plain/0 cannot be made: ")
+
+
+@pytest.mark.parametrize("place", ["a directory of something else", "a file"])
+def test_what_is_there_is_left_alone(tacit: Invoke, tmp_path: Path, place: str) -> None:
+    out = tmp_path / "out"
+    kept = out if place == "a file" else out / "letter.txt"
+    kept.parent.mkdir(exist_ok=True)
+    kept.write_text("dear reader")
+    result = tacit("experiment", "sawada-fig6", "--small", "--out", out)
+    assert result.exit_code == 2
+    assert "choose another one with --out" in result.stderr
+    assert kept.read_text() == "dear reader"

@@ -1,0 +1,232 @@
+"""`tacit simulate` with protections: encrypted and plain runs beside each other, and what is refused before a run."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.models import checkpoint
+from tacit.models.data import load as load_data
+from tacit.models.layout import Layout
+from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
+from tacit.models.training import evaluate
+from tacit.models.vision_transformer import build
+from tacit.simulate.experiment import load
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+Show = Callable[[str, str, dict[str, Any]], None]
+
+ENCRYPTED = '[protection]\nscheme = "model-encryption"\n'
+KNOWN = 'initial_model = "server"\n'
+NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
+KEY_IS_GONE = "its model is encrypted under a key that its clients had in memory only; "
+KILLED = "server: its process ended unexpectedly: killed by SIGKILL"
+TEST_IMAGES = 12
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that was held by the command."""
+
+    result: Result
+    directory: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
+        return summary
+
+    def model(self, name: str = "model.safetensors") -> tuple[Layout, np.ndarray]:
+        layout = Layout.of(self.fresh())
+        return layout, checkpoint.load(self.directory / name, layout)[0]
+
+    def fresh(self) -> torch.nn.Module:
+        return build(load(self.directory / "experiment.toml").model, classes=3, channels=1, seed=0)
+
+
+@pytest.fixture(scope="module")
+def encrypted(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, write_experiment: WriteExperiment) -> Run:
+    """The run of `held_run`, from the same first model, but encrypted, under a second key for the third round."""
+    directory = tmp_path_factory.mktemp("encrypted")
+    file = write_experiment(directory / "small.toml", rounds=3, more=f"{ENCRYPTED}{KNOWN}rekey_every = 2")
+    return Run(tacit("simulate", file, "--seed", 7, "--verify", "--out", directory / "run"), directory / "run")
+
+
+def test_an_encrypted_run_learns_what_the_plain_one_learns(encrypted: Run, held_run: tuple[Result, Path]) -> None:
+    plain = Run(*held_run)
+    assert (encrypted.result.exit_code, encrypted.result.stderr) == (0, "")
+    lines = encrypted.result.stdout.splitlines()
+    assert [line for line in lines if "group key" in line] == [f"  group key {epoch} of 4 clients" for epoch in (0, 1)]
+    assert sum("ring sum exact over 4 clients" in line for line in lines) == 3
+
+    layout, read = encrypted.model("plain-model.safetensors")
+    held, expected = encrypted.model()[1], plain.model()[1]
+    # As in tests/parties/test_encrypted_training.py; the rows of an orthogonal matrix [16, 16] are below 4 in sum, all
+    # coordinates below 1.1, and the four clients' vectors off by a step each.
+    step = encrypted.summary["aggregation"]["step"]
+    each = (4 + 1) * (2 * 2.0**-24 * 1.1 + 4 * step / 60)
+    assert np.abs(read - expected).max() <= 8 * (3 * each + 2 * 4 * 2.0**-24 * 1.1)
+    hidden = {
+        name for name, part in layout.split(held).items() if np.abs(part - layout.split(expected)[name]).max() > 0.01
+    }
+    assert hidden == {PATCH_EMBEDDING, POSITION_EMBEDDING}
+    for one, other in zip(encrypted.summary["rounds"], plain.summary["rounds"], strict=True):
+        assert abs(one["accuracy"] - other["accuracy"]) <= 1 / TEST_IMAGES
+        assert one["loss"] == pytest.approx(other["loss"], abs=1e-3)
+
+
+def test_the_plain_model_is_the_one_that_was_evaluated(encrypted: Run) -> None:
+    experiment = load(encrypted.directory / "experiment.toml")
+    data = load_data(experiment.data, image_size=experiment.model.image_size)
+    layout, read = encrypted.model("plain-model.safetensors")
+    model = encrypted.fresh()
+    layout.load_into(model, read)
+    judged = evaluate(model, data.x_test, data.y_test, batch_size=TEST_IMAGES, device=torch.device("cpu"))
+    assert judged.accuracy == encrypted.summary["final_accuracy"]
+    # One image at a time or all at once: float32 adds up in another order.
+    assert judged.loss == pytest.approx(encrypted.summary["final_loss"], rel=1e-5)
+    assert f"test accuracy {judged.accuracy:.3f} after" in encrypted.result.stdout
+
+
+def test_an_encrypted_run_is_not_resumed_but_another_begins_where_it_ended(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, encrypted: Run
+) -> None:
+    """The other one without secure aggregation, which accept_known_plaintext permits."""
+    before = {path: path.read_bytes() for path in encrypted.directory.iterdir() if path.is_file()}
+    plain = encrypted.directory / "plain-model.safetensors"
+    refused = tacit("simulate", "--resume", encrypted.directory, "--rounds", 4)
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        f"tacit: {encrypted.directory} cannot be resumed: {KEY_IS_GONE}start from {plain} (model.checkpoint, with "
+        'protection.initial_model = "server")\n'
+    )
+    assert before == {path: path.read_bytes() for path in encrypted.directory.iterdir() if path.is_file()}
+
+    file = write_experiment(
+        tmp_path / "more.toml", rounds=1, more=f"{ENCRYPTED}{KNOWN}accept_known_plaintext = true\n{NO_SECURE_SUM}"
+    )
+    file.write_text(file.read_text().replace("[model]", f"[model]\ncheckpoint = {str(plain)!r}"))
+    more = Run(tacit("simulate", file, "--seed", 7, "--out", tmp_path / "run"), tmp_path / "run")
+    assert (more.result.exit_code, more.result.stderr) == (0, "")
+    assert "no secure aggregation" in more.result.stdout
+    # One epoch of AdamW with a learning rate of 1e-3 takes two steps, a fresh model would be ten times further away.
+    layout, read = more.model("plain-model.safetensors")
+    difference = layout.split(np.abs(read - encrypted.model("plain-model.safetensors")[1]))
+    assert 0 < difference[POSITION_EMBEDDING].max() < 2.5e-3
+
+
+@pytest.mark.parametrize(
+    ("party", "event", "signalled", "status", "begins", "kept"),
+    [
+        ("client-1", "evaluated", "command", 130, "tacit: interrupted; the run cannot be resumed: ", True),
+        ("server", "configuration", "command", 130, "tacit: interrupted before the first round; nothing", False),
+        ("client-1", "evaluated", "server", 4, f"tacit: {KILLED}; the run cannot be resumed: ", True),
+        ("server", "listening", "server", 4, f"tacit: {KILLED}; no model is kept", False),
+    ],
+)  # fmt: skip
+def test_a_run_that_ends_early_does_not_promise_to_go_on(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None],
+    party: str, event: str, signalled: str, status: int, begins: str, kept: bool,
+) -> None:  # fmt: skip
+    done: list[str] = []
+
+    def look(who: str, what: str, fields: dict[str, Any]) -> None:
+        if (who, what) != (party, event) or done:
+            return
+        done.append(who)
+        if signalled == "command":
+            os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            (process,) = (child for child in multiprocessing.active_children() if child.name == signalled)
+            process.kill()
+
+    watch(look)
+    run = tmp_path / "run"
+    file = write_experiment(tmp_path / "small.toml", rounds=1000, more=ENCRYPTED)
+    result = tacit("simulate", file, "--out", run)
+    assert (result.exit_code, done) == (status, [party])
+    assert result.stderr.startswith(begins)
+    assert "--resume" not in result.stderr
+    assert (f"start from {run}/plain-model.safetensors (model.checkpoint" in result.stderr) == kept
+    assert (run / "plain-model.safetensors").exists() == kept
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "complaint"),
+    [
+        (
+            "",
+            '[protection]\nscheme = "binary-weights"\nlayers = {"position" = 0.9}',
+            'server: protection.layers: "position" matches no tensor of this model; its tensors are cls_token',
+        ),
+        (
+            'name = "convnext_atto"',
+            ENCRYPTED,
+            'server: model encryption: this model has no tensor "patch_embed.proj.weight" of 4 dimensions; take one',
+        ),
+        (
+            'name = "convnext_atto"',
+            '[protection]\nscheme = "fixed-position"',
+            'server: protection.scheme = "fixed-position": this model has no position embedding called "pos_embed"',
+        ),
+    ],
+)
+def test_a_protection_that_does_not_fit_the_model(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, model: str, more: str, complaint: str
+) -> None:
+    """Found by the server's process, which builds the model; no client is started."""
+    file = write_experiment(tmp_path / "small.toml", more=more)
+    file.write_text(file.read_text().replace("[model]\nimage_size = 8", f"[model]\n{model}\nimage_size = 32"))
+    result = tacit("simulate", file, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"tacit: {complaint}")
+    assert "client" not in result.stdout
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            '[protection]\nscheme = "binary-weights"\nzero_probability = 1.0',
+            "protection.zero_probability = 1.0: expected a number at least 0 and below 1",
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\nmasks = "coordinated"\nmin_contributors = 5',
+            "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but there",
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\nenforce = "clients"\nmin_contributors = 2\n' + NO_SECURE_SUM,
+            'protection.enforce = "clients": without secure aggregation the server sees every update anyway',
+        ),
+        (
+            '[protection]\nscheme = "binary-weights"\n[aggregation]\nring_bits = 24',
+            "aggregation.ring_bits = 24: ring_bits = 24 is too small: sums over 5 clients need 26 bits",
+        ),
+        (ENCRYPTED + KNOWN + NO_SECURE_SUM, 'protection.initial_model = "server": the server knows the plain first'),
+        (ENCRYPTED + '[model]\ncheckpoint = "m.safetensors"', 'model.checkpoint is set, but protection.initial_model'),
+        ("[protection]\nrekey_every = 2", "protection.rekey_every is used with a group key only"),
+    ],
+)  # fmt: skip
+def test_a_protection_that_cannot_be(tacit: Invoke, tmp_path: Path, text: str, complaint: str) -> None:
+    """Found before any process is started; the whole table is in tests/simulate/test_experiment.py."""
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    result = tacit("simulate", file, "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"tacit: {file}: {complaint}")
+    assert result.stdout == ""
+    assert not (tmp_path / "run").exists()

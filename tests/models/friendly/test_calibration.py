@@ -1,0 +1,128 @@
+"""Intervals are found in the clear, kept, and guarded: what is beyond them, or no number, is refused by name."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from timm.models.vision_transformer import VisionTransformer
+
+from tacit.models.friendly.blocks import Approximation
+from tacit.models.friendly.calibration import calibrate, error_bounds, fix_intervals, intervals
+from tacit.models.friendly.convert import convert
+from tacit.models.friendly.gauge import ActivationError, Gauge, Interval
+from tacit.models.friendly.transformer import FriendlyTransformer
+
+
+def test_intervals_hold_what_was_seen_and_the_margin_widens_them(
+    timm_model: VisionTransformer, images: torch.Tensor
+) -> None:
+    model = convert(timm_model, Approximation())
+    calibrate(model, images, margin=1.0)
+    tight = intervals(model)
+    assert torch.isfinite(model(images)).all(), "what was seen is within"
+    seen = {part.name: part for part in model.modules() if isinstance(part, Gauge)}
+    values: dict[str, Any] = {}
+    for name, gauge in seen.items():
+        gauge.register_forward_pre_hook(lambda part, inputs, name=name: values.setdefault(name, inputs[0]))
+    model(images)
+    for name in ("blocks.0.attn.products", "blocks.1.attn.totals"):
+        low, high = values[name].min().item(), values[name].max().item()
+        assert tight[name] == ((low, high) if seen[name].positive else (-max(-low, high), max(-low, high)))
+    calibrate(model, images, margin=2.0)
+    for name, (low, high) in intervals(model).items():
+        assert high == pytest.approx(2 * tight[name].high)
+        assert low == pytest.approx(tight[name].low / 2 if seen[name].positive else 2 * tight[name].low)
+
+
+def test_what_is_beyond_an_interval_is_refused_by_name(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
+    for name, interval in intervals(friendly).items():
+        fix_intervals(friendly, {name: Interval(interval.low, interval.low + (interval.high - interval.low) / 1e3)})
+        with pytest.raises(ActivationError, match=f"^{name}: values from .* are beyond the calibrated interval from"):
+            friendly(images)
+        fix_intervals(friendly, {name: interval})
+    assert torch.isfinite(friendly(images)).all()
+
+
+def test_in_training_each_batch_has_its_own_interval(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
+    before = intervals(friendly)
+    friendly.train()
+    assert torch.isfinite(friendly(100 * images)).all()
+    assert intervals(friendly) == before
+    friendly.eval()
+    with pytest.raises(ActivationError, match="beyond the calibrated interval"):
+        friendly(100 * images)
+
+
+def test_a_model_that_was_not_calibrated_is_refused(timm_model: VisionTransformer, images: torch.Tensor) -> None:
+    with pytest.raises(ActivationError, match=r"^blocks\.0\.norm1\.variance: the model is not calibrated"):
+        convert(timm_model, Approximation()).eval()(images)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_weights_that_are_not_finite_are_refused(
+    friendly: FriendlyTransformer, images: torch.Tensor, training: bool
+) -> None:
+    friendly.train(training)
+    with torch.no_grad():
+        friendly.get_parameter("blocks.0.attn.qkv.weight")[3, 5] = math.nan
+    with pytest.raises(ActivationError, match=r"^blocks\.0\.attn\.products: a value is not finite"):
+        friendly(images)
+
+
+def test_a_failed_calibration_leaves_the_intervals(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
+    before = intervals(friendly)
+    with pytest.raises(ValueError, match="a pixel that is not finite"):
+        calibrate(friendly, torch.cat([images, images[:1] * math.nan]), margin=1.5)
+    assert intervals(friendly) == before
+    assert not any(part.recording for part in friendly.modules() if isinstance(part, Gauge))
+
+
+def test_a_negative_sum_of_exponentials_is_refused(timm_model: VisionTransformer, images: torch.Tensor) -> None:
+    model = convert(timm_model, Approximation(softmax_degree=3))
+    with torch.no_grad():
+        model.get_parameter("blocks.0.attn.qkv.weight").mul_(10)
+    with pytest.raises(ActivationError, match=r"attn\.totals: a value of -.* must be positive .* take an even one"):
+        calibrate(model, images, margin=1.5)
+
+
+REFUSED: dict[str, tuple[Callable[[FriendlyTransformer, torch.Tensor], object], str]] = {
+    "margin below 1": (lambda model, x: calibrate(model, x, margin=0.9), "at least 1, not 0.9"),
+    "infinite margin": (lambda model, x: calibrate(model, x, margin=math.inf), "at least 1, not inf"),
+    "no number": (lambda model, x: calibrate(model, x, margin=math.nan), "at least 1, not nan"),
+    "no images": (lambda model, x: calibrate(model, x[:0], margin=1.5), "on at least one image"),
+    "unknown place": (
+        lambda model, x: fix_intervals(model, {"blocks.7.attn.totals": Interval(1, 2)}),
+        "interval 'blocks.7.attn.totals' belongs to no part of this model",
+    ),
+    "bound 0": (
+        lambda model, x: fix_intervals(model, {"norm.variance": Interval(0, 2)}),
+        "interval 'norm.variance' from 0 to 2 is none that norm.variance can have",
+    ),
+    "upside down": (lambda model, x: fix_intervals(model, {"norm.variance": Interval(2, 1)}), "from 2 to 1 is none"),
+    "infinite": (
+        lambda model, x: fix_intervals(model, {"blocks.0.attn.products": Interval(-math.inf, 1)}),
+        "from -inf to 1 is none",
+    ),
+    "not a number": (
+        lambda model, x: fix_intervals(model, {"norm.variance": Interval(math.nan, 1)}),
+        "from nan to 1 is none",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_impossible_calibrations_are_refused(friendly: FriendlyTransformer, images: torch.Tensor, case: str) -> None:
+    before = intervals(friendly)
+    call, reason = REFUSED[case]
+    with pytest.raises(ValueError, match=reason):
+        call(friendly, images)
+    assert intervals(friendly) == before
+
+
+def test_error_bounds_name_every_polynomial(friendly: FriendlyTransformer) -> None:
+    bounds = error_bounds(friendly)
+    assert {bound.name for bound in bounds} == set(intervals(friendly))
+    assert all(bound.interval == intervals(friendly)[bound.name] for bound in bounds)
+    assert all(bound.error > 0 for bound in bounds)

@@ -1,0 +1,118 @@
+"""A whole block between two parties in one process, against the friendly block in float64."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tacit.models.friendly.blocks import Approximation, Block, LayerNorm
+from tacit.parties.inference.block import BlockProgram
+from tacit.parties.inference.bounds import measured
+from tacit.parties.inference.costs import declared
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.ring import signed
+from tacit.parties.inference.scales import FACTOR, BoundError, Shape, fitted, stream_scale
+from tacit.parties.inference.session import encoded, known_input, normalised
+from tacit.parties.inference.weights import integer_weights
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Example
+    from in_memory import Pair, shares
+
+RELATIVE_ERROR = 2e-3
+"""What is promised for a block, of the norm of the output."""
+
+
+def compute(example: Example, *, known: bool) -> tuple[torch.Tensor, Pair]:
+    pair = Pair()
+    layers = {name: pair.fixed(weight) for name, weight in integer_weights(example.block, example.scales).items()}
+    programs = [
+        BlockProgram(party, example.shape, example.scales, {name: both[party.rank] for name, both in layers.items()})
+        for party in pair.parties
+    ]
+    if known:
+        inputs = [known_input(x, example.shape, example.scales) for x in (None, example.x)]
+        results = pair.run(*(program.run(*given) for program, given in zip(programs, inputs, strict=True)))
+    else:
+        parts = shares(encoded(example.x, example.scales.stream))
+        results = pair.run(*(program.run(part) for program, part in zip(programs, parts, strict=True)))
+    return signed(results[MODEL] + results[DATA], FACTOR).double() / example.scales.stream, pair
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_block_is_what_it_is_in_the_clear_and_costs_what_is_declared(example: Example, known: bool) -> None:
+    found, pair = compute(example, known=known)
+    assert (found - example.expected).norm() / example.expected.norm() < RELATIVE_ERROR
+    costs = declared(example.shape, known=known)
+    for rank in (MODEL, DATA):
+        assert pair.sent[rank] == {name: cost[rank] for name, cost in costs.items()}
+    assert pair.rounds == sum(cost[2] for cost in costs.values()) == (15 if known else 19)
+
+
+def test_the_targets_for_a_block_of_vit_s_are_declared() -> None:
+    """16 MB for each party and image, 30 rounds; with a shared input 25 % and 10 rounds more. Counted by hand for one
+    image: 75,648 elements of the stream, 232,854 scores, 302,592 hidden values."""
+    one = declared(Shape(images=1, tokens=197, width=384, heads=6, hidden=1536), known=True)
+    assert one["qkv"] == (0, 605_184, 1)
+    assert one["scores"] == (907_776, 907_776, 1)
+    assert one["softmax"] == (931_416, 931_416, 2)
+    assert sum(cost.data_owner_bytes for cost in one.values()) == 8_471_197
+    for images in (1, 16):
+        shape = Shape(images=images, tokens=197, width=384, heads=6, hidden=1536)
+        known, shared = (declared(shape, known=known) for known in (True, False))
+        for rank in (MODEL, DATA):
+            assert sum(cost[rank] for cost in known.values()) <= 16e6 * images
+            assert sum(c[rank] for c in shared.values()) <= 1.25 * sum(c[rank] for c in known.values())
+        assert sum(cost[2] for cost in shared.values()) - sum(cost[2] for cost in known.values()) <= 10
+
+
+def test_the_first_layer_norm_in_the_clear_is_that_of_the_block(example: Example) -> None:
+    norm = example.block.norm1
+    expected = (norm(example.x) - norm.bias) / norm.weight
+    assert torch.allclose(normalised(example.x, example.scales.first_table), expected.double(), atol=1e-6)
+
+
+def test_values_beyond_the_rings_are_refused_by_name(example: Example) -> None:
+    def fit(**changes: float) -> None:
+        fitted(example.shape, replace(example.bounds, **changes), scale=0.3, degree=6, steps=7, eps=1e-6)
+
+    fit()
+    with pytest.raises(BoundError, match="scores up to 30 are too large for an exponential of degree 6"):
+        fit(score=30.0)
+    with pytest.raises(BoundError, match="hidden values up to 5000 leave 1 fractional bits; 4 are needed"):
+        fit(hidden=5000.0)
+    with pytest.raises(BoundError, match=r"values up to 1e\+09 and sums up to .* have products too large"):
+        fit(value=1e9)
+    with pytest.raises(BoundError, match=r"the residual stream reaches 1e\+11"):
+        stream_scale(example.shape, replace(example.bounds, stream=1e11))
+    for sizes in ({"heads": 3}, {"images": 0}, {"tokens": 1025}):
+        with pytest.raises(ValueError, match=r"sizes are at least 1|at most 1024 tokens"):
+            replace(example.shape, **sizes)
+
+
+def test_weights_that_are_too_large_or_not_finite_are_refused(example: Example) -> None:
+    for value, message in ((1e6, "fc1: a weight of .* bits is too large"), (float("nan"), "fc1 holds a value")):
+        weight = example.block.mlp.fc1.weight.data
+        before = weight[0, 0].item()
+        weight[0, 0] = value
+        try:
+            with pytest.raises(ValueError, match=message):
+                integer_weights(example.block, example.scales)
+        finally:
+            weight[0, 0] = before
+
+
+def test_bounds_need_a_calibrated_block_of_polynomials(example: Example) -> None:
+    with pytest.raises(ValueError, match="bounds need a margin of at least 1"):
+        measured(example.block, example.x, margin=0.5)
+    block = Block(
+        LayerNorm(torch.nn.LayerNorm(16), Approximation()), example.block.attn, example.block.norm2, example.block.mlp
+    )
+    with pytest.raises(ValueError, match="a calibrated block of polynomials alone"):
+        measured(block, example.x, margin=2.0)
+    with pytest.raises(ValueError, match="not finite"):
+        measured(example.block, torch.full_like(example.x, torch.inf), margin=2.0)

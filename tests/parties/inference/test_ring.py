@@ -1,0 +1,69 @@
+"""Narrow rings and matrix products by floating point, against Python's integers."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.parties.inference.ring import byte_width, packed, product, shifted, signed, unpacked
+
+BITS = (16, 18, 24, 40, 46, 48, 64)
+EXTREMES = [0, 1, -1, (1 << 63) - 1, -(1 << 63), (1 << 23), -(1 << 23), 0x5555555555555555]
+
+
+def words(*shape: int, seed: int = 0) -> torch.Tensor:
+    drawn = np.random.default_rng(seed).integers(-(1 << 63), 1 << 63, shape, np.int64, endpoint=False)
+    drawn.flat[: len(EXTREMES)] = EXTREMES[: drawn.size]
+    return torch.from_numpy(drawn)
+
+
+def modulo(value: int, bits: int) -> int:
+    return (value + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+
+
+def exact(left: torch.Tensor, right: torch.Tensor, bits: int) -> list[list[int]]:
+    result = np.array(left.tolist(), object) @ np.array(right.tolist(), object)
+    return [[modulo(value, bits) for value in row] for row in result]
+
+
+@pytest.mark.parametrize("inner", [1, 3, 64, 197, 1024, 1536])
+@pytest.mark.parametrize("bits", BITS)
+def test_products_are_exact(bits: int, inner: int) -> None:
+    left, right = words(2, inner), words(inner, 2, seed=1)
+    assert signed(product(left, right, bits), bits).tolist() == exact(left, right, bits)
+    # All digits at their extremes, where sums of products are greatest.
+    for value in ((1 << 63) - 1, -(1 << 63), -0x0080000080000080):
+        one, other = torch.full((1, inner), value), torch.full((inner, 1), value)
+        assert signed(product(one, other, bits), bits).tolist() == exact(one, other, bits)
+    for weight_bits in (11, 20, 26, 50):
+        for weight in (signed(right, weight_bits), torch.full_like(right, -(1 << (weight_bits - 1)))):
+            found = product(left, weight, bits, right_bits=weight_bits)
+            assert signed(found, bits).tolist() == exact(left, weight, bits)
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.integers(-(1 << 62), (1 << 62) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.sampled_from(BITS),
+    st.integers(1, 13),
+)
+def test_a_share_is_cut_where_it_is_and_the_sum_is_off_by_less_than_one(x: int, mask: int, bits: int, by: int) -> None:
+    # As far from the borders of the ring as all values are kept.
+    x = modulo(x, bits - 1)
+    shares = torch.tensor([mask, modulo(x - mask, 64)])
+    found = sum(modulo(value, bits - by) for value in shifted(shares, bits, by).tolist())
+    assert abs(modulo(found, bits - by) - x / (1 << by)) < 1 + 2.0**-20
+    assert modulo(found - (x >> by), bits - by) in (0, 1, -1)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_words_travel_in_as_many_bytes_as_they_need_and_show_nothing_above(bits: int) -> None:
+    drawn = words(3, 5)
+    octets = packed(drawn, bits)
+    assert octets.shape == (15, byte_width(bits))
+    assert byte_width(bits) == (bits + 7) // 8
+    numbers = [int.from_bytes(row.tobytes(), "little") for row in octets]
+    assert numbers == [value % (1 << bits) for value in drawn.flatten().tolist()]
+    assert signed(unpacked(octets, bits, (3, 5)), bits).equal(signed(drawn, bits))

@@ -1,0 +1,89 @@
+"""Studies of protections: the papers' settings in the full size, and arms that differ only in what they compare."""
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tacit.simulate.experiment import parse
+from tacit.simulate.experiments.catalogue import STUDIES
+from tacit.simulate.experiments.engine import prepare
+from tacit.simulate.experiments.study import Size
+from tacit.simulate.reference import experiment_toml
+
+COMPARED = {
+    "aso-table1": ("protection", "aggregation", "policy"),
+    "sawada-fig5": ("protection",),
+    "sawada-fig6": ("protection",),
+}
+"""The sections of the experiment that the arms of a study may differ in."""
+NAMES = tuple(COMPARED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_full_size_has_the_papers_settings(name: str) -> None:
+    study = STUDIES[name]
+    for arm in study.full.arms:
+        experiment = arm.experiment
+        assert (experiment.model.name, experiment.model.image_size) == ("vit_small_patch16_224", 224)
+        assert (experiment.federation.clients, experiment.training.learning_rate) == (5, 1e-4)
+        assert experiment.federation.rounds == 10
+        if experiment.protection.binary:
+            assert experiment.protection.zero_probability in (0.2, 0.5, 0.8)
+            assert str(experiment.protection.zero_probability) in arm.name
+        assert experiment.model.pretrained == arm.pretrained
+    assert study.full.pretraining is None, "the paper's model was trained with ImageNet"
+    settings = dict(study.settings)
+    assert "50,000" in settings["data"]
+    assert "vit_small_patch16_224" in settings["model"]
+    assert study.silent
+
+
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_arms_differ_only_in_what_they_compare(name: str, small: bool) -> None:
+    study = STUDIES[name]
+    size = study.size(small=small)
+    first = msgspec.to_builtins(size.arms[0].experiment)
+    for arm in size.arms:
+        found = msgspec.to_builtins(arm.experiment)
+        for section in set(first) - set(COMPARED[name]) - {"model"}:
+            assert found[section] == first[section], f"{arm.name}: {section}"
+        assert found["model"] | {"pretrained": None} == first["model"] | {"pretrained": None}
+    assert len({msgspec.json.encode((arm.pretrained, arm.experiment)) for arm in size.arms}) == len(size.arms)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_sizes_have_the_same_arms(name: str) -> None:
+    study = STUDIES[name]
+    names = [[(arm.name, arm.pretrained, arm.published) for arm in size.arms] for size in (study.full, study.small)]
+    assert names[0] == names[1]
+    assert len({arm for arm, _, _ in names[0]}) == len(names[0])
+    for arm, _, _ in names[0]:
+        assert re.fullmatch(r"[a-z0-9.-]+", arm)
+    assert study.full.differences
+    assert study.small.differences
+
+
+def starts(size: Size) -> bool:
+    return any(arm.pretrained for arm in size.arms)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_twins_run_on_digits_as_written_to_the_run_directory(name: str, tmp_path: Path) -> None:
+    study = STUDIES[name]
+    out = tmp_path / "out"
+    work = prepare(study, small=True, seeds=(4, 6), data=None, device="cpu", out=out)
+    assert (study.small.pretraining is not None) == starts(study.small)
+    assert work.federated.source == (str(out / "data" / "federated.npz") if starts(study.small) else "digits")
+    jobs = list(work.jobs())
+    assert [(job.seed, job.arm) for job in jobs] == [(seed, arm) for seed in (4, 6) for arm in study.small.arms]
+    assert len({job.directory for job in jobs}) == len(jobs)
+    for job in jobs:
+        assert job.experiment.federation.seed == job.seed
+        assert job.experiment.data == work.federated
+        assert job.experiment.aggregation.max_weight >= 287, "the largest share of 1,437 images among five"
+        expected = str(out / "data" / f"pretrained-{job.seed}.safetensors") if job.arm.pretrained else ""
+        assert job.experiment.model.checkpoint == expected
+        assert parse(experiment_toml(job.experiment), "experiment.toml") == job.experiment

@@ -1,0 +1,181 @@
+"""The declaration of Table II, its verdicts both ways, and the sample of images that its full size takes."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from tacit.simulate.experiments.data import DataError, find
+from tacit.simulate.experiments.engine import hold, prepare
+from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
+from tacit.simulate.experiments.sample import sample
+from tacit.simulate.experiments.study import ArmResult, Cost, RunResult
+from tacit.simulate.supervision import Show
+
+MakeResult = Callable[..., ArmResult]
+
+
+def test_the_full_size_has_the_papers_settings() -> None:
+    models = {arm.experiment.model.name for arm in STUDY.full.arms}
+    assert models == {"lenet", "convnet", "resnet18"}
+    assert [arm.name for arm in STUDY.full.arms[: len(METHODS)]] == [f"lenet-{method}" for method in METHODS]
+    for arm in STUDY.full.arms:
+        experiment = arm.experiment
+        training, protection = experiment.training, experiment.protection
+        assert (experiment.federation.clients, experiment.federation.rounds) == (10, 300)
+        assert (training.batch_size, training.learning_rate, experiment.model.image_size) == (20, 1e-3, 32)
+        assert (protection.masked_layers, protection.granularity) == (1, "layer")
+        assert protection.mask == ("lowest" if arm.name.endswith("lowest") else "highest")
+        variance = {"dp-0.1": 0.1, "dp-0.001": 0.001}.get(arm.name.partition("-")[2])
+        assert protection.noisy == (variance is not None)
+        if variance is not None:
+            assert (protection.dp_clip, protection.dp_noise**2) == (0.0, pytest.approx(variance))
+        assert experiment.aggregation.mode == ("active" if arm.name.endswith("secure") else "none")
+        # The clip must not cut noise: ten standard deviations, and a few units for the update.
+        assert experiment.aggregation.clip > 10 * (variance or 0) ** 0.5 + 4
+    assert dict(STUDY.images_per_client) == {10: 500, 43: 1000}
+
+
+def results(make_result: MakeResult, *, ours: list[float], kept: int, choosing: float) -> list[ArmResult]:
+    """Every other arm is at 0.9 and sends 100 bytes."""
+    found = []
+    for arm in STUDY.small.arms:
+        result = make_result(arm, ours if arm.name.endswith("-fedrsm") else [0.9, 0.91])
+        cost = Cost(sent=100, kept=0, seconds=2.0, training_seconds=1.0, choosing_seconds=0.0)
+        if "fedrsm" in arm.name:
+            cost = msgspec.structs.replace(cost, sent=101, kept=kept, choosing_seconds=choosing)
+        runs = tuple(msgspec.structs.replace(run, cost=cost) for run in result.runs)
+        found.append(replace(result, runs=runs))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ours", "kept", "choosing", "holds"),
+    [
+        ([0.92, 0.93], 10, 0.05, [True, True, True]),
+        ([0.95, 0.96], 10, 0.1, [True, True, True]),
+        ([0.8, 0.81], 10, 0.11, [False, True, False]),
+        ([0.6, 1.0], 1, 0.05, [None, False, True]),
+    ],
+)
+def test_the_table_is_judged_by_its_results(
+    make_result: MakeResult, ours: list[float], kept: int, choosing: float, holds: list[bool | None]
+) -> None:
+    verdicts = judge(results(make_result, ours=ours, kept=kept, choosing=choosing))
+    assert [verdict.holds for verdict in verdicts] == holds * 2, "for LeNet and for the vision transformer"
+
+
+def test_the_arrangement_is_that_of_table_2(make_result: MakeResult) -> None:
+    lines = details(results(make_result, ours=[0.92, 0.93], kept=10, choosing=0.05))
+    text = "\n".join(lines)
+    for title in NAMES.values():
+        assert re.search(rf"^\| {re.escape(title)} \| 0\.9", text, flags=re.MULTILINE)
+    secure = next(line for line in lines if line.startswith("| FedRSM, secure sum |"))
+    assert secure.count("not possible") == 2
+    assert "| FedCG | not implemented |" in text
+    assert "| FedCG | 0.76, 9.25, 37023; 0.46, 9.25, 38823 |" in text
+    assert lines[-1] == ""
+
+
+def test_a_run_without_its_cost_says_so(make_result: MakeResult) -> None:
+    found = results(make_result, ours=[0.9, 0.9], kept=0, choosing=0.0)
+    runs = tuple(msgspec.structs.replace(run, cost=None) for run in found[0].runs)
+    with pytest.raises(ValueError, match="lenet-fedrsm: a run did not record what it cost"):
+        judge([replace(found[0], runs=runs), *found[1:]])
+
+
+def write(path: Path, *, train: int, test: int, side: int = 32, classes: int = 10) -> Path:
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", train), ("test", test)):
+        arrays[f"x_{part}"] = generator.integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+        arrays[f"y_{part}"] = np.arange(count) % classes
+    np.savez(path, **arrays)
+    return path
+
+
+def test_the_full_size_runs_on_a_sample_of_the_images(tmp_path: Path) -> None:
+    path = write(tmp_path / "images.npz", train=60, test=50)
+    study = replace(STUDY, images_per_client={10: 4})
+    work = prepare(study, small=False, seeds=(0,), data=path, device="cpu", out=tmp_path / "out")
+    with np.load(path) as whole, np.load(work.federated.source) as part:
+        for name, count in (("train", 60), ("test", 50)):
+            assert part[f"x_{name}"].shape == (40, 32, 32, 3)
+            rows = {image.tobytes(): label for image, label in zip(whole[f"x_{name}"], whole[f"y_{name}"], strict=True)}
+            assert len(rows) == count
+            images = [image.tobytes() for image in part[f"x_{name}"]]
+            assert len(set(images)) == 40
+            assert [rows[image] for image in images] == part[f"y_{name}"].tolist()
+    assert {job.experiment.data.source for job in work.jobs()} == {work.federated.source}
+
+
+def test_a_sample_of_more_images_than_there_are_is_refused(tmp_path: Path) -> None:
+    images = find(write(tmp_path / "images.npz", train=60, test=30), small=False, clients=10, halved=False)
+    with pytest.raises(DataError, match=r"images.npz has 30 test images; 10 clients with 4 each need 40"):
+        sample(images, tmp_path / "out", per_client=4, clients=10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_photographs_of_gtsrb_are_resized(tmp_path: Path) -> None:
+    base, generator = tmp_path / "files" / "gtsrb", np.random.default_rng(0)
+    places = [base / "GTSRB" / "Training" / f"{label:05d}" / "00000_00000.ppm" for label in range(43)]
+    places += [base / "GTSRB" / "Final_Test" / "Images" / f"{label:05d}.ppm" for label in range(43)]
+    for number, place in enumerate(places):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (30 + number, 40, 3), dtype=np.uint8)).save(place)
+    rows = [f"{label:05d}.ppm;40;40;1;1;6;6;{label}" for label in range(43)]
+    header = "Filename;Width;Height;Roi.X1;Roi.Y1;Roi.X2;Roi.Y2;ClassId"
+    (base / "GT-final_test.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
+    study = replace(STUDY, images_per_client={10: 1, 43: 4})
+    work = prepare(study, small=False, seeds=(0,), data=base.parent, device="cpu", out=tmp_path / "out")
+    assert work.images.configuration.source == "gtsrb"
+    with np.load(work.federated.source) as part:
+        assert part["x_train"].shape == part["x_test"].shape == (40, 32, 32, 3)
+
+
+class Nobody:
+    """Watches without looking."""
+
+    def began(self, title: str) -> Show:
+        def show(party: str, event: str, fields: dict[str, Any]) -> None: ...
+
+        return show
+
+    def ended(self, title: str, result: RunResult) -> None: ...
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("method", ["fedrsm-secure", "fedsplit"])
+def test_a_round_of_the_full_size(method: str, tmp_path: Path) -> None:
+    """ResNet18 with ten clients, on few images."""
+    path = write(tmp_path / "images.npz", train=120, test=120)
+    (arm,) = (arm for arm in STUDY.full.arms if arm.name == f"resnet18-{method}")
+    federation = msgspec.structs.replace(arm.experiment.federation, rounds=1)
+    short = replace(arm, experiment=msgspec.structs.replace(arm.experiment, federation=federation))
+    study = replace(STUDY, full=replace(STUDY.full, arms=(short,)), images_per_client={10: 12})
+    work = prepare(study, small=False, seeds=(0,), data=path, device="cpu", out=tmp_path / "out")
+    (result,) = asyncio.run(hold(work, Nobody()))
+    (run,) = result.runs
+    assert run.cost is not None
+    # 11,191,242 coordinates of three to eight bytes each, from ten clients.
+    assert 3 * 111_912_420 < run.cost.sent < 8.1 * 111_912_420
+    assert run.cost.kept > 0
+
+
+@pytest.mark.parametrize(("classes", "accepted"), [(10, True), (43, True), (12, False)])
+def test_images_of_gtsrb_and_of_cifar_10_are_taken(tmp_path: Path, classes: int, accepted: bool) -> None:
+    path = write(tmp_path / "images.npz", train=2 * classes, test=classes, classes=classes)
+    if accepted:
+        assert len(find(path, small=False, clients=10, halved=False, classes=(10, 43)).source.class_names) == classes
+        return
+    with pytest.raises(
+        DataError, match="in 12 classes; the full size takes 32 x 32 x 3 in 10 or 43 classes, as CIFAR-10"
+    ):
+        find(path, small=False, clients=10, halved=False, classes=(10, 43))

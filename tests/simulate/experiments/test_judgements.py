@@ -1,0 +1,133 @@
+"""What the studies conclude from results, both ways; and the distribution of update counts."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tacit.simulate.experiments import aso_table1, sawada_fig5, sawada_fig6
+from tacit.simulate.experiments.study import ArmResult, Study
+
+MakeResult = Callable[..., ArmResult]
+ROUNDS, COORDINATES = 10, 18_602
+
+
+def with_accuracies(
+    study: Study, make_result: MakeResult, usual: Sequence[float], **others: Sequence[float]
+) -> list[ArmResult]:
+    """Results of every arm; `others` by the name with underscores and without its R."""
+
+    def chosen(name: str) -> Sequence[float]:
+        return next((others[key] for key in others if name.replace("-", "_").startswith(key)), usual)
+
+    return [make_result(arm, chosen(arm.name)) for arm in study.small.arms]
+
+
+@pytest.mark.parametrize(
+    ("others", "holds"),
+    [
+        ({"scratch_fixed": [0.7, 0.72]}, [True, True, True]),
+        ({}, [True, False, True]),
+        ({"pretrained_fixed": [0.8, 0.8], "scratch_fixed": [0.7, 0.7]}, [False, True, True]),
+        ({"pretrained_locked": [0.8, 0.8], "scratch_fixed": [0.7, 0.7]}, [False, True, True]),
+        ({"pretrained_fixed": [0.99, 0.99], "scratch_fixed": [0.99, 0.99]}, [False, False, True]),
+        ({"scratch_fixed": [0.7, 0.7], "scratch_binary": [0.7, 0.7]}, [True, True, False]),
+        ({"scratch_fixed": [0.7, 0.7], "scratch_binary": [0.99, 0.99]}, [True, True, True]),
+        ({"scratch_fixed": [0.5, 1.1], "scratch_binary": [0.5, 1.1]}, [True, None, None]),
+        ({"scratch_fixed": [0.7, 0.7], "scratch_locked": [0.7, 0.7]}, [True, True, True]),
+    ],
+)
+def test_figure_5_is_judged_by_its_results(
+    make_result: MakeResult, others: dict[str, list[float]], holds: list[bool | None]
+) -> None:
+    results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9, 0.91], **others)
+    verdicts = sawada_fig5.judge(results)
+    assert [verdict.holds for verdict in verdicts] == holds
+    assert "scratch-fixed-position" in verdicts[1].detail
+
+
+def test_one_seed_decides_nothing(make_result: MakeResult) -> None:
+    results = with_accuracies(sawada_fig5.STUDY, make_result, [0.9], scratch_fixed=[0.5])
+    assert [verdict.holds for verdict in sawada_fig5.judge(results)] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("images", "holds"),
+    [([0, 0], True), ([1, -1], True), ([0, 2], False), ([-2, 0], False)],
+)
+def test_table_1_takes_one_test_image_for_equal(make_result: MakeResult, images: list[int], holds: bool) -> None:
+    """360 test images: a difference is a number of them."""
+    plain = [300 / 360, 310 / 360]
+    other = [accuracy + number / 360 for accuracy, number in zip(plain, images, strict=True)]
+    results = with_accuracies(aso_table1.STUDY, make_result, plain, plain_sum_gaussian=other)
+    assert [verdict.holds for verdict in aso_table1.judge(results)] == [True, holds, True, True]
+    results = with_accuracies(aso_table1.STUDY, make_result, plain, secure_sum_orthogonal=other)
+    assert [verdict.holds for verdict in aso_table1.judge(results)] == [True, True, holds, True]
+
+
+def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: str = "") -> list[ArmResult]:
+    """Counts as in runs: drawn from what each arm's settings imply, for `wrong` from those of the arm before."""
+    results: list[ArmResult] = []
+    fixed = 17 * 32
+    for arm in sawada_fig6.STUDY.small.arms:
+        protection = arm.experiment.protection
+        chance = 1 - protection.zero_probability**5
+        runs = []
+        for _ in range(2):
+            if not protection.binary:
+                moves = np.array([fixed, *[0] * (ROUNDS - 1), COORDINATES - fixed])
+            elif protection.scheme == "binary-weights":
+                moves = np.bincount(generator.binomial(ROUNDS, chance, COORDINATES), minlength=ROUNDS + 1)
+            else:
+                moves = np.bincount(ROUNDS * generator.binomial(1, chance, COORDINATES), minlength=ROUNDS + 1)
+            runs.append(moves.tolist())
+        if arm.name == wrong:
+            runs = [list(run.moves or ()) for run in results[-1].runs]
+        results.append(make_result(arm, [0.1, 0.1], moves=runs))
+    return results
+
+
+def test_counts_that_follow_equation_13_are_found_to(make_result: MakeResult) -> None:
+    generator = np.random.default_rng(7)
+    results = counted(make_result, generator)
+    assert [verdict.holds for verdict in sawada_fig6.judge(results)] == [True, True]
+    for result in results:
+        expected = sawada_fig6.computed(result)
+        assert expected.sum() == pytest.approx(1.0, abs=1e-12)
+        assert all(0 <= value <= 2 for value in sawada_fig6.quantity(result)[1])
+
+
+@pytest.mark.parametrize("wrong", [arm.name for arm in sawada_fig6.STUDY.small.arms[2:]])
+def test_counts_of_another_probability_are_found_out(make_result: MakeResult, wrong: str) -> None:
+    results = counted(make_result, np.random.default_rng(8), wrong=wrong)
+    first, _ = sawada_fig6.judge(results)
+    assert first.holds is False
+    assert first.detail.endswith(f"in {wrong}")
+
+
+def test_locked_weights_that_update_as_much_are_found_out(make_result: MakeResult) -> None:
+    results = counted(make_result, np.random.default_rng(9))
+    fresh = results[3]
+    assert fresh.arm.name == "binary-weights-0.8"
+    moved = [[9000, *run.moves[1:-1], run.moves[-1] - 9000 + run.moves[0]] for run in fresh.runs if run.moves]
+    results[3] = make_result(fresh.arm, [0.1, 0.1], moves=moved)
+    assert [verdict.holds for verdict in sawada_fig6.judge(results)] == [False, False]
+
+
+def test_the_distance_is_that_of_two_distributions(make_result: MakeResult) -> None:
+    arm = sawada_fig6.STUDY.small.arms[0]
+    (run,) = make_result(arm, [0.1], moves=[[25, 0, 75]]).runs
+    assert sawada_fig6.distance(run, np.array([0.25, 0.0, 0.75])) == 0
+    assert sawada_fig6.distance(run, np.array([0.0, 1.0, 0.0])) == 1
+    assert sawada_fig6.distance(run, np.array([0.5, 0.0, 0.5])) == 0.25
+
+
+def test_the_bound_is_that_of_its_docstring() -> None:
+    """Two equal halves of n coordinates: half of (1/2 + 1/2)/sqrt(n), and sqrt(ln 10^6 / 2n)."""
+    expected = 0.5 / 100 + np.sqrt(np.log(1e6) / 20_000)
+    assert sawada_fig6.bound(np.array([0.5, 0.5]), 10_000) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_run_without_counts_says_so(make_result: MakeResult) -> None:
+    with pytest.raises(ValueError, match="did not record which coordinates moved"):
+        sawada_fig6.quantity(make_result(sawada_fig6.STUDY.small.arms[0], [0.1]))

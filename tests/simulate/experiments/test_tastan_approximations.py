@@ -1,0 +1,61 @@
+"""Tables 5 and 6: what is measured for each degree, and what the page says of it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.friendly.blocks import Approximation
+from tacit.models.friendly.convert import convert
+from tacit.models.vision_transformer import build
+from tacit.simulate.experiments.tastan_approximations import (
+    TABLE5,
+    TABLE6,
+    Figures,
+    Row,
+    judge,
+    memory,
+)
+
+NOTHING = (0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def figures(degree: int | None, accuracies: list[float], loss: float) -> list[Figures]:
+    return [
+        Figures(degree=degree, seed=seed, attention=loss, hidden=loss, accuracy=value, milliseconds=1.0, megabytes=1.0)
+        for seed, value in enumerate(accuracies)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "exact_loss", "holds"),
+    [
+        ([0.90, 0.90], 1.0, [True, True]),
+        ([0.88, 0.88], 1.0, [True, True]),
+        ([0.87, 0.88], 1.0, [True, False]),
+        ([0.93, 0.93], 3.0, [False, False]),
+    ],
+)
+def test_verdicts_follow_from_the_figures(chosen: list[float], exact_loss: float, holds: list[bool]) -> None:
+    rows = tuple(Row(degree=degree, published=NOTHING) for degree in (2, 6, None))
+    found = [*figures(2, [0.5, 0.5], 2.0), *figures(6, chosen, 1.5), *figures(None, [0.9, 0.9], exact_loss)]
+    assert [verdict.holds for verdict in judge(replace(TABLE5, rows=rows), found)] == holds
+
+
+def test_more_terms_keep_more_for_the_backward_pass() -> None:
+    """A step of Horner's scheme keeps one product of the size of the scores more: 8 images, 4 heads, 17 x 17, 4 bytes,
+    in each of 2 blocks."""
+    teacher = build(ModelConfiguration(), classes=10, channels=1, seed=0)
+    images = torch.randn(8, 1, 32, 32)
+    kept = [memory(convert(teacher, Approximation(softmax_degree=degree)).train(), images) for degree in (2, 3, 4)]
+    step = 2 * 8 * 4 * 17 * 17 * 4 / 1e6
+    assert [after - before for before, after in pairwise(kept)] == pytest.approx([step, step], rel=0.01)
+
+
+def test_rows_are_the_papers() -> None:
+    assert [row.name for row in TABLE5.rows] == ["2", "4", "6", "8", "10", "16", "exact"]
+    assert [row.name for row in TABLE6.rows] == ["2", "4", "6", "7", "8", "10", "12", "16", "exact"]
+    assert TABLE5.approximation(4) == Approximation(softmax_degree=4, inverse_steps=7)
+    assert TABLE6.approximation(None) == Approximation(softmax_degree=6, inverse_steps=None)

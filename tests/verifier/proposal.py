@@ -1,0 +1,125 @@
+"""What follows from a configuration and a policy: docs/spec/session.md, *Policy*; docs/spec/counting.md."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from aggregation import COUNTING, Terms
+from constants import CONFIGURATION as CONFIGURATION_LABEL
+from constants import Refused, require
+from conversation import Roster
+from messages import ENCRYPTED, UNENCRYPTED, read_configuration
+from parameters import Packing, graph_of, parameters, whole
+from primitives import digest
+
+
+@dataclass
+class Policy:
+    modes: list[str] = field(default_factory=lambda: ["active"])
+    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd"])
+    protections: list[str] = field(default_factory=lambda: [*UNENCRYPTED, *ENCRYPTED])
+    least_contributors: int = 1
+    smallest_cohort: int = 3
+    threshold_floor: int = 0
+    least_corrupt: float = 0.05
+    largest_clip: float = 1.0
+
+    def check_configuration(self, found: dict[str, Any]) -> None:
+        accepted = (
+            found["mode"] in self.modes
+            and found["scheme"] in self.schemes
+            and found["protection"] in self.protections
+            and (found["form"] != "coordinate" or found["min_contributors"] >= self.least_contributors)
+            and found["clip"] <= self.largest_clip
+            and (found["mode"] == "none" or found["corrupt"] >= self.least_corrupt)
+        )
+        require(accepted, "POLICY")
+        try:
+            packing_of(found)
+        except Refused:
+            raise Refused("POLICY") from None
+
+    def check_cohort(self, found: dict[str, Any], size: int) -> None:
+        require(self.smallest_cohort <= size <= found["clients"], "POLICY")
+        if found["mode"] == "none":
+            return
+        try:
+            neighbours, by_rule = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
+        except Refused:
+            raise Refused("POLICY") from None
+        floor = self.threshold_floor or by_rule
+        most = size if graph_of(size, found["mode"], found["graph"]) == "complete" else neighbours
+        require(max(floor, 2) <= (found["threshold"] or by_rule) <= most, "POLICY")
+
+
+def packing_of(found: dict[str, Any]) -> Packing:
+    names = ("clients", "clip", "value_bits", "max_weight", "form", "tensor_sizes", "metrics", "ring_bits")
+    return Packing(**{name: found[name] for name in names})
+
+
+def promises_needed(sharers: int, threshold: int, corrupt: int) -> int:
+    """Promises that show that a round's sum will never be opened."""
+    return min(sharers - threshold + 1 + corrupt, sharers)
+
+
+def configuration_hash(encoded: bytes) -> bytes:
+    return digest(CONFIGURATION_LABEL, encoded)
+
+
+def terms_of(
+    roster: Roster,
+    session: bytes,
+    round_number: int,
+    encoded: bytes,
+    model: bytes,
+    cohort: list[str],
+    smallest_cohort: int,
+    group_key: bytes = b"",
+) -> Terms:
+    """What the sum of a round in one stage is about; INVALID if there are no parameters for this cohort."""
+    found = read_configuration(encoded)
+    size = len(cohort)
+    if found["mode"] == "none":
+        neighbours, threshold, graph = size - 1, 1, "complete"
+    else:
+        neighbours, threshold = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
+        threshold = found["threshold"] or threshold
+        graph = graph_of(size, found["mode"], found["graph"])
+    packing = packing_of(found)
+    left = size - whole(found["dropout"], size) if graph == "regular" else 0
+    return Terms(
+        session=session,
+        round=round_number,
+        server=roster.server,
+        cohort=cohort,
+        signing_keys=[roster.signing_keys[name] for name in cohort],
+        mode=found["mode"],
+        graph=graph,
+        neighbours=neighbours,
+        threshold=threshold,
+        ring_bits=packing.ring_bits,
+        length=packing.length,
+        roster=roster.hash,
+        configuration=configuration_hash(encoded),
+        model=model,
+        train_seconds=found["train_seconds"],
+        phase_seconds=found["phase_seconds"],
+        corrupt=whole(found["corrupt"], size) if found["mode"] == "active" else 0,
+        fewest_survivors=max(smallest_cohort, left),
+        group_key=group_key,
+    )
+
+
+def spare(found: dict[str, Any], counted: int) -> int:
+    """How many of those counted may be lost in stage two: docs/spec/counting.md."""
+    return whole(found["dropout"], counted)
+
+
+def first_stage(terms: Terms, found: dict[str, Any]) -> Terms:
+    size = sum(found["tensor_sizes"])
+    length = -(-size // (64 // found["clients"].bit_length()))
+    return replace(terms, ring_bits=64, length=length, purpose=COUNTING)
+
+
+def second_stage(terms: Terms, found: dict[str, Any], counted: int, limits: bytes) -> Terms:
+    fewest = max(terms.fewest_survivors, counted - spare(found, counted))
+    return replace(terms, purpose=limits, fewest_survivors=fewest, train_seconds=terms.phase_seconds)

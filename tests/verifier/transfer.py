@@ -1,0 +1,54 @@
+"""A model, or limits, in chunks: docs/spec/session.md, *Fetching the model*."""
+
+import math
+import struct
+
+from constants import CHUNK_BYTES, MODEL, WINDOW, require
+from primitives import digest
+
+
+class Incoming:
+    """What has come of it; `label` is that of its digest."""
+
+    def __init__(self, label: bytes, expected: bytes, size: int) -> None:
+        self.label, self.expected, self.size, self.data = label, expected, size, b""
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.size // CHUNK_BYTES)
+
+    @property
+    def whole(self) -> bool:
+        return len(self.data) == self.size
+
+    def first(self) -> range:
+        return range(min(WINDOW, self.chunks))
+
+    def take(self, chunk: int, raw: bytes | None) -> int | None:
+        """The chunk to ask for now."""
+        require(chunk * CHUNK_BYTES == len(self.data), "UNEXPECTED")
+        require(raw is not None and len(raw) == min(CHUNK_BYTES, self.size - len(self.data)), "MODEL")
+        self.data += raw or b""
+        if self.whole:
+            require(digest(self.label, self.data) == self.expected, "MODEL")
+        if self.whole and self.label == MODEL:
+            numbers = struct.unpack(f"<{self.size // 4}f", self.data)
+            require(all(math.isfinite(number) for number in numbers), "MODEL")
+        return chunk + WINDOW if chunk + WINDOW < self.chunks else None
+
+
+class Outgoing:
+    """What one receiver has fetched of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.due = data, 0
+
+    def give(self, chunk: int) -> bytes:
+        require(chunk == self.due, "UNEXPECTED")
+        require(chunk * CHUNK_BYTES < len(self.data), "MODEL")
+        self.due += 1
+        return self.data[chunk * CHUNK_BYTES : self.due * CHUNK_BYTES]
+
+    @property
+    def done(self) -> bool:
+        return self.due * CHUNK_BYTES >= len(self.data)
