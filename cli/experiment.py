@@ -86,9 +86,13 @@ def _run(
         return complain(errors, error, FAILED)
     screen = StudyScreen(console, work)
     kept = "finished runs are kept: give the same command again"
-    try:
+
+    async def shown() -> list[ArmResult]:
         with screen:
-            results = asyncio.run(interruptible(hold(work, screen)))
+            return await hold(work, screen)
+
+    try:
+        results = asyncio.run(interruptible(shown()))
         _write(console, work, results, seeds=seeds, data=data, json_file=json_file)
     except KeyboardInterrupt:
         return complain(errors, f"interrupted; {kept}", INTERRUPTED)

@@ -15,7 +15,7 @@ from tacit.parties.event_log import EventLogError
 from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
 from tacit.simulate.faults import FaultError, Faults, read_faults
 from tacit.simulate.processes import ProcessError
-from tacit.simulate.run import default_directory, kept, new_plan, party_names, resumed_plan, simulate
+from tacit.simulate.run import Plan, default_directory, kept, new_plan, party_names, resumed_plan, simulate
 from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
 from tacit.simulate.summary import write
 from tacit.simulate.supervision import InputError, ServerLostError, SimulationError
@@ -78,8 +78,7 @@ def run_simulation(
         return complain(errors, error, FAILED)
     try:
         screen = Screen(console, plan)
-        with screen:
-            summary = asyncio.run(interruptible(simulate(plan, screen.show)))
+        summary = asyncio.run(interruptible(_shown(plan, screen)))
         if json_file is not None:
             write(summary, json_file)
     except KeyboardInterrupt:
@@ -104,6 +103,12 @@ def complain(errors: Console, complaint: object, status: int) -> int:
     """Print a complaint; returns the exit status that it comes with."""
     errors.print(f"tacit: {complaint}", style="red", markup=False, soft_wrap=True)
     return status
+
+
+async def _shown(plan: Plan, screen: Screen) -> dict[str, Any]:
+    # In here: whoever interrupts what the screen has announced finds a loop that runs.
+    with screen:
+        return await simulate(plan, screen.show)
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

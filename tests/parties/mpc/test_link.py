@@ -218,22 +218,6 @@ def test_a_party_that_has_gone_is_named_after_its_last_message(pair: Pair, closi
 
 
 @pytest.mark.parametrize("closing", [0, 1])
-def test_what_was_sent_arrives_although_its_sender_has_read_nothing(pair: Pair, closing: int) -> None:
-    """The kernel drops what is under way when a connection is closed with bytes unread."""
-    gone, left = pair[closing], pair[1 - closing]
-    values = np.arange(100_000)
-    for link in (left, gone):
-        for _ in range(8):
-            link.send("share", [values])
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(gone.close)
-        for _ in range(8):
-            np.testing.assert_array_equal(left.receive("share", [(np.int64, values.shape)])[0], values)
-        with pytest.raises(MpcError, match=f"'{gone.own}', next: its link is lost"):
-            left.receive("next", [])
-
-
-@pytest.mark.parametrize("closing", [0, 1])
 def test_a_party_that_gives_up_says_why_after_its_last_message(pair: Pair, closing: int) -> None:
     gone, left = pair[closing], pair[1 - closing]
     gone.send("last", [np.arange(3)])
