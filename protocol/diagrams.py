@@ -59,9 +59,10 @@ def page() -> str:
         "Drawn from the transition tables in `protocol/` by `make docs`; a test fails when page and tables differ.",
         "A lower-case label is a received message, a capital one an internal event: START, DROP (somebody is gone),",
         "COMPLETE (nobody is waited for), EXPIRE (the deadline passed), CONTRIBUTE (the trained update is there),",
-        "SUM_OVER (the secure sum inside the round ended), NEXT_ROUND and FINISH. What no arrow shows is refused: a",
-        "client then aborts the round with a code, a server excludes the sender. Repeated and late messages are",
-        "ignored.",
+        "SUM_OVER (the secure sum inside the round ended), NEXT_ROUND and FINISH; for group keys AGREE (the members",
+        "are named), KEY_OVER (the attempt ended), PROVIDE (the model is encrypted) and DISTRIBUTE (the last model is",
+        "handed out). What no arrow shows is refused: a client then aborts the round with a code, a server excludes",
+        "the sender. Repeated and late messages are ignored.",
     ]
     for title, table in MACHINES.items():
         parts += ["", f"## {title}", "", "```mermaid", draw(table), "```"]

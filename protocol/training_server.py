@@ -174,6 +174,7 @@ class TrainingServer(SessionAttendance):
             return self._ended(Code.KEYS, result.detail)
         if isinstance(result, KeyFailed):
             outputs: list[Output] = []
+            # The culprits go before the next cohort is drawn; nothing can refuse an internal transition any more.
             if result.code is not Code.LEFT:
                 for member in result.culprits:
                     outputs += self._part_with(member, result.code, result.detail, now)

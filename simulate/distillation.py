@@ -148,6 +148,10 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
         experiment = msgspec.convert(msgspec.json.decode(path.read_bytes())["experiment"], DistillationExperiment)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not what `tacit distill` writes: {error}") from error
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
+        ) from error
     data = load_images(experiment.data, image_size=experiment.model.image_size)
     student = checkpoint.load(
         directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels

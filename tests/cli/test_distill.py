@@ -201,7 +201,7 @@ def test_a_training_that_diverges_has_its_own_status(tacit: Invoke, tmp_path: Pa
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "No such file"),
+        (None, "cannot be read: No such file or directory; name a directory that `tacit distill --out` has written"),
         ("{", "is not what `tacit distill` writes"),
         ('{"name": 1}', "is not what `tacit distill`"),
     ],
