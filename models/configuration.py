@@ -155,6 +155,7 @@ Scheme = Literal[
     "model-encryption+locked-binary-weights",
     "fedrsm",
     "fedsplit",
+    "fedcg",
     "dp-gaussian",
 ]
 
@@ -170,7 +171,8 @@ class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
             '"model-encryption": the server holds and updates a model whose embeddings are encrypted under a key of '
             'the clients, alone or with one of the others, as in "model-encryption+binary-weights"; "fedrsm": every '
             'client keeps back the layers that training changed most; "fedsplit": the first half of the model never '
-            'leaves a client, which has its own; "dp-gaussian": Gaussian noise is added to every update.'
+            'leaves a client, which has its own; "fedcg": the same, and clients share a generator of what comes out of '
+            'that half, without secure aggregation only; "dp-gaussian": Gaussian noise is added to every update.'
         ),
     ] = "none"
     zero_probability: Annotated[
@@ -253,13 +255,31 @@ class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
         int,
         Meta(description="How many layers a client keeps back in a round; 0 sends all (fedrsm only).", ge=0, le=10_000),
     ] = 1
+    skip_masked_layers: Annotated[
+        bool,
+        Meta(
+            description="Leave what is kept back out of the message instead of sending zeros: with aggregation.mode = "
+            '"none" only, where the server sees the zeros as well; under secure aggregation it would tell what the '
+            "masks hide (schemes that keep whole tensors back only)."
+        ),
+    ] = False
     split: Annotated[
         str,
         Meta(
-            description='Name of the first module that is shared; "" takes the middle of the model (fedsplit only).',
+            description='Name of the first module that is shared; "" takes the middle of the model (fedsplit and fedcg '
+            "only).",
             max_length=128,
         ),
     ] = ""
+    distillation_steps: Annotated[
+        int,
+        Meta(
+            description="Steps in which the server trains generator and classifier in a round, each with a batch of "
+            "training.batch_size (fedcg only).",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 2000
     dp_clip: Annotated[
         float,
         Meta(
@@ -288,7 +308,9 @@ class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
             ("binary weights", self.binary, ("zero_probability", "layers", "enforce", "masks")),
             ("binary weights and fedrsm", self.binary or self.masks_layers, ("min_contributors",)),
             ("fedrsm", self.masks_layers, ("granularity", "mask", "masked_layers")),
-            ("fedsplit", self.splits, ("split",)),
+            ("schemes that keep whole tensors back", self.by_tensor, ("skip_masked_layers",)),
+            ("fedsplit and fedcg", self.splits, ("split",)),
+            ("fedcg", self.distils, ("distillation_steps",)),
             ("dp-gaussian", self.noisy, ("dp_clip", "dp_noise", "dp_delta")),
             ("model encryption", self.encrypted, ("matrix", "initial_model", "accept_known_plaintext")),
             ("a group key", self.group_key, ("rekey_every",)),
@@ -330,7 +352,12 @@ class ProtectionConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
     @property
     def splits(self) -> bool:
         """Whether a part of the model never leaves its client."""
-        return self.scheme == "fedsplit"
+        return self.scheme in ("fedsplit", "fedcg")
+
+    @property
+    def distils(self) -> bool:
+        """Whether the server distils a generator and a classifier from those of all clients."""
+        return self.scheme == "fedcg"
 
     @property
     def noisy(self) -> bool:

@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
 from tacit.models.datasets.files import require_folder
-from tacit.models.datasets.samples import Images, Indices, Samples, Source
+from tacit.models.datasets.samples import Images, Indices, Source
 
 _BLOCK: Final = 1024
 
@@ -80,25 +80,35 @@ class Dataset:
     @cached_property
     def x_train(self) -> torch.Tensor:
         """All training images: float32 [N, channels, size, size], normalised. See `share` for a part of them."""
-        return self._tensor(self.source.train, np.arange(len(self.source.train.labels)))
+        return self.normalised(self.source.train.images)
 
     @cached_property
     def x_test(self) -> torch.Tensor:
         """float32 [M, channels, size, size], normalised like the training images."""
-        return self._tensor(self.source.test, np.arange(len(self.source.test.labels)))
+        return self.normalised(self.source.test.images)
 
     def share(self, indices: Indices) -> tuple[torch.Tensor, torch.Tensor]:
         """Images and labels of one client: float32 [n, channels, size, size] and int64 [n]; no other image is touched.
 
         Raises ValueError for an image file that cannot be decoded.
         """
-        return self._tensor(self.source.train, indices), self.y_train[torch.from_numpy(indices)]
+        return self.normalised(self.source.train.images, indices), self.y_train[torch.from_numpy(indices)]
 
-    def _tensor(self, samples: Samples, indices: Indices) -> torch.Tensor:
+    def normalised(self, images: Images, indices: Indices | None = None) -> torch.Tensor:
+        """Images as a model of this data set takes them: float32 [n, channels, size, size]; all of them by default.
+
+        They may be others than the data set's own; coloured ones become grey where it has one channel. ValueError for
+        other channels, and for an image file that cannot be decoded.
+        """
+        if images.channels not in (self.channels, 3):
+            raise ValueError(f"images of {images.channels} channels were given; the data set has {self.channels}")
+        indices = np.arange(len(images)) if indices is None else indices
         size = self.image_size
         tensor = torch.empty(len(indices), self.channels, size, size)
         for start in range(0, len(indices), _BLOCK):
-            pixels = samples.images.pixels(indices[start : start + _BLOCK], size=size)
+            pixels = images.pixels(indices[start : start + _BLOCK], size=size)
+            if pixels.shape[-1] != self.channels:
+                pixels = pixels.mean(-1, keepdims=True)
             normalised = (pixels.astype(np.float32) - self.mean) / self.deviation
             block = torch.from_numpy(normalised).permute(0, 3, 1, 2)  # [n, C, H, W]
             if block.shape[2:] != (size, size):

@@ -1,8 +1,8 @@
 """A model cut in two: an extractor that a client keeps to itself, and the rest, which is shared.
 
 Gu et al. 2021, "Federated Deep Learning with Bayesian Privacy" (FedSplit): clients share the classifier alone, and each
-has an extractor of its own. The cut is named by the first module that is shared; what stands before its first tensor in
-the layout is the extractor.
+has an extractor of its own; so has each in FedCG (fedcg.py). The cut is named by the first module that is shared; what
+stands before its first tensor in the layout is the extractor.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ MIDDLES: Final = {"lenet": "conv3", "convnet": "conv4", "resnet18": "layer3"}
 """Where Chen et al. 2023 cut LeNet and ResNet18, which follows from the sizes that they report; ConvNet's is ours."""
 
 
+def first_shared(model: ModelConfiguration, split: str) -> str:
+    """The name of the first shared module; split: as configured. "" where it does not say, and no middle is known."""
+    return split or (f"blocks.{model.depth // 2}" if model.name == "vit" else MIDDLES.get(model.name, ""))
+
+
 def extractor(layout: Layout, model: ModelConfiguration, split: str) -> frozenset[str]:
     """The tensors that stay with a client. split: the first shared module; "" takes the middle that is known.
 
     ValueError if there is no such module, no known middle, or nothing before it.
     """
-    cut = split or (f"blocks.{model.depth // 2}" if model.name == "vit" else MIDDLES.get(model.name, ""))
+    cut = first_shared(model, split)
     if not cut:
         raise ValueError(
             f'protection.split = "": where to cut "{model.name}" is not known; name the first module that is shared, '

@@ -7,7 +7,7 @@ CUDA device, differ in the last ones.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,13 +60,15 @@ def train(
     *,
     seed: int,
     device: torch.device,
+    penalty: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> LocalStatistics:
     """Train `model` in place on x, float32 [N, C, S, S], and y, int64 [N]; it is left on `device`.
 
     The optimizer starts without memory of earlier rounds. `seed` decides the order of the batches and whatever the
-    model draws itself (dropout); PyTorch's global generators are left as they were. The statistics are those of the
-    last epoch, each batch measured just before its step. Raises ValueError for no images, FloatingPointError as soon
-    as a loss is not finite.
+    model draws itself (dropout); PyTorch's global generators are left as they were. penalty: what is added to the loss
+    of a batch, called with its labels when the model has computed its logits. The statistics are those of the last
+    epoch without it, each batch measured just before its step. Raises ValueError for no images, FloatingPointError as
+    soon as a loss is not finite.
     """
     _check(x, y)
     model.to(device).train()
@@ -77,14 +79,12 @@ def train(
         torch.manual_seed(seed)
         for _ in range(configuration.epochs):
             statistics = NOTHING
-            permutation = torch.randperm(len(x), generator=order)
-            for indices in torch.split(permutation, configuration.batch_size):
-                inputs, labels = x[indices].to(device), y[indices].to(device)
+            for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
                 logits = model(inputs)
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
                 optimizer.zero_grad(set_to_none=True)
-                torch.autograd.backward(loss)
+                torch.autograd.backward(loss if penalty is None else loss + penalty(labels))
                 optimizer.step()
                 statistics += batch
     return statistics
@@ -129,6 +129,14 @@ def evaluate(
 
 
 NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)
+
+
+def shuffled(
+    x: torch.Tensor, y: torch.Tensor, batch_size: int, order: torch.Generator, device: torch.device
+) -> Iterator[_Batch]:
+    """All images and labels once, in batches on the device."""
+    for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
+        yield x[indices].to(device), y[indices].to(device)
 
 
 def _check(x: torch.Tensor, y: torch.Tensor) -> None:

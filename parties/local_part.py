@@ -1,4 +1,4 @@
-"""The part of the model that a client has for itself (FedSplit): it never leaves the client, and replaces the server's.
+"""The part of the model that a client has for itself (FedSplit, FedCG): it never leaves it, and replaces the server's.
 
 It starts as the server's first model and is whatever the client's last training made of it, in memory only.
 """

@@ -152,7 +152,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if done.total is not None:
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
-                self._keeper.apply(total)
+                self._keeper.apply(total, done.vectors)
             except ValueError as error:
                 total, detail = None, f"the sum is not one of honest contributions: {error}"
         metrics = total.metrics if total else {}

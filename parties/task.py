@@ -4,14 +4,17 @@ The task (model and training settings, shape of the data) travels inside the con
 everything that the members sign. An update is a pair of values and weight: FedAvg sends samples * (trained - global)
 with the number of samples, FedSGD the gradient with weight one; a protection may set weights to zero, for whole tensors
 or for coordinates (update_weights.py), or add noise (models/gaussian_noise.py). The server learns the two sums only,
-and the sums of the metrics; it adds the mean of the updates, or takes one step against the mean of the gradients.
+and the sums of the metrics; it adds the mean of the updates, or takes one step against the mean of the gradients. Only
+to distil (coupled_models.py) it needs the vectors of the clients one by one.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -21,11 +24,13 @@ import torch
 
 from tacit.models import split
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.fedcg import CoupledModel, couple
 from tacit.models.gaussian_noise import noise_bytes, noisy, shortened
 from tacit.models.layout import Layout
 from tacit.models.representation import Stimuli
 from tacit.models.training import NOTHING, Evaluation, LocalStatistics, evaluate, gradient, train
 from tacit.models.vision_transformer import build
+from tacit.parties.coupled_models import Distiller, Imitation
 from tacit.parties.group_model import GroupModel
 from tacit.parties.layer_masking import LayerMasking, check_layers, pack_uploads, unpack_uploads, upload_metrics
 from tacit.parties.local_part import LocalPart
@@ -43,6 +48,9 @@ METRICS: Final = ("samples", "correct", "loss", "clipped")
 """What clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
 
 LOSS_UNIT: Final = 2.0**-16
+
+CPU: Final = torch.device("cpu")
+NO_VECTORS: Final[Mapping[str, Words]] = MappingProxyType({})
 
 Flat = npt.NDArray[np.float32]
 Octets = bytes
@@ -64,8 +72,28 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return encode_structure(self)
 
     def build(self, seed: int = 0) -> torch.nn.Module:
-        """The model, with weights from the seed."""
-        return build(self.model, classes=self.classes, channels=self.channels, seed=seed)
+        """The model, with weights from the seed. ValueError for one that does not fit the protection."""
+        network = build(self.model, classes=self.classes, channels=self.channels, seed=seed)
+        if not self.protection.distils:
+            return network
+        split.extractor(Layout.of(network), self.model, self.protection.split)
+        return couple(
+            network,
+            split.first_shared(self.model, self.protection.split),
+            shape=(self.channels, self.model.image_size, self.model.image_size),
+            classes=self.classes,
+            # A LeNet has sigmoids of its own.
+            squash=self.model.name != "lenet",
+            seed=seed,
+        )
+
+    def private(self, model: torch.nn.Module) -> frozenset[str]:
+        """Names of the tensors that never leave a client. ValueError if there is nothing to tell them from others."""
+        if not self.protection.splits:
+            return frozenset()
+        network, prefix = (model.network, "network.") if isinstance(model, CoupledModel) else (model, "")
+        found = split.extractor(Layout.of(network), self.model, self.protection.split)
+        return frozenset(f"{prefix}{name}" for name in found)
 
     def metrics(self, clients: int) -> tuple[str, ...]:
         """Names of what clients report within the secure sum. ValueError if the model does not fit the protection."""
@@ -147,7 +175,10 @@ class Learner:
         self._masking = self._layer_masking(protection)
         self._own: LocalPart | None = None
         if protection.splits:
-            self._own = LocalPart(self.layout, split.extractor(self.layout, self._task.model, protection.split))
+            self._own = LocalPart(self.layout, self._task.private(self._model))
+        self._imitation: Imitation | None = None
+        if isinstance(self._model, CoupledModel):
+            self._imitation = Imitation(self._model, seed=_integer(round_seeds(seed, 0)[0]), device=device)
         self._weights = UpdateWeights(self.layout, protection, seed=seed, dropout=configuration.dropout)
         self._group_model = GroupModel(
             self.layout, protection, lambda first: self.layout.flatten(self._task.build(first))
@@ -157,6 +188,7 @@ class Learner:
             ("min_contributors", protection.min_contributors, configuration.min_contributors),
             ("rekey_every", protection.rekey_every, configuration.rekey_every),
             ("enforce", protection.enforce, configuration.enforce),
+            ("skip_masked_layers", protection.skip_masked_layers, configuration.skip_zeros),
             (
                 "initial_model",
                 protection.initial_model if protection.encrypted else "server",
@@ -205,9 +237,7 @@ class Learner:
         seeds = round_seeds(self._seed, round)
         began = time.perf_counter()
         if self._configuration.scheme == "fedavg":
-            statistics = train(
-                self._model, self._x, self._y, self._task.training, seed=_integer(seeds[0]), device=self._device
-            )
+            statistics = self._train(round, _integer(seeds[0]))
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
         else:
             values, statistics = gradient(
@@ -264,6 +294,12 @@ class Learner:
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
         return Update(encoded.words, values, draft.statistics, clipped, draft.local)
 
+    def _train(self, round: int, seed: int) -> LocalStatistics:
+        training = self._task.training
+        if self._imitation is not None:
+            return self._imitation.train(self._x, self._y, training, round=round, seed=seed)
+        return train(self._model, self._x, self._y, training, seed=seed, device=self._device)
+
     def _layer_masking(self, protection: ProtectionConfiguration) -> LayerMasking | None:
         if not protection.masks_layers:
             return None
@@ -282,16 +318,30 @@ class Learner:
 
 
 class Keeper:
-    """The server's side: holds the global model and applies the sums."""
+    """The server's side: holds the global model and applies the sums.
 
-    def __init__(self, configuration: Configuration, model: torch.nn.Module) -> None:
+    seed: of the server's own training, if it trains; None draws from the operating system's randomness.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        model: torch.nn.Module,
+        *,
+        seed: int | None = None,
+        device: torch.device = CPU,
+    ) -> None:
         self._configuration = configuration
         task = read_task(configuration)
         self._rate = task.training.learning_rate
         self.layout = Layout.of(model)
         check_protection(self.layout, task.protection)
-        if task.protection.splits:
-            split.extractor(self.layout, task.model, task.protection.split)
+        self._private = task.private(model)
+        self._distiller: Distiller | None = None
+        if isinstance(model, CoupledModel):
+            self._distiller = Distiller(
+                model, task.protection, task.training, private=self._private, seed=seed, device=device
+            )
         self._layers = check_layers(model, task.protection) if task.protection.masks_layers else ()
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
@@ -334,12 +384,34 @@ class Keeper:
         self.flat = np.frombuffer(model, "<f4").astype(np.float32)
         self.layout.load_into(self.model, self.flat)
 
-    def apply(self, total: Total) -> None:
-        """Move the model by the mean; where nobody contributed it stays."""
+    def apply(self, total: Total, vectors: Mapping[str, Words] = NO_VECTORS) -> None:
+        """Move the model by the mean; where nobody contributed it stays. Distil, where the scheme does so.
+
+        vectors: of every client, where the scheme needs them. ValueError, after which nothing has changed, if one of
+        them is that of no honest client.
+        """
         mean, moved = self.mean(total)
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
-        self.flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
-        self.layout.load_into(self.model, self.flat)
+        flat = self._moved(step, moved)
+        if self._distiller is not None:
+            flat = self._distiller.distil(flat, [self._client(name, words) for name, words in vectors.items()])
+        self.layout.load_into(self.model, flat)
+        self.flat = flat
+
+    def _moved(self, step: npt.NDArray[np.float64], moved: npt.NDArray[np.bool_]) -> Flat:
+        return np.where(moved, self.flat + step, self.flat).astype(np.float32)
+
+    def _client(self, name: str, words: Words) -> tuple[Flat, int]:
+        """The model of one client, and its number of samples."""
+        alone = self._configuration.packing().decode(words, contributors=1)
+        weights = {
+            int(weight)
+            for entry, weight in zip(self.layout.entries, alone.weights, strict=True)
+            if entry.name not in self._private
+        }
+        if len(weights) != 1 or 0 in weights:
+            raise ValueError(f"{name} gives the tensors that it shares the weights {sorted(weights)}, not one above 0")
+        return self._moved(*alone.mean()), weights.pop()
 
 
 def round_half_even(value: float) -> int:

@@ -1,9 +1,9 @@
 """The weights of a client's update: what each protection multiplies it by before it is summed.
 
 Without protection one weight serves all coordinates. `fixed-position` has a weight for every tensor, zero for the
-position embedding (Lu et al. 2022); so have `fedrsm` and `fedsplit`, zero for what a client keeps back. Binary weights
-are a zero or a one for every coordinate, and clients then count alike (Sawada et al. 2024, Eq. 11 and 12); so they do
-with `dp-gaussian`, since no noise hides the number of a client's samples.
+position embedding (Lu et al. 2022); so have `fedrsm`, `fedsplit` and `fedcg`, zero for what a client keeps back. Binary
+weights are a zero or a one for every coordinate, and clients then count alike (Sawada et al. 2024, Eq. 11 and 12); so
+they do with `dp-gaussian`, since no noise hides the number of a client's samples.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -58,6 +59,8 @@ class Summed:
 
     total: npt.NDArray[Any]
     survivors: tuple[str, ...]
+    vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """The words of every survivor, where the agreement asks for them."""
 
 
 @dataclass(frozen=True)

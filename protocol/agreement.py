@@ -15,6 +15,7 @@ from tacit.protocol.codec import VERSION
 from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.messages import CHUNK_BYTES
 from tacit.protocol.primitives import Label, digest, verify
+from tacit.secagg.filled_blocks import BYTE_WORDS
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 
@@ -57,6 +58,10 @@ class Agreement:
     """Whether the vectors are updates of the model, each to be contributed once in the life of a client."""
     secure: bool = True
     """Whether vectors are masked; if not, the server sees each of them."""
+    skip_zeros: bool = False
+    """Whether chunks come without their blocks of zeros (secagg/filled_blocks.py); never where vectors are masked."""
+    single_vectors: bool = False
+    """Whether the server hands out each vector beside the sum; never where vectors are masked."""
     train_seconds: float
     phase_seconds: float
 
@@ -100,7 +105,12 @@ class Agreement:
 
     @property
     def chunk_words(self) -> int:
-        """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES."""
+        """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES.
+
+        Where zeros are skipped, as many whole bytes of the bitmap as fit it with all of their words.
+        """
+        if self.skip_zeros:
+            return CHUNK_BYTES // (1 + BYTE_WORDS * self.ring.wire_bytes) * BYTE_WORDS
         return CHUNK_BYTES // self.ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
 
     @property

@@ -35,6 +35,7 @@ Protection = Literal[
     "model-encryption+locked-binary-weights",
     "fedrsm",
     "fedsplit",
+    "fedcg",
     "dp-gaussian",
 ]
 InitialModel = Literal["clients", "server"]
@@ -57,6 +58,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Rounds after which a group key is renewed; 0: only when the membership changes."""
     initial_model: InitialModel = "server"
     """Who makes the first model, where the clients encrypt it."""
+    skip_zeros: bool = False
+    """Whether clients leave blocks of zeros out of their vectors: only where the server sees the vectors anyway."""
     mode: Mode
     graph: GraphChoice
     corrupt: Annotated[float, Meta(ge=0, lt=1)]
@@ -99,6 +102,13 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
             raise ValueError(f"protection {self.protection} needs a group key")
         if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
             raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
+        if self.single_vectors and self.secure:
+            raise ValueError(
+                f"protection {self.protection} needs the classifier of every client at the server, which secure "
+                "aggregation hides from it; mode must be none"
+            )
+        if self.skip_zeros and (self.secure or self.form is not WeightForm.TENSOR):
+            raise ValueError("zeros can be skipped without secure aggregation and with weights of tensors only")
 
     @property
     def encrypted(self) -> bool:
@@ -109,6 +119,11 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     def secure(self) -> bool:
         """Whether the server sees sums only."""
         return self.mode != "none"
+
+    @property
+    def single_vectors(self) -> bool:
+        """Whether the server works with the update of every client, not with their sum alone."""
+        return self.protection == "fedcg"
 
     @property
     def active(self) -> bool:

@@ -1,7 +1,8 @@
-"""What a secure sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
+"""What a sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
 
 The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
-raw frames; CURVE, ZeroMQ and TCP come on top. A test holds it to what the links measure.
+raw frames; CURVE, ZeroMQ and TCP come on top. A test holds it to what the links measure. What a vector without its
+zeros takes depends on the vector; without one the declaration is the most that it can take.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
+
+import numpy.typing as npt
 
 from tacit.protocol.adverts import record_bytes
 from tacit.protocol.agreement import Agreement
@@ -47,6 +51,7 @@ from tacit.protocol.messages import (
 )
 from tacit.protocol.primitives import KEY_BYTES, SIGNATURE_BYTES
 from tacit.protocol.sharing import PACKET_BYTES
+from tacit.secagg.filled_blocks import most_bytes, pack_filled
 from tacit.secagg.shamir import SHARE_BYTES
 
 
@@ -76,10 +81,6 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
     empty = bytes(KEY_BYTES)
     choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - len(signature))
-    wire, chunks = agreement.ring.wire_bytes, range(agreement.chunks)
-    spans = [agreement.chunk_span(chunk) for chunk in chunks]
-    sizes = [wire * (span.stop - span.start) for span in spans]
-    whole = agreement.chunks == 1
     said: list[tuple[Message, int]] = [
         (AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature), 0),
         (
@@ -91,7 +92,6 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
             ),
             0,
         ),
-        (MaskedInput(complaints=bitmap), sizes[0] if whole else 0),
     ]
     heard: list[tuple[Message, int]] = [
         (
@@ -105,9 +105,9 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
         ),
         (PeerShares(sharers=bitmap, owners=bitmap, packets=bytes(PACKET_BYTES * degrees.owners)), 0),
     ]
-    if not whole:
-        said += [(VectorChunk(chunk=chunk), sizes[chunk]) for chunk in chunks]
-        heard += [(FetchVector(chunk=chunk), 0) for chunk in chunks]
+    vector_said, vector_heard = _vector(agreement, None)
+    said += vector_said
+    heard += vector_heard
     if agreement.active:
         said.append((ConfirmSurvivors(signature=signature), 0))
         heard.append((Survivors(survivors=bitmap), 0))
@@ -117,6 +117,16 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     )
     sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
     return {phase: PhaseBytes(sent[phase], received[phase]) for phase in {*sent, *received}}
+
+
+def declared_plain_bytes(agreement: Agreement, name: str, vector: npt.NDArray[Any] | None = None) -> PhaseBytes:
+    """The bytes that a client moves in a sum without secure aggregation, on links that begin with it.
+
+    vector: its ring words, of the agreement's length; without them the most that any can take.
+    """
+    said, heard = _vector(agreement, vector)
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return PhaseBytes(sum(sent.values()), sum(received.values()))
 
 
 def declared_counting_bytes(
@@ -158,6 +168,29 @@ def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
     ]
     sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
     return PhaseBytes(sum(sent.values()), sum(received.values()))
+
+
+def _vector(
+    agreement: Agreement, vector: npt.NDArray[Any] | None
+) -> tuple[list[tuple[Message, int]], list[tuple[Message, int]]]:
+    """What a client says and hears to deliver its vector."""
+
+    def size(chunk: int) -> int:
+        span = agreement.chunk_span(chunk)
+        length: int = span.stop - span.start
+        if not agreement.skip_zeros:
+            return agreement.ring.wire_bytes * length
+        if vector is None:
+            return most_bytes(agreement.ring, length)
+        return len(pack_filled(agreement.ring, vector[span]))
+
+    chunks, ready = range(agreement.chunks), MaskedInput(complaints=encode_members((), agreement.size))
+    if agreement.chunks == 1:
+        return [(ready, size(0))], []
+    return (
+        [(ready, 0), *((VectorChunk(chunk=chunk), size(chunk)) for chunk in chunks)],
+        [(FetchVector(chunk=chunk), 0) for chunk in chunks],
+    )
 
 
 def _add_up(

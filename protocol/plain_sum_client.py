@@ -1,8 +1,9 @@
 """The client of a sum without secure aggregation: it sends its vector as it is, and the server sees it.
 
 It is the client of a secure sum (aggregation_client.py) of whose phases only the vectors are left: the same words in
-the same chunks, but no keys, shares and masks, no journal and no second answer. So nothing hides the vector but the
-link, and a client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order.
+chunks, but no keys, shares and masks, no journal and no second answer. So nothing hides the vector but the link, and a
+client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order; where the members
+agreed to skip zeros, without its blocks of zeros, which tells the server nothing that the words would not.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tacit.protocol.members import encode_members
 from tacit.protocol.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.plain_sum_tables import PLAIN_CLIENT_TABLE
 from tacit.protocol.primitives import SigningKey
+from tacit.secagg.filled_blocks import pack_filled
 
 
 class PlainSumClient(AggregationClient):
@@ -79,4 +81,5 @@ class PlainSumClient(AggregationClient):
         return self._aborted(ClientAborted(Code.TIMEOUT, detail, server))
 
     def _plain_chunk(self, chunk: int) -> Frame:
-        return self.agreement.ring.pack(np.array(self._vector[self.agreement.chunk_span(chunk)]))
+        ring, words = self.agreement.ring, self._vector[self.agreement.chunk_span(chunk)]
+        return pack_filled(ring, words) if self.agreement.skip_zeros else ring.pack(np.array(words))

@@ -39,7 +39,8 @@ class PlainSumServer(AggregationServer):
         def commit() -> None:
             self.deadline = None
 
-        return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names),), commit)
+        vectors = {agreement.cohort[member]: words for member, words in sorted(self._vectors.vectors.items())}
+        return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names, vectors),), commit)
 
     def _owners(self, holder: int) -> tuple[int, ...]:
         # Nobody holds shares, so that nobody can complain.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,6 +100,8 @@ class RoundDone:
     code: Code | None
     detail: str
     culprit: str
+    vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """The words of every survivor, where the scheme needs them and nothing hides them."""
 
 
 def agree(
@@ -137,6 +140,8 @@ def agree(
         model=model,
         group_key=group_key,
         secure=configuration.secure,
+        skip_zeros=configuration.skip_zeros,
+        single_vectors=configuration.single_vectors,
         train_seconds=configuration.train_seconds,
         phase_seconds=configuration.phase_seconds,
     )

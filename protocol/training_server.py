@@ -413,6 +413,7 @@ class TrainingServer(SessionAttendance):
             code=result.code if isinstance(result, ServerAborted) else None,
             detail=result.detail if isinstance(result, ServerAborted) else "",
             culprit=result.culprit if isinstance(result, ServerAborted) else "",
+            vectors=result.vectors if isinstance(result, Summed) else {},
         )
         return [*outputs, self._last]
 

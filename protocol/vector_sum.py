@@ -2,7 +2,8 @@
 
 A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk into a buffer of their own, from
 at most UPLOADS clients at a time (the others wait their turn), and added when whole: a client that vanishes in the
-middle leaves no trace in the sum, and memory is bounded by UPLOADS + 1 vectors whatever the number of clients.
+middle leaves no trace in the sum, and memory is bounded by UPLOADS + 1 vectors whatever the number of clients. Only
+where the agreement asks for single vectors is each of them kept.
 """
 
 from __future__ import annotations
@@ -17,37 +18,45 @@ from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame
 from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.transfer import Transfer
+from tacit.secagg.filled_blocks import unpack_filled
 
 UPLOADS: Final = 4
 
 
 class VectorSum:
-    """`total`: ring words of the agreement's length; `included`: the members whose vectors are in it."""
+    """`total`: ring words of the agreement's length; `included`: the members whose vectors are in it.
+
+    `vectors`: each of them, where the agreement asks for single vectors.
+    """
 
     def __init__(self, agreement: Agreement) -> None:
         self._agreement = agreement
         self.total: npt.NDArray[Any] = np.zeros(agreement.length, agreement.ring.word)
         self.included: set[int] = set()
+        self.vectors: dict[int, npt.NDArray[Any]] = {}
         self._uploads: dict[int, tuple[npt.NDArray[Any], Transfer]] = {}
         self._queue: deque[int] = deque()
 
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
-        """The words of a chunk; refuses another length, and words outside the ring."""
-        span = self._agreement.chunk_span(chunk)
-        expected = (span.stop - span.start) * self._agreement.ring.wire_bytes
-        if len(payload) != expected:
+        """The words of a chunk; refuses another length, words outside the ring, and skipped zeros in another form."""
+        ring, span = self._agreement.ring, self._agreement.chunk_span(chunk)
+        length = span.stop - span.start
+        expected = length * ring.wire_bytes
+        if len(payload) != expected and not self._agreement.skip_zeros:
             raise RemoteProtocolError(
                 Code.VECTOR, f"chunk {chunk} of the vector has {len(payload)} bytes, not {expected}"
             )
         try:
-            return self._agreement.ring.unpack(payload)
+            return unpack_filled(ring, payload, length) if self._agreement.skip_zeros else ring.unpack(payload)
         except ValueError as error:
-            raise RemoteProtocolError(Code.VECTOR, str(error)) from None
+            raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 
     def add(self, member: int, words: npt.NDArray[Any]) -> None:
         """Add a whole vector."""
         self._agreement.ring.add_into(self.total, words)
         self.included.add(member)
+        if self._agreement.single_vectors:
+            self.vectors[member] = words
 
     def announced(self, member: int) -> bool:
         """Whether this member said that its vector is ready."""

@@ -235,6 +235,18 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
                 'set aggregation.mode to "active" or "semi-honest"'
             )
+        if protection.skip_masked_layers and secure:
+            raise ValueError(
+                f"protection.skip_masked_layers = true: with aggregation.mode = {literal(self.aggregation.mode)} the "
+                "masks hide which layers a client keeps back, and a message without them would tell; set it to false, "
+                'or aggregation.mode to "none", where the server sees every update anyway'
+            )
+        if protection.distils and secure:
+            raise ValueError(
+                f"protection.scheme = {literal(protection.scheme)}: its server distils from the classifier and the "
+                f"generator of every client, which aggregation.mode = {literal(self.aggregation.mode)} hides from it; "
+                'set aggregation.mode to "none" (and list it in policy.modes), or take "fedsplit"'
+            )
         if (protection.masks_layers or protection.splits) and self.training.algorithm == "fedsgd":
             raise ValueError(
                 f"protection.scheme = {literal(protection.scheme)}: what stays with a client is what its training made "

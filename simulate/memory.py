@@ -180,11 +180,12 @@ def memory_sum(
     round: int = 0,
     secure: bool = True,
     fewest_survivors: int = 0,
+    skip_zeros: bool = False,
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
     parameters: of a regular graph; by default those of the complete graph with no corrupt member. secure:
-    False for a sum without masks.
+    False for a sum without masks; skip_zeros: in such a sum, vectors travel without their blocks of zeros.
     """
     entropy, ring = replayable_entropy(seed), Ring(ring_bits)
     signing = {f"c{member}": SigningKey(entropy(32)) for member in range(clients)}
@@ -201,6 +202,7 @@ def memory_sum(
         else GraphParameters(clients - 1, 1),
         fewest_survivors=fewest_survivors,
         secure=secure,
+        skip_zeros=skip_zeros,
         ring=ring,
         length=length,
         roster=sha256(b"roster").digest(),

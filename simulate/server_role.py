@@ -49,7 +49,7 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         if completed:
             layout.load_into(model, checkpoint.load(run.model, layout)[0])
         configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
-        keeper = Keeper(configuration, model)
+        keeper = Keeper(configuration, model, seed=experiment.federation.seed, device=device)
 
         def save(round: int) -> None:
             progress = Progress(round=round, split_seed=role.split_seed)
@@ -113,6 +113,7 @@ def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: t
         group_key=experiment.protection.group_key,
         rekey_every=experiment.protection.rekey_every,
         initial_model=experiment.protection.initial_model if experiment.protection.encrypted else "server",
+        skip_zeros=experiment.protection.skip_masked_layers,
         mode=aggregation.mode,
         graph=aggregation.graph,
         corrupt=aggregation.corrupt,

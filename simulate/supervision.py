@@ -113,9 +113,10 @@ class Supervisor:
             return
         if not failed:
             self._ended = reason
-            # With model encryption a client now evaluates the last model, which takes as long as it takes.
-            encrypted, deadlines = self._experiment.protection.encrypted, self._experiment.deadlines
-            self._clear("the server has ended", max(LEAVE_SECONDS, deadlines.train) if encrypted else LEAVE_SECONDS)
+            # Where only clients can read the last model, they now evaluate it, which takes as long as it takes.
+            protection, deadlines = self._experiment.protection, self._experiment.deadlines
+            evaluating = protection.encrypted or protection.splits
+            self._clear("the server has ended", max(LEAVE_SECONDS, deadlines.train) if evaluating else LEAVE_SECONDS)
             return
         if not self._address and "finished" in last:
             raise InputError(f"{name}: {reason}")

@@ -211,10 +211,8 @@ def _cost(summary: dict[str, Any]) -> Cost:
     clients = {name for name, party in summary["parties"].items() if party["role"] == "client"}
     rounds = summary["rounds"]
     local = [done for entry in rounds for done in entry["local"].values()]
-    bits: int = summary["aggregation"]["ring_bits"]
     return Cost(
         sent=sum(entry["bytes_sent"][name] for entry in rounds for name in clients),
-        kept=sum(done["kept"] for done in local) * bits // 8,
         seconds=sum(entry["seconds"] for entry in rounds),
         training_seconds=sum(done["training_seconds"] for done in local),
         choosing_seconds=sum(done["choosing_seconds"] for done in local),

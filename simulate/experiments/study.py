@@ -65,8 +65,6 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
     sent: int
     """Bytes that clients sent to the server, of every kind of message."""
-    kept: int
-    """Bytes of these that are zeros in the place of layers which a client keeps back."""
     seconds: float
     """How long the rounds took, one after another."""
     training_seconds: float

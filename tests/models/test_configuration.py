@@ -47,7 +47,9 @@ FIELDS = [
     (ProtectionConfiguration, "granularity", ["layer", "block"], ["tensor"]),
     (ProtectionConfiguration, "mask", ["highest", "lowest"], ["random"]),
     (ProtectionConfiguration, "masked_layers", [0, 10_000], [-1, 10_001]),
+    (ProtectionConfiguration, "skip_masked_layers", [True, False], [1, "yes"]),
     (ProtectionConfiguration, "split", ["", "blocks.1"], ["x" * 129]),
+    (ProtectionConfiguration, "distillation_steps", [1, 1_000_000], [0, 1_000_001]),
     (ProtectionConfiguration, "dp_clip", [0.0, 1e6], [-0.1, 2e6]),
     (ProtectionConfiguration, "dp_noise", [1e-9, 1e6], [0.0, 2e6]),
     (ProtectionConfiguration, "dp_delta", [1e-9, 0.999], [0.0, 1.0]),
@@ -55,8 +57,9 @@ FIELDS = [
 
 # The scheme that uses a field, so that it may vary alone: the rules that join fields are tested below.
 SCHEMES = {
-    **dict.fromkeys(("granularity", "mask", "masked_layers"), "fedrsm"),
+    **dict.fromkeys(("granularity", "mask", "masked_layers", "skip_masked_layers"), "fedrsm"),
     "split": "fedsplit",
+    "distillation_steps": "fedcg",
     **dict.fromkeys(("dp_clip", "dp_noise", "dp_delta"), "dp-gaussian"),
 }
 
@@ -128,7 +131,13 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
                 ("none", "binary-weights"),
                 {"granularity": "block", "mask": "lowest", "masked_layers": 2},
             ),
-            ("fedsplit", ("none", "fedrsm"), {"split": "blocks.1"}),
+            (
+                "schemes that keep whole tensors back",
+                ("none", "binary-weights", "model-encryption", "dp-gaussian"),
+                {"skip_masked_layers": True},
+            ),
+            ("fedsplit and fedcg", ("none", "fedrsm"), {"split": "blocks.1"}),
+            ("fedcg", ("none", "fedsplit"), {"distillation_steps": 5}),
             ("dp-gaussian", ("none", "fedsplit"), {"dp_clip": 2.0, "dp_noise": 0.5, "dp_delta": 1e-6}),
             (
                 "model encryption",

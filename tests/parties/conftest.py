@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -33,6 +33,15 @@ PATIENCE_SECONDS = 30
 
 Kind = TypeVar("Kind", bound=Event)
 Until = Callable[[Endpoint, type[Kind]], Awaitable[Kind]]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Sums in a fixed order; threads that wait for each other make small models slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

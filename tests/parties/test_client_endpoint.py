@@ -2,6 +2,8 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -31,6 +33,51 @@ def silent_address() -> Iterator[str]:
 async def test_nothing_listens(keys: Keys, roster: Roster, silent_address: str) -> None:
     with pytest.raises(UnreachableError, match=f"nothing listens at {silent_address} yet: start the server"):
         await ClientEndpoint.connect(silent_address, keys=keys["alice"], server=roster.server, connect_deadline=0.3)
+
+
+LINK_LOST_UNSEEN = """
+import asyncio, threading
+from tacit.parties.client_endpoint import ClientEndpoint, UnreachableError
+from tacit.parties.keys import generate
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.roster import Roster
+
+keys = {name: generate(name) for name in ("server", "alice")}
+roster = Roster((keys["server"].member("server"), keys["alice"].member("client")))
+addresses, listening, closed = [], threading.Event(), threading.Event()
+
+async def serve():
+    async with await ServerEndpoint.bind("tcp://127.0.0.1:*", keys=keys["server"], roster=roster) as server:
+        addresses.append(server.address)
+        listening.set()
+        while not server._open:
+            await server._follow_links()
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)  # For the handshake, of which the server sees nothing before the first message.
+    closed.set()
+
+async def join():
+    connecting = ClientEndpoint.connect(
+        addresses[0], keys=keys["alice"], server=roster.server, connect_deadline=1
+    )
+    task = asyncio.ensure_future(connecting)
+    await asyncio.sleep(0)
+    closed.wait()  # The loop stands still while the link comes and goes.
+    try:
+        await task
+    except UnreachableError:
+        print("at its deadline")
+
+threading.Thread(target=lambda: asyncio.run(serve()), daemon=True).start()
+listening.wait()
+asyncio.run(join())
+"""
+
+
+def test_a_link_that_has_come_and_gone_unseen_does_not_hold_up_the_deadline() -> None:
+    # In a process of its own: it used to turn round for ever, deaf to every deadline.
+    done = subprocess.run([sys.executable, "-c", LINK_LOST_UNSEEN], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "at its deadline\n", done.stderr
 
 
 @pytest.mark.asyncio

@@ -239,6 +239,12 @@ def test_a_server_whose_task_contradicts_its_configuration_is_refused(field: str
         learner(msgspec.structs.replace(configuration, **{field: said}), 7)
 
 
+def test_a_server_that_skips_what_its_task_does_not_skip_is_refused() -> None:
+    configuration, _ = proposal("fedavg", scheme="fixed-position")
+    with pytest.raises(TaskError, match="skip_masked_layers = False, its configuration True: it contradicts itself"):
+        learner(msgspec.structs.replace(configuration, mode="none", skip_zeros=True), 7)
+
+
 def test_a_server_that_wants_coordination_without_a_key_is_refused() -> None:
     configuration, _ = proposal("fedavg", scheme="binary-weights", masks="coordinated")
     with pytest.raises(TaskError, match="needs a group key = True, its configuration False: it contradicts itself"):

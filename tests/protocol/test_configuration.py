@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from tacit.protocol.configuration import Configuration, Policy
+from tacit.protocol.codec import decode_structure, encode_structure
+from tacit.protocol.configuration import Configuration, Mode, Policy
 from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.messages import BODY_LIMIT
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.memory_federation import small_configuration
@@ -145,6 +148,20 @@ def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
                 Policy().check_cohort(configuration, 100)
 
 
+@pytest.mark.parametrize("form", WeightForm)
+@pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
+def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mode: Mode, form: WeightForm) -> None:
+    """No server talks a client into it elsewhere: such a configuration is malformed."""
+    plain = small_configuration(5, mode=mode, form=form)
+    encoded = encode_structure(plain).replace(b"\xaaskip_zeros\xc2", b"\xaaskip_zeros\xc3")
+    if mode == "none" and form is WeightForm.TENSOR:
+        assert decode_structure(encoded, Configuration, limit=BODY_LIMIT) == structs.replace(plain, skip_zeros=True)
+        return
+    with pytest.raises(RemoteProtocolError, match="without secure aggregation and with weights of tensors only") as got:
+        decode_structure(encoded, Configuration, limit=BODY_LIMIT)
+    assert got.value.code is Code.MALFORMED
+
+
 def test_who_may_collude_and_who_must_survive_follow_the_fractions() -> None:
     configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
     assert (configuration.colluding(100), configuration.fewest_survivors(100)) == (29, 71)
@@ -171,8 +188,10 @@ def test_the_hash_depends_on_every_field() -> None:
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients", "enforce": "clients",
     }  # fmt: skip
-    assert set(other) == set(Configuration.__struct_fields__)
+    assert {*other, "skip_zeros"} == set(Configuration.__struct_fields__)
     base = {"form": WeightForm.COORDINATE}
     hashes = {small_configuration(5, **(base | {field: value})).hash() for field, value in other.items()}
     assert len(hashes | {small_configuration(5, **base).hash()}) == len(other) + 1
+    plain = {"form": WeightForm.TENSOR, "mode": "none"}
+    assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, skip_zeros=True).hash()
     assert small_configuration(5).hash() == small_configuration(5).hash()

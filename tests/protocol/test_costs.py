@@ -10,7 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from tacit.protocol.configuration import Configuration
-from tacit.protocol.costs import Degrees, declared_bytes, declared_counting_bytes, declared_key_bytes
+from tacit.protocol.costs import (
+    Degrees,
+    declared_bytes,
+    declared_counting_bytes,
+    declared_key_bytes,
+    declared_plain_bytes,
+)
 from tacit.protocol.counting import counting_agreement
 from tacit.protocol.group_key_agreement import KeyAgreement
 from tacit.protocol.keyed_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
@@ -78,6 +84,24 @@ def test_bytes_on_the_wire_are_those_declared(case: str) -> None:
         assert run.traffic.sent[number, phase] == sent[phase] + received[phase], phase
         assert run.traffic.received[number, phase] == sent[phase] + received[phase], phase
     assert {phase for _, phase in run.traffic.sent} == set(sent | received)
+
+
+@pytest.mark.parametrize("length", [5, 600_000])
+@pytest.mark.parametrize("skip_zeros", [False, True])
+def test_bytes_of_a_plain_sum_are_those_declared(skip_zeros: bool, length: int) -> None:
+    """With zeros skipped they depend on the vector: never more than declared without it, and that if it has none."""
+    run = memory_sum(2, active=False, secure=False, skip_zeros=skip_zeros, length=length, seed=os.urandom(8))
+    run.vectors["c0"][: length - length // 3] = 0
+    run.run()
+    exact = [declared_plain_bytes(run.agreement, name, run.vectors[name]) for name in run.agreement.cohort]
+    most = declared_plain_bytes(run.agreement, "c1")
+    moved = sum(one.sent + one.received for one in exact)
+    assert run.traffic.sent[run.agreement.round, Phase.MASKED_INPUT] == moved
+    assert exact[1] == most
+    saved = 4 * (length - length // 3) if skip_zeros and length > 64 else 0
+    # At the edge half a block is sent along with the words after it.
+    assert saved - 4 * 64 <= most.sent - exact[0].sent <= saved
+    assert exact[0].received == most.received
 
 
 def test_the_vector_dominates() -> None:

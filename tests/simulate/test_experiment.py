@@ -238,6 +238,15 @@ KNOWN_PLAINTEXT = (
             )
             for scheme in ("fedrsm", "fedsplit")
         ),
+        *(
+            (
+                f'[protection]\nscheme = "{scheme}"\nskip_masked_layers = true\n[aggregation]\nmode = "{mode}"\n'
+                'dropout = 0.2\n[policy]\nmodes = ["active", "semi-honest"]',
+                f'protection.skip_masked_layers = true: with aggregation.mode = "{mode}" the masks hide which layers a '
+                "client keeps back, and a message without them would tell; set it to false, or",
+            )
+            for scheme, mode in (("fedrsm", "active"), ("fedrsm", "semi-honest"), ("fedsplit", "active"))
+        ),
         (
             '[protection]\nscheme = "fedrsm"\nmin_contributors = 6',
             "protection.min_contributors = 6: there are only 5 clients",

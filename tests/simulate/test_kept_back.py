@@ -15,7 +15,9 @@ from tacit.models.layout import Layout
 from tacit.models.representation import stimulus_indices
 from tacit.models.vision_transformer import build
 from tacit.parties.event_log import read
+from tacit.protocol.costs import declared_plain_bytes
 from tacit.simulate.experiment import Experiment, parse
+from tacit.simulate.memory import memory_sum
 from tacit.simulate.run import kept, new_plan, resumed_plan, simulate
 from tacit.simulate.run_directory import RunDirectoryError
 from tacit.simulate.supervision import InputError
@@ -33,22 +35,32 @@ epochs = 1
 [protection]
 scheme = "SCHEME"
 """
+NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
+FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
 LAYERS = ("conv1", "conv2", "conv3", "fc")
+
+Held = tuple[Any, dict[str, Any], list[dict[str, Any]]]
 
 
 def experiment(scheme: str, more: str = "") -> Experiment:
     return parse(TOML.replace("SCHEME", scheme) + more, "test")
 
 
-def run(experiment: Experiment, directory: Path) -> tuple[Any, dict[str, Any], list[dict[str, Any]]]:
+def run(experiment: Experiment, directory: Path) -> Held:
     plan = new_plan(experiment, directory, verify=True, report=False)
     summary = asyncio.run(simulate(plan, lambda party, event, fields: None))
     events = [event for path in (directory / "events").iterdir() for event in read(path)]
     return plan, summary, events
 
 
-def test_a_run_with_masked_layers(tmp_path: Path) -> None:
-    plan, summary, _ = run(experiment("fedrsm", "min_contributors = 4"), tmp_path / "run")
+@pytest.fixture(scope="module")
+def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Held:
+    """FedRSM under secure aggregation."""
+    return run(experiment("fedrsm", "min_contributors = 4"), tmp_path_factory.mktemp("masked") / "run")
+
+
+def test_a_run_with_masked_layers(masked_run: Held) -> None:
+    plan, summary, _ = masked_run
     layout = Layout.of(build(ModelConfiguration(name="lenet", image_size=8), classes=10, channels=1, seed=0))
     first = layout.flatten(build(plan.experiment.model, classes=10, channels=1, seed=plan.split_seed))
     last, _ = checkpoint.load(plan.run.model, layout)
@@ -76,9 +88,47 @@ def test_a_run_with_masked_layers(tmp_path: Path) -> None:
     assert kept(plan).startswith("the run cannot be resumed: with protection.scheme fedrsm")
 
 
-def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", ["fedrsm", "fedsplit"])
+def test_masked_layers_stay_out_of_the_messages(scheme: str, tmp_path: Path, masked_run: Held) -> None:
+    """The model is the same to the last bit, and the vectors take what is declared for their words without zeros."""
+    least = "min_contributors = 4\n" if scheme == "fedrsm" else ""
+    without = f"{least}skip_masked_layers = true\n{NO_SECURE_SUM}"
+    plan, summary, events = run(experiment(scheme, without), tmp_path / "run")
+    usual, *_ = masked_run if scheme == "fedrsm" else run(experiment(scheme), tmp_path / "usual")
+    assert plan.run.model.read_bytes() == usual.run.model.read_bytes()
+
+    vectors = {path.stem: np.load(path)["words"] for path in sorted((tmp_path / "run").glob("verify/1/client-*.npz"))}
+    assert len(vectors) == 4
+    agreement = memory_sum(
+        4,
+        active=False,
+        secure=False,
+        skip_zeros=True,
+        round=1,
+        length=len(next(iter(vectors.values()))),
+        ring_bits=summary["aggregation"]["ring_bits"],
+    ).agreement
+    most = declared_plain_bytes(agreement, "c0").sent
+    for client, words in vectors.items():
+        sent = [
+            event["sent"]
+            for event in events
+            if (event["event"], event["party"], event.get("phase"), event.get("round"))
+            == ("traffic", client, "MASKED_INPUT", 1)
+        ]
+        # A name is as long as there is room for it in the envelope.
+        longer = len(client) - len("c0")
+        assert sum(sent) == declared_plain_bytes(agreement, "c0", words).sent + longer
+        kept = summary["rounds"][0]["local"][client]["kept"]
+        saved = most + longer - sum(sent)
+        # The edges of what is kept back lie within blocks of 64 words.
+        assert 0.9 * kept < saved / agreement.ring.wire_bytes <= kept + 64
+
+
+@pytest.mark.parametrize(("scheme", "more"), [("fedsplit", ""), ("fedcg", FEDCG)])
+def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path, scheme: str, more: str) -> None:
     """Also the last round, whose shared half nobody receives any more."""
-    _, summary, events = run(experiment("fedsplit"), tmp_path / "run")
+    plan, summary, events = run(experiment(scheme, more), tmp_path / "run")
     judged = [event for event in events if event["event"] == "evaluated" and event["round"] > 0]
     for entry in summary["rounds"]:
         found = [event["accuracy"] for event in judged if event["round"] == entry["round"]]
@@ -87,6 +137,7 @@ def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path) -> Non
     assert len({event["loss"] for event in judged}) == 8, "every client has a model of its own"
     assert summary["final_accuracy"] == summary["rounds"][1]["accuracy"]
     assert {work["kept"] for entry in summary["rounds"] for work in entry["local"].values()} == {3924}
+    assert kept(plan).startswith(f"the run cannot be resumed: with protection.scheme {scheme}")
 
 
 @pytest.mark.parametrize(
@@ -95,6 +146,7 @@ def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path) -> Non
         ("fedrsm", "masked_layers = 4", "protection.masked_layers = 4: this model has 4 layers, and at least one must"),
         ("fedrsm", 'granularity = "block"', 'protection.granularity = "block": this model has no residual blocks'),
         ("fedsplit", 'split = "conv7"', 'protection.split = "conv7": this model has no module "conv7" with tensors'),
+        ("fedcg", f'split = "conv7"\n{FEDCG}', 'protection.split = "conv7": this model has no module "conv7" with'),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused_before_the_run(

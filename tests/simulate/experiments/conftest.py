@@ -23,7 +23,7 @@ def make_result() -> MakeResult:
                 accuracies=[0.1, accuracy],
                 clipped=3,
                 seconds=2.0,
-                cost=Cost(sent=100, kept=0, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05),
+                cost=Cost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05),
                 moves=None if moves is None else moves[seed],
             )
             for seed, accuracy in enumerate(accuracies)

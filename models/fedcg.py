@@ -1,0 +1,226 @@
+"""A classifier cut in two with a generator that imitates its first half (FedCG).
+
+Wu et al. 2022, "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
+Federated Learning". A client keeps its extractor, the network up to the cut, and a discriminator; it shares the rest,
+the classifier, and a generator, which makes features of a given class from noise and so stands for the extractor. How
+they are trained is in fedcg_training.py.
+
+As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and maps grow (shrink) by
+transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from (to) 512 channels. Theirs
+fit features of 5 x 5; here every layer doubles the map, so that a few layers reach any size. The tokens of a
+transformer are a map of one column whose channels are the width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.functional import one_hot, pad
+
+NOISE: Final = 100
+"""Numbers from which the generator makes the features of one image."""
+WIDEST: Final = 512
+"""Channels of the smallest map."""
+START: Final = 0.02
+"""Standard deviation of the random initial weights."""
+
+
+class Generator(nn.Module):
+    """Maps noise, float32 [B, NOISE], and classes, int64 [B], to features [B, *shape] between 0 and 1.
+
+    shape: that of the features of one image: [C, H, W], [tokens, width] or [width].
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self._shape, self._classes = shape, classes
+        self._channels, *size = _as_map(shape)
+        self._sizes = _sizes(*size)
+        widths = [NOISE + classes, *(WIDEST >> layer for layer in range(len(self._sizes) - 1)), self._channels]
+        self.maps = nn.ModuleList(
+            nn.ConvTranspose2d(before, after, kernel, stride=kernel)
+            for (before, after), kernel in zip(pairwise(widths), _kernels(self._sizes), strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:-1])
+        _start(self)
+
+    def forward(self, noise: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = torch.cat([noise, one_hot(labels, self._classes).to(noise.dtype)], dim=1)[:, :, None, None]
+        for layer, (convolution, (height, width)) in enumerate(zip(self.maps, self._sizes, strict=True)):
+            x = convolution(x)[:, :, :height, :width]
+            x = self.norms[layer](x).relu() if layer < len(self.norms) else x.sigmoid()
+        # [B, C, H, W], [B, C, tokens, 1] or [B, C, 1, 1]
+        return x.flatten(2).transpose(1, 2) if len(self._shape) == 2 else x.reshape(-1, *self._shape)
+
+
+class Discriminator(nn.Module):
+    """Maps features [B, *shape] and classes, int64 [B], to logits [B]: how much they look like an extractor's."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self._classes = classes
+        self._map = _as_map(shape)
+        sizes = _sizes(*self._map[1:])
+        self._sizes, self._kernels = [(1, 1), *sizes[:-1]][::-1], _kernels(sizes)[::-1]
+        widths = [self._map[0] + classes, *(WIDEST >> layer for layer in reversed(range(len(sizes) - 1))), 1]
+        self.maps = nn.ModuleList(
+            nn.Conv2d(before, after, kernel, stride=kernel)
+            for (before, after), kernel in zip(pairwise(widths), self._kernels, strict=True)
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for width in widths[1:-1])
+        _start(self)
+
+    def forward(self, features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        x = (features.transpose(1, 2) if features.dim() == 3 else features).reshape(-1, *self._map)
+        classes = one_hot(labels, self._classes).to(x.dtype)[:, :, None, None]
+        x = torch.cat([x, classes.expand(-1, -1, *self._map[1:])], dim=1)
+        steps = zip(self.maps, self._kernels, self._sizes, strict=True)
+        for layer, (convolution, (rows, columns), (height, width)) in enumerate(steps):
+            x = convolution(pad(x, (0, width * columns - x.shape[3], 0, height * rows - x.shape[2])))
+            if layer < len(self.norms):
+                x = nn.functional.leaky_relu(self.norms[layer](x))
+        return x.flatten()
+
+
+class CoupledModel(nn.Module):
+    """A network, cut where the module `cut` takes its input, with a generator of what arrives there.
+
+    Maps images, float32 [B, C, S, S], to logits [B, classes], as the network does. shape: C, S, S; squash: whether the
+    features have yet to be brought between 0 and 1. ValueError if the network does not compute its logits from the
+    input of that module alone.
+    """
+
+    def __init__(
+        self, network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool
+    ) -> None:
+        super().__init__()
+        self.network = network
+        self.classes = classes
+        self._cut, self._blank = cut, torch.zeros(1, *shape)
+        self.shape = self._probe()
+        """Of the features of one image."""
+        if squash:
+            network.get_submodule(cut).register_forward_pre_hook(_squash)
+        self.generator = Generator(self.shape, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.network(x)
+        return logits
+
+    def classify(self, features: torch.Tensor) -> torch.Tensor:
+        """The logits [B, classes] of features [B, *shape]. An image takes part, of which nothing passes the cut."""
+        with self._at_cut(lambda module, given: (features,)):
+            logits: torch.Tensor = self.network(self._blank.to(features.device))
+        return logits
+
+    @contextmanager
+    def observed(self) -> Iterator[list[torch.Tensor]]:
+        """The features [B, *shape] of every run of the network meanwhile, in their order."""
+        seen: list[torch.Tensor] = []
+        with self._at_cut(lambda module, given: seen.append(given[0])):
+            yield seen
+
+    @contextmanager
+    def _at_cut(self, hook: Any) -> Iterator[None]:
+        handle = self.network.get_submodule(self._cut).register_forward_pre_hook(hook)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+    def _probe(self) -> tuple[int, ...]:
+        """The shape of the features; sees to it that the logits depend on them alone."""
+        training = self.network.training
+        self.network.eval()
+        try:
+            with torch.no_grad():
+                with self._at_cut(given := _Inputs()):
+                    self.network(self._blank)
+                shape = given.shape(self._cut)
+                features = torch.linspace(0, 1, shape.numel()).reshape(1, *shape)
+                with self._at_cut(lambda module, given: (features,)):
+                    same = torch.equal(self.network(self._blank), self.network(self._blank + 1))
+        finally:
+            self.network.train(training)
+        if not same:
+            raise ValueError(
+                f'protection.split: what comes behind the input of "{self._cut}" reads something before it as well, as '
+                "inside of a residual block, so that no generator can stand for the extractor; cut between blocks"
+            )
+        return tuple(shape)
+
+
+def couple(
+    network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool, seed: int
+) -> CoupledModel:
+    """A coupled model whose generator has random weights from the seed. Raises ValueError as CoupledModel does."""
+    with _seeded(seed):
+        return CoupledModel(network, cut, shape=shape, classes=classes, squash=squash)
+
+
+def discriminator(model: CoupledModel, seed: int) -> Discriminator:
+    """A discriminator of the features of this model, with random weights from the seed."""
+    with _seeded(seed):
+        return Discriminator(model.shape, model.classes)
+
+
+class _Inputs:
+    """A hook that notes what a module is given."""
+
+    def __init__(self) -> None:
+        self._given: list[tuple[Any, ...]] = []
+
+    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> None:
+        self._given.append(given)
+
+    def shape(self, cut: str) -> torch.Size:
+        """The shape [...] of the single input, without that of the batch. ValueError if there is no such input."""
+        match self._given:
+            case [(torch.Tensor() as features,)] if features.dim() in (2, 3, 4):
+                return features.shape[1:]
+        raise ValueError(
+            f'protection.split: "{cut}" is used {len(self._given)} times for an image, or not with one map, sequence '
+            "or vector of features; name a module that every image passes once"
+        )
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+def _squash(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return (given[0].sigmoid(),)
+
+
+def _as_map(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Channels, height and width of features as a map."""
+    if len(shape) == 3:
+        return shape[0], shape[1], shape[2]
+    return (shape[1], shape[0], 1) if len(shape) == 2 else (shape[0], 1, 1)
+
+
+def _sizes(height: int, width: int) -> list[tuple[int, int]]:
+    """Heights and widths of the maps after every layer: each is double the former, or one less."""
+    layers = max(1, (max(height, width) - 1).bit_length())
+    return [(-(-height // 2**layer), -(-width // 2**layer)) for layer in reversed(range(layers))]
+
+
+def _kernels(sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """How much every layer enlarges the map in both directions: 1 or 2."""
+    return [(1 + (after[0] > before[0]), 1 + (after[1] > before[1])) for before, after in pairwise([(1, 1), *sizes])]
+
+
+def _start(module: nn.Module) -> None:
+    for part in module.modules():
+        if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):
+            nn.init.normal_(part.weight, 0.0, START)
+        elif isinstance(part, nn.BatchNorm2d):
+            nn.init.normal_(part.weight, 1.0, START)
