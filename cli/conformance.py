@@ -62,13 +62,23 @@ class Side(StrEnum):
 
     CLIENT = "client"
     SERVER = "server"
+    MODEL_OWNER = "model-owner"
+    DATA_OWNER = "data-owner"
+    OWNERS = "owners"
 
 
 @app.command()
 def peer(
-    address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live server, or to listen at.")],
+    address: Annotated[str, typer.Argument(metavar="tcp://HOST:PORT", help="Of the live party, or to listen at.")],
     side: Annotated[Side, typer.Option("--as", help="Whom this command plays; the live party is the other one.")],
     keys: Annotated[Path, typer.Option(metavar="DIR", help="roster.toml and the keys of those whom it plays.")],
+    dealer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="tcp://HOST:PORT",
+            help="As model-owner or data-owner: where the dealer listens, which it plays too.",
+        ),
+    ] = None,
     case: Annotated[
         list[str] | None, typer.Option(help="Play only this case, after the honest one. Repeatable.")
     ] = None,
@@ -95,7 +105,8 @@ def peer(
         typer.echo(f"tacit: {text}", err=True)
 
     try:
-        verdicts = asyncio.run(play(address, side.value, keys, names=case or (), wait=wait, tell=tell))
+        playing = play(address, side.value, keys, dealer_address=dealer, names=case or (), wait=wait, tell=tell)
+        verdicts = asyncio.run(playing)
     except (PeerError, KeyFileError, RosterFileError, EndpointError) as error:
         raise _wrong_input(str(error)) from None
     console = Console(highlight=False)

@@ -14,6 +14,7 @@ from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
+from tacit.cli.infer import infer
 from tacit.cli.report import report
 
 BEGAN = time.monotonic()
@@ -112,6 +113,7 @@ def config() -> None:
 
 
 app.command()(distill)
+app.command()(infer)
 app.command()(experiment)
 app.command()(report)
 app.add_typer(data, name="data")

@@ -271,11 +271,13 @@ class SocketEndpoint(Endpoint):
     async def _advance(self) -> None:
         """Take in what is there; if it is nothing, wait for something."""
         # The message first: when it is examined, all events of links older than its own must be known.
+        known = len(self._pending)
         frames = await self._take_message()
         await self._follow_links()
         if frames is not None:
             await self._accept(frames)
-        elif not self._pending:
+        elif len(self._pending) == known:
+            # What was known before, connect() leaves to receive().
             self._check_open()
             await self._activity()
 

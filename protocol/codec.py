@@ -12,8 +12,8 @@ place of bytes, extension types, floats that are not finite. Every failure is a 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
@@ -48,13 +48,15 @@ class Packet:
     """A received message whose envelope is read and whose body is not."""
 
     envelope: Envelope
-    body: Frame
-    payload: Frame | None
+    body: Frame = field(repr=False)
+    payload: Frame | None = field(repr=False)
+    kinds: Mapping[str, type[Message]] = field(default_factory=lambda: MESSAGES, repr=False)
+    """What was read from: the messages of a protocol by their names."""
 
     @property
     def kind(self) -> type[Message]:
-        """The message type; `decode_envelope` has made sure that it exists."""
-        return MESSAGES[self.envelope.type]
+        """The message type; `decode` has made sure that it exists."""
+        return self.kinds[self.envelope.type]
 
     def parse(self) -> Message:
         """The body as a message; refuses anything but its canonical encoding."""
@@ -108,8 +110,8 @@ def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -
     return frames if payload is None else [*frames, payload]
 
 
-def decode(frames: Sequence[Frame]) -> Packet:
-    """Check the frames and read the envelope."""
+def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]] = MESSAGES) -> Packet:
+    """Check the frames and read the envelope; kinds: the messages of the protocol that the link speaks, by name."""
     if not 2 <= len(frames) <= 3:
         raise RemoteProtocolError(Code.MALFORMED, f"a message has 2 or 3 frames, not {len(frames)}")
     try:
@@ -118,7 +120,7 @@ def decode(frames: Sequence[Frame]) -> Packet:
         _check_version(_loose_version(frames[0]))  # Another version may have another envelope.
         raise
     _check_version(envelope.version)
-    kind = MESSAGES.get(envelope.type)
+    kind = kinds.get(envelope.type)
     if kind is None:
         raise RemoteProtocolError(Code.MALFORMED, f"unknown message type {envelope.type!r}")
     payload = frames[2] if len(frames) == 3 else None
@@ -128,7 +130,7 @@ def decode(frames: Sequence[Frame]) -> Packet:
         raise RemoteProtocolError(
             Code.MALFORMED, f"a raw frame of {len(payload)} bytes; at most {CHUNK_BYTES} are accepted"
         )
-    return Packet(envelope, frames[1], payload)
+    return Packet(envelope, frames[1], payload, kinds)
 
 
 def _check_version(version: int) -> None:

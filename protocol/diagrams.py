@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tacit.protocol.aggregation_tables import CLIENT_TABLES, SERVER_TABLES
 from tacit.protocol.group_key_tables import MEMBER_TABLE, RELAY_TABLE
+from tacit.protocol.inference_tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
 from tacit.protocol.keyed_tables import HOLDER_TABLE, KEEPER_TABLE
 from tacit.protocol.machine import Row, Table, Trigger
 from tacit.protocol.plain_sum_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
@@ -30,6 +31,10 @@ MACHINES: Final[dict[str, Table[Any]]] = {
     "Group key, relay": RELAY_TABLE,
     "Group keys in a session, client": HOLDER_TABLE,
     "Group keys in a session, server": KEEPER_TABLE,
+    "Private inference, data owner": DATA_OWNER_TABLE,
+    "Private inference, model owner": MODEL_OWNER_TABLE,
+    "Private inference, an owner towards the dealer": MATERIAL_TABLE,
+    "Private inference, dealer": DEALER_TABLE,
 }
 """Every machine of the protocol, by its title."""
 
@@ -61,8 +66,11 @@ def page() -> str:
         "COMPLETE (nobody is waited for), EXPIRE (the deadline passed), CONTRIBUTE (the trained update is there),",
         "SUM_OVER (the secure sum inside the round ended), NEXT_ROUND and FINISH; for group keys AGREE (the members",
         "are named), KEY_OVER (the attempt ended), PROVIDE (the model is encrypted) and DISTRIBUTE (the last model is",
-        "handed out). What no arrow shows is refused: a client then aborts the round with a code, a server excludes",
-        "the sender. Repeated and late messages are ignored.",
+        "handed out); for private inference ASK (the data owner wants a pass), PROVIDE (a layer is masked), BEGIN (the",
+        "material of the pass is there), GIVE (what is to be opened in a round is computed), ORDER (material is",
+        "wanted) and DELIVER (corrections are computed). What no arrow shows is refused: a client then aborts the",
+        "round with a code, a server excludes the sender, a party of private inference ends the session. Repeated and",
+        "late messages are ignored.",
     ]
     for title, table in MACHINES.items():
         parts += ["", f"## {title}", "", "```mermaid", draw(table), "```"]

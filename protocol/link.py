@@ -7,11 +7,11 @@ number. So a message of another session, replayed, reordered or lost on the way 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tacit.protocol.codec import VERSION, Envelope, Frame, Packet, decode, encode
 from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.messages import Message, Phase
+from tacit.protocol.messages import MESSAGES, Message, Phase
 
 
 class Traffic:
@@ -27,13 +27,16 @@ NO_SESSION = bytes(32)
 
 
 class Link:
-    """The state of the conversation between `own` and `peer` in one session."""
+    """The state of the conversation between `own` and `peer` in one session; kinds: as of `decode`."""
 
-    def __init__(self, own: str, peer: str, session: bytes, traffic: Traffic) -> None:
+    def __init__(
+        self, own: str, peer: str, session: bytes, traffic: Traffic, kinds: Mapping[str, type[Message]] = MESSAGES
+    ) -> None:
         self.own = own
         self.peer = peer
         self.session = session
         self._traffic = traffic
+        self._kinds = kinds
         self._sent = 0
         self._received = 0
 
@@ -54,7 +57,7 @@ class Link:
 
     def packet(self, frames: Sequence[Frame]) -> Packet:
         """The next message of the peer; its body is not read yet."""
-        packet = decode(frames)
+        packet = decode(frames, self._kinds)
         envelope = packet.envelope
         if envelope.sender != self.peer:
             raise RemoteProtocolError(Code.SENDER, f"it calls itself {envelope.sender!r}", culprit=self.peer)

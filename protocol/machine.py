@@ -48,6 +48,11 @@ class Trigger(Enum):
     DISTRIBUTE = "distribute the last model"
     NEXT_ROUND = "start the next round"
     FINISH = "finish"
+    ASK = "ask for a pass"
+    BEGIN = "begin a pass"
+    GIVE = "give what is to be opened"
+    ORDER = "order material"
+    DELIVER = "deliver material"
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,9 @@ class Label(bytes, Enum):
     SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
     SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
     SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
+    INFERENCE_TERMS = b"tacit/1 terms of inference"
+    WEIGHTS = b"tacit/1 commitment to weights"
+    MATERIAL = b"tacit/1 material"
 
 
 def framed(label: Label, *parts: bytes) -> bytes:
@@ -66,7 +69,7 @@ def framed(label: Label, *parts: bytes) -> bytes:
     return b"".join([piece for part in (label.value, *parts) for piece in (_LENGTH.pack(len(part)), part)])
 
 
-def digest(label: Label, *parts: bytes | bytearray) -> bytes:
+def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
     """SHA-256 of the framed parts, 32 bytes; nothing is copied."""
     hasher = hashlib.sha256()
     for part in (label.value, *parts):

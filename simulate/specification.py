@@ -17,12 +17,23 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as types
 
-from tacit.protocol import agreement, codec, errors, messages, transfer, vector_sum
+from tacit.protocol import (
+    agreement,
+    codec,
+    errors,
+    inference_dealer,
+    inference_messages,
+    inference_schedule,
+    messages,
+    transfer,
+    vector_sum,
+)
 from tacit.protocol.aggregation_tables import ClientState, ServerState
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.diagrams import MACHINES
 from tacit.protocol.errors import Code
 from tacit.protocol.group_key_tables import MemberState
+from tacit.protocol.inference_tables import DealerState, InferenceState, MaterialState
 from tacit.protocol.keyed_tables import HolderState, KeeperState
 from tacit.protocol.machine import Row, Table, Trigger
 from tacit.protocol.primitives import Label
@@ -55,12 +66,23 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("SHARE_BYTES", shamir.SHARE_BYTES, "bytes of a share"),
     ("PACKET_BYTES", PACKET_BYTES, "bytes of a packet: two commitments, and the sealed shares"),
     ("METRIC_BITS", METRIC_BITS, "bits of a metric of one client"),
+    ("TERMS_LIMIT", inference_messages.TERMS_LIMIT, "bytes of encoded terms"),
+    ("ORDER_LIMIT", inference_messages.ORDER_LIMIT, "bytes of the encoded requests of an order"),
+    ("MOST_IMAGES", inference_messages.MOST_IMAGES, "images of a session of private inference"),
+    ("MOST_ORDERS", inference_dealer.MOST_ORDERS, "orders that one owner may be ahead of the other"),
+    ("LARGEST_PIXELS", inference_schedule.LARGEST_PIXELS, "words in the row of a patch"),
+    ("LARGEST_TOKENS", inference_schedule.LARGEST_TOKENS, "tokens of an image"),
+    ("LARGEST_SCORES", inference_schedule.LARGEST_SCORES, "attention scores of an image, all heads"),
+    ("LARGEST_WEIGHTS", inference_schedule.LARGEST_WEIGHTS, "weights of all layers"),
 )
 
 
 def messages_page() -> str:
     """docs/spec/messages.md: every structure on the wire with its fields in their order."""
     nested = (messages.Promise, messages.VoidedRound)
+    inference = {
+        name: kind for name, kind in inference_messages.INFERENCE_MESSAGES.items() if name not in messages.MESSAGES
+    }
     parts = [
         "# Messages",
         "",
@@ -70,19 +92,33 @@ def messages_page() -> str:
             "The fields of every map in the order in which they MUST stand, with the msgpack type and the bounds "
             "of each. How they are encoded is in [encoding.md](encoding.md); what they mean and what a receiver "
             "checks is in [session.md](session.md), [secure-aggregation.md](secure-aggregation.md), "
-            "[counting.md](counting.md) and [group-key.md](group-key.md), whose rules prevail. A character is a "
-            "Unicode code point."
+            "[counting.md](counting.md), [group-key.md](group-key.md) and [inference.md](inference.md), whose rules "
+            "prevail. A character is a Unicode code point."
         ),
         "",
         "## Envelope",
         *_structure(codec.Envelope),
     ]
-    for name, kind in messages.MESSAGES.items():
-        payload = "A raw frame may follow the body." if kind.PAYLOAD else "No raw frame."
-        parts += ["", f"## `{name}`", *_structure(kind, f"Traffic of {kind.PHASE.value}. {payload}")]
+    parts += _messages(messages.MESSAGES)
     for structure in nested:
         parts += ["", f"## {structure.__name__}, an item of an array", *_structure(structure)]
     parts += ["", "## Configuration, within `welcome`", *_structure(Configuration)]
+    parts += [
+        "",
+        "# Messages of private inference",
+        "",
+        *prose(
+            "Links of private inference know these types and `abort`, and no other; the links of a federation do not "
+            "know them."
+        ),
+        *_messages(inference),
+        "",
+        "## Terms, within `inference-terms`",
+        *_structure(inference_messages.Terms),
+        "",
+        "## Sizes, within Terms",
+        *_structure(inference_schedule.Sizes),
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -100,10 +136,13 @@ def states_page() -> str:
             "any more; EXPIRE, the deadline passed; CONTRIBUTE, the trained update is there; SUM_OVER, the secure "
             "sum inside the round ended; AGREE and KEY_OVER, the server lets the clients agree on a group key, and "
             "the attempt, or what follows from it, is over; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
-            "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. *Ignored* means that the "
-            "message is dropped without being parsed. The rules that decide between several successors are in "
-            "[session.md](session.md), [secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md) "
-            "and [group-key.md](group-key.md)."
+            "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. In private inference: ASK, "
+            "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
+            "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; FINISH, "
+            "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. The rules that "
+            "decide between several successors are in [session.md](session.md), "
+            "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md) "
+            "and [inference.md](inference.md)."
         ),
     ]
     for states, title in (
@@ -113,6 +152,9 @@ def states_page() -> str:
         (MemberState, "What a member of a group key does in its states"),
         (HolderState, "What a client does about group keys in a session"),
         (KeeperState, "What a server does about group keys in a session"),
+        (InferenceState, "What an owner of private inference does towards the other"),
+        (MaterialState, "What an owner of private inference does towards the dealer"),
+        (DealerState, "What the dealer of private inference does in a session"),
     ):
         parts += ["", f"## {title}", "", *_table(("state", "meaning"), ((s.name, s.value) for s in states))]
     parts += ["", "The states of an aggregation server are the phases:", ""]
@@ -180,6 +222,12 @@ def constants_page() -> str:
 def prose(text: str) -> list[str]:
     """A paragraph in lines of at most 120 characters."""
     return textwrap.wrap(" ".join(text.split()), 120, break_on_hyphens=False)
+
+
+def _messages(kinds: Mapping[str, type[messages.Message]]) -> Iterator[str]:
+    for name, kind in kinds.items():
+        payload = "A raw frame may follow the body." if kind.PAYLOAD else "No raw frame."
+        yield from ("", f"## `{name}`", *_structure(kind, f"Traffic of {kind.PHASE.value}. {payload}"))
 
 
 def _structure(kind: type[msgspec.Struct], *more: str) -> Iterator[str]:

@@ -27,19 +27,54 @@ from collections.abc import Mapping
 
 import torch
 
-from tacit.parties.inference.material import Table
+from tacit.parties.inference.layer_norm import layer_norm, layer_norm_requests
+from tacit.parties.inference.material import AnyBlockRequest, Fixed, Matrix, Narrow, Table
 from tacit.parties.inference.operations import (
+    MODEL,
     FixedLinear,
     MatrixValue,
     NarrowValue,
     Party,
     PreparedLinear,
     Program,
-    TableValue,
-    Words,
+    looked_up,
+    widened,
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
-from tacit.parties.inference.scales import COARSE, FACTOR, FINE, HIDDEN, MIXING, Scales, Shape
+from tacit.parties.inference.scales import Scales, Shape
+from tacit.protocol.inference_schedule import (
+    COARSE,
+    FACTOR,
+    FINE,
+    HIDDEN,
+    MIXING,
+    TOTALS_INDEX_BITS,
+    block_layer_shapes,
+)
+
+
+def block_requests(
+    shape: Shape, scales: Scales, numbers: Mapping[str, int], *, known: bool
+) -> tuple[AnyBlockRequest, ...]:
+    """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks."""
+    rows = (shape.images, shape.tokens)
+    mixed = (shape.images, shape.heads, shape.tokens, shape.width // shape.heads)
+    return (
+        *(
+            Fixed(MODEL, rows, numbers[name], size)
+            for name, size in block_layer_shapes(shape.width, shape.hidden).items()
+        ),
+        *(() if known else layer_norm_requests(shape.stream, scales.first_norm)),
+        Matrix("matmul", mixed, (*mixed[:2], mixed[3], mixed[2])),
+        Narrow(shape.scores, COARSE, len(scales.exponential) - 1),
+        Narrow(shape.scores, FINE, 1),
+        _totals(shape, scales),
+        Matrix("matmul", shape.scores, mixed),
+        Narrow(mixed, FINE, 1, (*mixed[:3], 1)),
+        Narrow(mixed, FINE, 1),
+        *layer_norm_requests(shape.stream, scales.second_norm),
+        Narrow((*rows, shape.hidden), COARSE, 2),
+    )
 
 
 class BlockProgram:
@@ -60,11 +95,11 @@ class BlockProgram:
         """
         scales = self._scales
         if normalised is None:
-            normalised = yield from self._norm("layer norm 1", stream, scales.first_table, scales.first_factor)
+            normalised = yield from layer_norm(self._party, "layer norm 1", stream, scales.first_norm)
         joint = yield from self._linear["qkv"].apply("qkv", normalised, WORD_BITS)
         mixed = yield from self._attention(shifted(joint, WORD_BITS, WORD_BITS - FACTOR))
         stream = stream + (yield from self._linear["proj"].apply("projection", mixed, FACTOR))
-        normalised = yield from self._norm("layer norm 2", stream, scales.second_table, scales.second_factor)
+        normalised = yield from layer_norm(self._party, "layer norm 2", stream, scales.second_norm)
         hidden = yield from self._linear["fc1"].apply("fc1", normalised, HIDDEN)
         activated = yield from self._gelu(hidden)
         return stream + (yield from self._linear["fc2"].apply("fc2", activated, FACTOR))
@@ -80,27 +115,15 @@ class BlockProgram:
         degree = len(scales.exponential) - 1
         exponent = NarrowValue(party, shifted(products, FACTOR, FACTOR - COARSE), COARSE, degree=degree)
         exponent.settle(*(yield from party.open("softmax", exponent.masked)))
-        powers = shifted(exponent.polynomial(scales.exponential), WORD_BITS, WORD_BITS - COARSE)
-        weights = yield from self._widened("softmax", powers, COARSE)
-        totals = self._table(weights.sum(-1), scales.totals_factor, scales.totals_table)
+        powers = shifted(exponent.polynomial(scales.exponential), WORD_BITS, WORD_BITS - FINE)
+        weights = yield from widened(party, "softmax", powers, FINE)
+        totals = looked_up(party, weights.sum(-1), scales.totals.factor, _totals(shape, scales))
         mixing = MatrixValue(party, weights * scales.mixing_factor, heads[2], MIXING)
         left, right, opened_totals = yield from party.open("mixing", *mixing.masked, totals.masked)
         weighted = shifted(mixing.settle(left, right), MIXING, MIXING - FINE)
         mixed = yield from self._scaled("mixing", weighted, totals.settle(opened_totals)[..., None])
-        mixed = yield from self._widened("mixing", mixed, FINE)
+        mixed = yield from widened(party, "mixing", mixed, FINE)
         return mixed.transpose(1, 2).reshape(shape.stream)
-
-    def _norm(self, operation: str, stream: torch.Tensor, table: Table, factor: int) -> Program[torch.Tensor]:
-        """[B, T, D] modulo 2^FACTOR to the normalised values modulo 2^64."""
-        party = self._party
-        centred = stream * self._shape.width - stream.sum(-1, keepdim=True)
-        share = shifted(centred, FACTOR, FACTOR - FINE)
-        value = NarrowValue(party, share, FINE, degree=2, factor=(*share.shape[:-1], 1))
-        value.settle(*(yield from party.open(operation, value.masked)))
-        variance = self._table(value.polynomial((0, 0, 1)).sum(-1), factor, table)
-        inverse = variance.settle(*(yield from party.open(operation, variance.masked)))[..., None]
-        normalised = value.times(*(yield from party.open(operation, _factor(value, inverse))))
-        return (yield from self._widened(operation, shifted(normalised, WORD_BITS, WORD_BITS - FINE), FINE))
 
     def _gelu(self, hidden: torch.Tensor) -> Program[torch.Tensor]:
         """Quadratic GELU of [B, T, hidden] modulo 2^HIDDEN, modulo 2^FACTOR at least."""
@@ -113,21 +136,10 @@ class BlockProgram:
     def _scaled(self, operation: str, share: torch.Tensor, factor: torch.Tensor) -> Program[torch.Tensor]:
         """The product of a value of FINE bits and a factor that broadcasts, cut to FINE bits."""
         value = NarrowValue(self._party, share, FINE, factor=tuple(factor.shape))
-        opened, opened_factor = yield from self._party.open(operation, value.masked, _factor(value, factor))
+        opened, opened_factor = yield from self._party.open(operation, value.masked, value.masked_factor(factor))
         value.settle(opened)
         return shifted(value.times(opened_factor), WORD_BITS, WORD_BITS - FINE)
 
-    def _widened(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
-        """The same value modulo 2^64."""
-        value = NarrowValue(self._party, share, bits)
-        value.settle(*(yield from self._party.open(operation, value.masked)))
-        return value.value()
 
-    def _table(self, share: torch.Tensor, factor: int, table: Table) -> TableValue:
-        scaled = share * ((factor + (1 << 63)) % (1 << 64) - (1 << 63))
-        return TableValue(self._party, shifted(scaled, WORD_BITS, WORD_BITS - table.bits), table)
-
-
-def _factor(value: NarrowValue, factor: torch.Tensor) -> Words:
-    assert value.factor_mask is not None
-    return factor + value.factor_mask, WORD_BITS
+def _totals(shape: Shape, scales: Scales) -> Table:
+    return Table((shape.images, shape.heads, shape.tokens), TOTALS_INDEX_BITS, "inverse", scales.totals.curve)

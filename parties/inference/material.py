@@ -26,15 +26,19 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
+import msgspec
 import torch
 from msgspec import Meta
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.inference.ring import WORD_BITS, product, signed
 from tacit.parties.mpc.material import Draw, Linear, Product, Request, Shape, Weight
+from tacit.protocol.inference_schedule import SLOPE_BITS
 
-SLOPE_BITS: Final = 8
-"""Of a table's argument, below those of its intervals."""
+Positive = Annotated[float, Meta(ge=2.0**-100, le=2.0**100)]
+Steps = Annotated[int, Meta(ge=1, le=16)]
+LARGEST_DEGREE: Final = 16
+Degree = Annotated[int, Meta(ge=1, le=LARGEST_DEGREE)]
 Bits = Annotated[int, Meta(ge=2, le=WORD_BITS)]
 
 
@@ -43,7 +47,7 @@ class Narrow(Request, frozen=True):
 
     shape: Shape
     bits: Bits
-    degree: Annotated[int, Meta(ge=1, le=16)]
+    degree: Degree
     factor: Shape | None = None
     """Shape of the factor, which broadcasts."""
 
@@ -83,23 +87,29 @@ class Fixed(Linear, frozen=True):
         return [product(masks, weight, WORD_BITS)]
 
 
+class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a function of one positive variable is computed, by the polynomial that stands for it in the clear."""
+
+    steps: Steps
+    """Of Goldschmidt's iteration."""
+    unit: Positive
+    """What one unit of the table's argument, of 2^bits, is worth,"""
+    offset: Annotated[float, Meta(ge=0.0, le=2.0**100)]
+    """what is added to it,"""
+    divisor: Positive
+    """and what it is divided by first, as in the clear, to be where the iteration converges."""
+    scale: Positive
+    """What a value of 1 is in the result."""
+
+
 class Table(Request, frozen=True):
-    """A function of one positive variable, by the polynomial that stands for it in the clear."""
+    """A function by its values and slopes."""
 
     shape: Shape
     index_bits: Annotated[int, Meta(ge=1, le=16)]
     """The table has 2^index_bits intervals."""
     function: Literal["inverse", "inverse root"]
-    steps: Annotated[int, Meta(ge=1, le=16)]
-    """Of Goldschmidt's iteration."""
-    unit: float
-    """What one unit of the table's argument, of 2^bits, is worth,"""
-    offset: float
-    """what is added to it,"""
-    divisor: float
-    """and what it is divided by first, as in the clear, to be where the iteration converges."""
-    scale: float
-    """What a value of 1 is in the result."""
+    curve: Curve
 
     @property
     def bits(self) -> int:
@@ -121,11 +131,12 @@ class Table(Request, frozen=True):
     def words(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Value at the lower end of every interval, and the slope for one unit of the argument: int64."""
         ends = torch.arange(-1, (1 << self.index_bits) + 1, dtype=torch.float64) * (1 << SLOPE_BITS)
-        points = (ends * self.unit + self.offset).clamp(min=0) / self.divisor
+        curve = self.curve
+        points = (ends * curve.unit + curve.offset).clamp(min=0) / curve.divisor
         if self.function == "inverse":
-            values = self.scale / self.divisor * goldschmidt_inverse(points, self.steps)
+            values = curve.scale / curve.divisor * goldschmidt_inverse(points, curve.steps)
         else:
-            values = self.scale / math.sqrt(self.divisor) * goldschmidt_inverse_root(points, self.steps)
+            values = curve.scale / math.sqrt(curve.divisor) * goldschmidt_inverse_root(points, curve.steps)
         slopes = (values[2:] - values[:-2]) / (2 << SLOPE_BITS)
         return values[1:-1].round().long(), slopes.round().long()
 

@@ -7,25 +7,28 @@ of material, and nothing else; both run the same program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Final, TypeVar
 
 import torch
 
-from tacit.parties.inference.material import SLOPE_BITS, Fixed, Matrix, Narrow, Table
-from tacit.parties.inference.ring import WORD_BITS, product
+from tacit.parties.inference.material import Fixed, Matrix, Narrow, Table
+from tacit.parties.inference.ring import WORD_BITS, product, shifted, signed
 from tacit.parties.mpc.material import Request
+from tacit.protocol.inference_schedule import COARSE, SLOPE_BITS
 
 MODEL: Final = 0
 """Rank of the model owner."""
 DATA: Final = 1
 """Rank of the data owner."""
 
+CPU: Final = torch.device("cpu")
+
 T = TypeVar("T")
-COARSE_BITS: Final = 16
-"""Polynomials of so few bits are looked up."""
 Words = tuple[torch.Tensor, int]
 """int64 words, and how many of their lowest bits count."""
 Expected = tuple[tuple[int, ...], int]
@@ -51,11 +54,25 @@ class Party:
     rank: int
     take: Callable[[Request], list[torch.Tensor]]
     """This party's words for a request: free ones, then shares of the dependent ones. Used once."""
+    device: torch.device = CPU
+    """Where a program's tensors live; what is taken is on the CPU, and so is what comes from the other party."""
+
+    def supplied(self, requests: Iterable[Request]) -> Party:
+        """The same party with the words for these requests at hand, for a program that asks for them in this order."""
+        words = deque((request, [part.to(self.device) for part in self.take(request)]) for request in requests)
+
+        def take(request: Request) -> list[torch.Tensor]:
+            expected, found = words.popleft() if words else (None, [])
+            if request != expected:
+                raise RuntimeError(f"the program asks for {request}, the material at hand is for {expected}")
+            return found
+
+        return Party(self.rank, take, self.device)
 
     def open(self, operation: str, *masked: Words) -> Program[list[torch.Tensor]]:
         """Both tell each other their shares; the sums."""
         received = yield Exchange(operation, masked, tuple((tuple(words.shape), bits) for words, bits in masked))
-        return [words + other for (words, _), other in zip(masked, received, strict=True)]
+        return [words + other.to(self.device) for (words, _), other in zip(masked, received, strict=True)]
 
     def tell(self, operation: str, words: Words, *, to: int) -> Program[torch.Tensor | None]:
         """One party tells the other its words, which only the other gets."""
@@ -63,7 +80,31 @@ class Party:
             yield Exchange(operation, (words,), ())
             return None
         (received,) = yield Exchange(operation, (), ((tuple(words[0].shape), words[1]),))
-        return received
+        return received.to(self.device)
+
+    def told(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
+        """The data owner learns the sum, signed; the model owner is left with zeros."""
+        received = yield from self.tell(operation, (share, bits), to=DATA)
+        return torch.zeros_like(share) if received is None else signed(share + received, bits)
+
+
+def together(programs: Sequence[Program[T]]) -> Program[list[T]]:
+    """Programs of the same steps, one after the other between two exchanges; what they send travels together."""
+    results: list[T] = []
+    received: Sequence[list[torch.Tensor] | None] = [None] * len(programs)
+    while True:
+        exchanges = []
+        for program, words in zip(programs, received, strict=True):
+            try:
+                exchanges.append(next(program) if words is None else program.send(words))
+            except StopIteration as stop:
+                results.append(stop.value)
+        if not exchanges:
+            return results
+        sent = tuple(words for exchange in exchanges for words in exchange.sent)
+        expected = tuple(words for exchange in exchanges for words in exchange.expected)
+        arrived = iter((yield Exchange(exchanges[0].operation, sent, expected)))
+        received = [list(islice(arrived, len(exchange.expected))) for exchange in exchanges]
 
 
 class NarrowValue:
@@ -79,7 +120,7 @@ class NarrowValue:
         words = party.take(Narrow(tuple(share.shape), bits, degree, factor))
         masked = share + words[0]
         self.masked: Words = (masked + (1 << (bits - 2)) if party.rank == MODEL else masked, bits)
-        self.factor_mask = None if factor is None else words[1]
+        self._factor_mask = words[0] if factor is None else words[1]
         self._dependent = words[1 if factor is None else 2 :]
         self._place = self._public = words[0]
 
@@ -108,15 +149,19 @@ class NarrowValue:
         """The share of x modulo 2^64."""
         return self._public - self._dependent[0] if self._rank == MODEL else -self._dependent[0]
 
+    def masked_factor(self, share: torch.Tensor) -> Words:
+        """What to open of a factor f of the shape asked for: its share and that of its mask B."""
+        return share + self._factor_mask, WORD_BITS
+
     def times(self, opened_factor: torch.Tensor) -> torch.Tensor:
-        """The share of x f modulo 2^64, where f + B was opened and B is the mask asked for."""
-        assert self.factor_mask is not None
-        return self.value() * opened_factor - self._public * self.factor_mask + self._dependent[self._degree]
+        """The share of x f modulo 2^64, where f + B was opened."""
+        return self.value() * opened_factor - self._public * self._factor_mask + self._dependent[self._degree]
 
     def _evaluated(self, coefficients: tuple[int, ...]) -> torch.Tensor:
         """A polynomial of p: looked up where p has few values, which is faster than computing it."""
-        if len(coefficients) > 2 and self._bits <= COARSE_BITS:
-            return _looked_up(coefficients, self._bits).index_select(0, self._place.flatten()).view(self._place.shape)
+        if len(coefficients) > 2 and self._bits <= COARSE:
+            table = _tabulated(coefficients, self._bits, self._place.device)
+            return table.index_select(0, self._place.flatten()).view(self._place.shape)
         return _horner(coefficients, self._public)
 
 
@@ -163,9 +208,14 @@ class FixedLinear:
     words: torch.Tensor
     """int64 (in, out): W or F."""
     bias: torch.Tensor | None
-    """int64 (out), at the model owner."""
+    """int64 (out), at the model owner; what is added."""
     weight_bits: int
     """Of the greatest entry of W, with its sign."""
+
+    def to(self, device: torch.device) -> FixedLinear:
+        """The same with its tensors there, where those of the party live."""
+        bias = None if self.bias is None else self.bias.to(device)
+        return replace(self, words=self.words.to(device), bias=bias)
 
     def prepared(self, party: Party, rows: tuple[int, ...]) -> PreparedLinear:
         """Ready for one input of these rows."""
@@ -189,14 +239,30 @@ class PreparedLinear:
 
     def apply(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
         """The share of x W + b modulo 2^bits."""
+        result = yield from self.multiplied(operation, share, bits)
+        return result if self.linear.bias is None else result.add_(self.linear.bias)
+
+    def multiplied(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
+        """The share of x W modulo 2^bits."""
         if self.party.rank == DATA:
             yield from self.party.tell(operation, (share - self.mask, bits), to=MODEL)
             return self.constant
         received = yield from self.party.tell(operation, (share, bits), to=MODEL)
         assert received is not None
         result = product(share + received, self.linear.words, bits, right_bits=self.linear.weight_bits)
-        result += self.constant
-        return result if self.linear.bias is None else result + self.linear.bias
+        return result.add_(self.constant)
+
+
+def widened(party: Party, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
+    """The share modulo 2^64 of a value of so many bits."""
+    value = NarrowValue(party, share, bits)
+    value.settle(*(yield from party.open(operation, value.masked)))
+    return value.value()
+
+
+def looked_up(party: Party, share: torch.Tensor, factor: int, table: Table) -> TableValue:
+    """The table's function of a sum modulo 2^64, which the factor makes fill its ring."""
+    return TableValue(party, shifted(share * _wrapped(factor), WORD_BITS, WORD_BITS - table.bits), table)
 
 
 @lru_cache(maxsize=256)
@@ -209,8 +275,8 @@ def _derivatives(coefficients: tuple[int, ...]) -> list[tuple[int, ...]]:
 
 
 @lru_cache(maxsize=64)
-def _looked_up(coefficients: tuple[int, ...], bits: int) -> torch.Tensor:
-    return _horner(coefficients, torch.arange(1 << bits) - (1 << (bits - 2)))
+def _tabulated(coefficients: tuple[int, ...], bits: int, device: torch.device) -> torch.Tensor:
+    return _horner(coefficients, torch.arange(1 << bits, device=device) - (1 << (bits - 2)))
 
 
 def _horner(coefficients: Sequence[int], x: torch.Tensor) -> torch.Tensor:

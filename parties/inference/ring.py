@@ -19,9 +19,13 @@ import math
 import numpy as np
 import torch
 
-WORD_BITS = 64
+from tacit.protocol.inference_schedule import WORD_BITS as WORD_BITS
+from tacit.protocol.inference_schedule import byte_width as byte_width
+
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
+_COUNTING = 1.5 * 2.0**52
+_COUNTING_WORD = int(np.float64(_COUNTING).view(np.int64))
 
 
 def shifted(share: torch.Tensor, bits: int, by: int) -> torch.Tensor:
@@ -34,20 +38,14 @@ def signed(words: torch.Tensor, bits: int) -> torch.Tensor:
     return words if bits == WORD_BITS else words << (WORD_BITS - bits) >> (WORD_BITS - bits)
 
 
-def byte_width(bits: int) -> int:
-    """Bytes that a word takes on the wire."""
-    return -(-bits // 8)
-
-
 def packed(words: torch.Tensor, bits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """Words as uint8 (elements, bytes), little-endian. Bits above `bits` are cleared, lest they tell of a share more
     than its mask hides."""
-    cleared = words if bits == WORD_BITS else words & ((1 << bits) - 1)
-    plain = np.ascontiguousarray(cleared.numpy(), "<i8").reshape(-1)
     width = byte_width(bits)
-    if width in (1, 2, 4):
-        return plain.astype(f"<u{width}").view(np.uint8).reshape(-1, width)
-    return np.ascontiguousarray(plain.view(np.uint8).reshape(-1, 8)[:, :width])
+    cleared = words if bits == 8 * width else words & ((1 << bits) - 1)
+    plain = np.ascontiguousarray(cleared.cpu().numpy(), "<i8").reshape(-1)
+    lowest: np.ndarray = np.ndarray(plain.shape, f"V{width}", plain, strides=plain.strides)
+    return np.ascontiguousarray(lowest).view(np.uint8).reshape(-1, width)
 
 
 def unpacked(
@@ -55,12 +53,11 @@ def unpacked(
 ) -> torch.Tensor:
     """The inverse of `packed`: int64 of this shape. Bits above `bits` may be anything, and mean nothing."""
     width = byte_width(bits)
-    if width in (1, 2, 4):
-        words = octets.reshape(-1).view(f"<u{width}").astype("<i8")
-    else:
-        words = np.zeros(len(octets), "<i8")
-        words.view(np.uint8).reshape(-1, 8)[:, :width] = octets
-    return torch.from_numpy(words).reshape(shape)
+    # Whole words are read, which overlap; the last one needs a few bytes more.
+    room = np.zeros(octets.size + 8 - width, np.uint8)
+    room[: octets.size] = octets.reshape(-1)
+    words: np.ndarray = np.ndarray((octets.size // width,), "<i8", room, strides=(width,))
+    return torch.from_numpy(words.astype("<i8", copy=True)).reshape(shape)
 
 
 def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: int | None = None) -> torch.Tensor:
@@ -71,12 +68,16 @@ def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: i
     Here factors are cut into signed digits, so short that float64 adds their products exactly: digits of a and b bits
     have magnitudes of 2^(a - 1) and 2^(b - 1), so a + b - 2 + log2(inner dimension) <= 53, or 52 where two are added.
     """
-    room = _EXACT_BITS + 1 - math.ceil(math.log2(left.shape[-1]))
+    inner_bits = math.ceil(math.log2(left.shape[-1]))
+    room = _EXACT_BITS + 1 - inner_bits
     whole = right_bits is None or right_bits > room - 16
-    right_width = room // 2 if whole or right_bits is None else right_bits
-    left_width = room // 2 if whole else room + 1 - right_width
+    most = room // 2 if whole or right_bits is None else room + 1 - right_bits
+    # No wider than that number of digits needs: smaller sums are converted faster.
+    left_width = -(-bits // -(-bits // most))
+    right_width = left_width if whole or right_bits is None else right_bits
     left_digits = _digits(left, bits, left_width)
     right_digits = _digits(right, bits, right_width) if whole else [right.double()]
+    small = left_width + right_width - 2 + inner_bits + (len(right_digits) > 1) <= _EXACT_BITS - 2
     total: torch.Tensor | None = None
     for place in range(len(left_digits)):
         # Digits of one place: all together, two sums of exact terms at a time.
@@ -85,10 +86,20 @@ def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: i
             term = left_digits[pairs[start][0]] @ right_digits[pairs[start][1]]
             for i, j in pairs[start + 1 : start + 2]:
                 term += left_digits[i] @ right_digits[j]
-            words = term.long() if place == 0 else term.long() << (place * left_width)
+            words = _integers(term, small=small)
+            if place:
+                words <<= place * left_width
             total = words if total is None else total.add_(words)
     assert total is not None
     return total
+
+
+def _integers(whole: torch.Tensor, *, small: bool) -> torch.Tensor:
+    """Whole numbers of float64 as int64; in place, and much faster, where they are within -2^51 ... 2^51."""
+    if not small:
+        return whole.long()
+    # From 2^52 on the last bit of a float64 is worth 1: its representation counts.
+    return whole.add_(_COUNTING).view(torch.int64).sub_(_COUNTING_WORD)
 
 
 def _digits(words: torch.Tensor, bits: int, width: int) -> list[torch.Tensor]:

@@ -8,7 +8,7 @@ Weights take whatever scale brings the next number to its own. The rings:
 | normalised input     | 64                  | 24            | 3; then as input: 8 (qkv), 5 (fc1)         |
 | queries and keys     | 64                  | 48            | 6                                          |
 | scores               | 48                  | 16            | 2                                          |
-| exponentials         | 64                  | 16            | 2; then 6 as a factor modulo 2^46          |
+| exponentials         | 64                  | 24            | 3; then 6 as a factor modulo 2^46          |
 | values               | 64                  | 48, of it 46  | 6                                          |
 | weighted values      | 46                  | 24            | 3                                          |
 | mixed values         | 64                  | 24            | 3; then as input of the projection: 6      |
@@ -21,27 +21,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
+import torch
+from msgspec import Meta
 
 from tacit.models.friendly.blocks import norm_bound
 from tacit.models.friendly.gauge import Interval
 from tacit.parties.inference.bounds import Bounds
-from tacit.parties.inference.material import SLOPE_BITS, Table
-from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.material import LARGEST_DEGREE, Curve, Positive
+from tacit.protocol.inference_schedule import (
+    COARSE,
+    FACTOR,
+    FINE,
+    MIXING,
+    NORM_INDEX_BITS,
+    SLOPE_BITS,
+    TOTALS_INDEX_BITS,
+    WORD_BITS,
+)
 
-COARSE: Final = 16
-"""Bits of scores, exponentials and hidden values once they are narrow,"""
-FINE: Final = 24
-"""and of what is normalised."""
-FACTOR: Final = 48
-"""Of queries, keys and the residual stream."""
-MIXING: Final = 46
-"""Of exponentials and values as factors: two digits each, for up to 1,024 tokens."""
-HIDDEN: Final = 40
 NORMALISED_SCALE: Final = 1 << 14
-TOTALS_INDEX_BITS: Final = 9
-NORM_INDEX_BITS: Final = 11
-"""Tables are linear in 2^INDEX_BITS intervals; there are fewer variances than sums, and they differ by more."""
+"""Of what LayerNorm gives."""
+LARGEST_FACTOR: Final = 1 << 62
 _LARGEST_SCALE_BITS: Final = 30
 _SPARE: Final = 0.99
 """Of the room up to a power of two; rounding needs a little."""
@@ -76,28 +79,36 @@ class Shape:
         return (self.images, self.heads, self.tokens, self.tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scales:
-    """Made by `fitted`."""
+Factor = Annotated[int, Meta(ge=1, le=LARGEST_FACTOR)]
 
-    stream: float
-    query: float
-    key: float
-    value: float
+
+class Lookup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sum, multiplied so that it fills its ring, and the table that it is looked up in."""
+
+    factor: Factor
+    curve: Curve
+
+
+class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Made by `fitted`. Whatever stands within the limits is computed with safely, if not correctly."""
+
+    stream: Positive
+    query: Positive
+    key: Positive
+    value: Positive
     """Of queries, keys and values, cut to FACTOR bits."""
-    exponential: tuple[int, ...]
+    exponential: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=LARGEST_FACTOR)], ...], Meta(min_length=2, max_length=LARGEST_DEGREE + 1)
+    ]
     """Coefficients of the exponential, for an argument with the scale 2^argument_bits."""
-    mixing_factor: int
+    mixing_factor: Factor
     """What exponentials are multiplied by, so that their products with the values fill their ring."""
-    totals_factor: int
-    totals_table: Table
-    mixed: float
-    hidden_bits: int
-    gelu_cut: int
-    first_table: Table
-    first_factor: int
-    second_table: Table
-    second_factor: int
+    totals: Lookup
+    mixed: Positive
+    hidden_bits: Annotated[int, Meta(ge=4, le=12)]
+    gelu_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - FACTOR)]
+    first_norm: Lookup
+    second_norm: Lookup
 
     @property
     def gelu(self) -> float:
@@ -105,63 +116,38 @@ class Scales:
         return 2.0 ** (2 * self.hidden_bits + 3 - self.gelu_cut)
 
 
-def fitted(
-    shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: int, eps: float, stream: float | None = None
-) -> Scales:
+def fitted(shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: int, eps: float, stream: float) -> Scales:
     """The scales of a block; `scale`, `degree`, `steps`, `eps` are those of its layers, `stream` the scale of the
-    residual stream where another block has fixed it. BoundError if values are too large."""
-    if stream is None:
-        stream = stream_scale(shape, bounds)
+    residual stream, which all blocks share. BoundError if values are too large."""
     argument_bits = _argument_bits(bounds.score, degree)
     leading = math.factorial(degree) << (degree * argument_bits)
     boost = math.floor(2**62 * _SPARE / (leading * math.exp(bounds.score)))
     exponential = tuple(
         boost * math.factorial(degree) // math.factorial(i) << (argument_bits * (degree - i)) for i in range(degree + 1)
     )
-    weight = exponential[0] / 2 ** (WORD_BITS - COARSE)
+    weight = exponential[0] / 2 ** (WORD_BITS - FINE)
     # Centring multiplies scores by the number of tokens.
     products = scale * 2.0 ** (argument_bits + FACTOR - COARSE) / shape.tokens
     key = 2.0 ** round(math.log2(products) / 2)
-    value = 2.0**16
-    room = 2 ** (MIXING - 2) * _SPARE / (bounds.totals * weight * bounds.value * value)
-    if room < 1:
+    room = 2 ** (MIXING - 2) / (bounds.totals * weight * bounds.value)
+    value = min(power_of_two(room), 2.0**16)
+    if value < 2.0**8:
         raise BoundError(
             f"values up to {bounds.value:.6g} and sums up to {bounds.totals:.6g} have products too large for "
             f"{MIXING} bits"
         )
-    mixing_factor = math.floor(room)
+    mixing_factor = math.floor(room * _SPARE / value)
     weighted = mixing_factor * weight * value / 2 ** (MIXING - FINE)
-    mixed = min(_power_of_two(2 ** (FINE - 2) / bounds.value), 2.0**13)
-    totals_factor = math.floor(2**WORD_BITS * _SPARE / (bounds.totals * weight))
-    totals_table = Table(
-        shape=(shape.images, shape.heads, shape.tokens),
-        index_bits=TOTALS_INDEX_BITS,
-        function="inverse",
+    mixed = min(power_of_two(2 ** (FINE - 2) / bounds.value), 2.0**13)
+    totals = _lookup(
+        weight,
+        bounds.totals,
+        TOTALS_INDEX_BITS,
         steps=steps,
-        unit=2 ** (WORD_BITS - SLOPE_BITS - TOTALS_INDEX_BITS) / (totals_factor * weight),
         offset=0.0,
         divisor=bounds.totals,
         scale=mixed * 2 ** (WORD_BITS - FINE) / weighted,
     )
-
-    def norm(high: float) -> tuple[int, Table]:
-        centred = shape.width * stream / 2 ** (FACTOR - FINE)
-        square = shape.width * centred**2
-        factor = math.floor(2**WORD_BITS * _SPARE / (high * square))
-        table = Table(
-            shape=(shape.images, shape.tokens),
-            index_bits=NORM_INDEX_BITS,
-            function="inverse root",
-            steps=steps,
-            unit=2 ** (WORD_BITS - SLOPE_BITS - NORM_INDEX_BITS) / (factor * square),
-            offset=eps,
-            divisor=norm_bound(Interval(high, high)) ** 2,
-            scale=NORMALISED_SCALE * 2 ** (WORD_BITS - FINE) / centred,
-        )
-        return factor, table
-
-    first_factor, first_table = norm(bounds.first_variance)
-    second_factor, second_table = norm(bounds.second_variance)
     hidden_bits = min(math.floor(math.log2(2 ** (COARSE - 2) * _SPARE / bounds.hidden)), 12)
     if hidden_bits < 4:
         raise BoundError(f"hidden values up to {bounds.hidden:.6g} leave {hidden_bits} fractional bits; 4 are needed")
@@ -172,16 +158,36 @@ def fitted(
         value=value,
         exponential=exponential,
         mixing_factor=mixing_factor,
-        totals_factor=totals_factor,
-        totals_table=totals_table,
+        totals=totals,
         mixed=mixed,
         hidden_bits=hidden_bits,
         gelu_cut=max(2 * hidden_bits + 3 - 12, 1),
-        first_table=first_table,
-        first_factor=first_factor,
-        second_table=second_table,
-        second_factor=second_factor,
+        first_norm=fitted_norm(shape.width, stream, bounds.first_variance, steps=steps, eps=eps),
+        second_norm=fitted_norm(shape.width, stream, bounds.second_variance, steps=steps, eps=eps),
     )
+
+
+def fitted_norm(width: int, stream: float, variance: float, *, steps: int, eps: float) -> Lookup:
+    """Of a LayerNorm over `width` values of the residual stream, whose variance is at most `variance`."""
+    centred = width * stream / 2 ** (FACTOR - FINE)
+    return _lookup(
+        width * centred**2,
+        variance,
+        NORM_INDEX_BITS,
+        steps=steps,
+        offset=eps,
+        divisor=norm_bound(Interval(variance, variance)) ** 2,
+        scale=NORMALISED_SCALE * 2 ** (WORD_BITS - FINE) / centred,
+    )
+
+
+def _lookup(
+    unit: float, high: float, index_bits: int, *, steps: int, offset: float, divisor: float, scale: float
+) -> Lookup:
+    """Of a sum up to `high`, where 1 is `unit` whole numbers."""
+    factor = min(math.floor(2**WORD_BITS * _SPARE / (high * unit)), LARGEST_FACTOR)
+    worth = 2 ** (WORD_BITS - SLOPE_BITS - index_bits) / (factor * unit)
+    return Lookup(factor=factor, curve=Curve(steps=steps, unit=worth, offset=offset, divisor=divisor, scale=scale))
 
 
 def stream_scale(shape: Shape, bounds: Bounds) -> float:
@@ -191,7 +197,7 @@ def stream_scale(shape: Shape, bounds: Bounds) -> float:
         2 ** (FACTOR - 2) / (bounds.centred * shape.width),
         2.0**_LARGEST_SCALE_BITS,
     )
-    scale = _power_of_two(room)
+    scale = power_of_two(room)
     if scale < 2.0**12:
         raise BoundError(
             f"the residual stream reaches {bounds.stream:.6g}, {bounds.centred:.6g} from its mean: that leaves less "
@@ -212,5 +218,10 @@ def _argument_bits(score: float, degree: int) -> int:
     )
 
 
-def _power_of_two(room: float) -> float:
+def power_of_two(room: float) -> float:
     return 2.0 ** math.floor(math.log2(room * _SPARE))
+
+
+def encoded(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """Floats as whole numbers, to the nearest."""
+    return (x.double() * scale).round().long()

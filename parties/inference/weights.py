@@ -1,17 +1,21 @@
-"""The weights of a block as whole numbers, LayerNorm's scale and shift folded into the layer behind it."""
+"""The weights of a model as whole numbers, LayerNorm's scale and shift folded into the layer behind it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tacit.models.friendly.blocks import Block, LayerNorm, Linear
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.scales import COARSE, FACTOR, HIDDEN, NORMALISED_SCALE, Scales, Shape
+from tacit.parties.inference.scales import NORMALISED_SCALE, Scales
+from tacit.protocol.inference_schedule import COARSE, FACTOR, HIDDEN, layer_shapes
 
-LAYERS: Final = ("qkv", "proj", "fc1", "fc2")
 WEIGHT_BITS_LIMIT: Final = 26
 """Of the greatest entry of a weight, with its sign."""
 
@@ -23,19 +27,45 @@ class IntegerWeight:
     words: torch.Tensor
     """int64 (in, out)."""
     bias: torch.Tensor
-    """int64 (out), at the scale of the product."""
+    """int64 (out), at the scale of the product; of the embedding (tokens, out)."""
     bits: int
     """Of the greatest word, with its sign."""
 
 
-def layer_shapes(shape: Shape) -> dict[str, tuple[int, int]]:
-    """(in, out) of every layer."""
-    return {
-        "qkv": (shape.width, 3 * shape.width),
-        "proj": (shape.width, shape.width),
-        "fc1": (shape.width, shape.hidden),
-        "fc2": (shape.hidden, shape.width),
+def integer_model(transformer: FriendlyTransformer, public: PublicModel) -> dict[str, IntegerWeight]:
+    """Of every layer, by the names and in the order of tacit.protocol.inference_schedule.layer_shapes.
+
+    ValueError for another model than the public one was made of, and for weights that are too large or not finite.
+    """
+    stream, pixel = public.stream, public.embedding.pixel
+    projection: Any = transformer.patch_embed.proj
+    blocks: list[Block] = list(transformer.blocks)  # type: ignore[arg-type]
+    if len(blocks) != public.sizes.blocks:
+        raise ValueError(f"the model has {len(blocks)} blocks, the public one {public.sizes.blocks}")
+    offsets = transformer.pos_embed.detach().double()[0]
+    first = torch.zeros(len(offsets), 1, dtype=torch.float64)
+    first[0] = 1
+    offsets = offsets + first * transformer.cls_token.detach()[0] + (1 - first) * projection.bias.detach()
+    found = {
+        "embedding": _integer("embedding", projection.weight.detach().flatten(1), offsets, pixel, stream),
+        **{
+            f"{index}.{name}": weight
+            for index, (block, scales) in enumerate(zip(blocks, public.blocks, strict=True))
+            for name, weight in integer_weights(block, scales).items()
+        },
+        "head": _layer("head", transformer.head, NORMALISED_SCALE, public.head.logits, transformer.norm),
     }
+    shapes = {name: tuple(weight.words.shape) for name, weight in found.items()}
+    if list(shapes.items()) != list(layer_shapes(public.sizes).items()):
+        raise ValueError(f"the model does not have the public sizes {public.sizes}")
+    return found
+
+
+def weight_octets(weights: Mapping[str, IntegerWeight]) -> Iterator[memoryview]:
+    """Words and bias of every layer in order, as little-endian int64: what a commitment is made to."""
+    for weight in weights.values():
+        for words in (weight.words, weight.bias):
+            yield np.ascontiguousarray(words.cpu().numpy(), "<i8").data.cast("B")
 
 
 def integer_weights(block: Block, scales: Scales) -> dict[str, IntegerWeight]:
@@ -46,22 +76,29 @@ def integer_weights(block: Block, scales: Scales) -> dict[str, IntegerWeight]:
     joint = torch.tensor([scales.query, scales.key, scales.value], dtype=torch.float64).repeat_interleave(width) * cut
     hidden = 2.0 ** (scales.hidden_bits + HIDDEN - COARSE)
     return {
-        "qkv": _integer("qkv", block.attn.qkv, NORMALISED_SCALE, joint, block.norm1),
-        "proj": _integer("proj", block.attn.proj, scales.mixed, scales.stream),
-        "fc1": _integer("fc1", block.mlp.fc1, NORMALISED_SCALE, hidden, block.norm2),
-        "fc2": _integer("fc2", block.mlp.fc2, scales.gelu, scales.stream),
+        "qkv": _layer("qkv", block.attn.qkv, NORMALISED_SCALE, joint, block.norm1),
+        "proj": _layer("proj", block.attn.proj, scales.mixed, scales.stream),
+        "fc1": _layer("fc1", block.mlp.fc1, NORMALISED_SCALE, hidden, block.norm2),
+        "fc2": _layer("fc2", block.mlp.fc2, scales.gelu, scales.stream),
     }
 
 
-def _integer(
+def _layer(
     name: str, layer: Linear, before: float, after: float | torch.Tensor, norm: LayerNorm | None = None
 ) -> IntegerWeight:
-    weight = layer.weight.detach().double().T
-    bias = torch.zeros(weight.shape[1], dtype=torch.float64) if layer.bias is None else layer.bias.detach().double()
+    weight = layer.weight.detach().double()
+    bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach().double()
     if norm is not None:
-        bias = bias + norm.bias.detach().double() @ weight
-        weight = norm.weight.detach().double()[:, None] * weight
-    scaled, shift = weight * after / before, bias * after
+        bias = bias + weight @ norm.bias.detach().double()
+        weight = weight * norm.weight.detach().double()
+    return _integer(name, weight, bias, before, after)
+
+
+def _integer(
+    name: str, weight: torch.Tensor, bias: torch.Tensor, before: float, after: float | torch.Tensor
+) -> IntegerWeight:
+    """Of a weight [out, in] whose input has the scale `before` and whose output has `after`."""
+    scaled, shift = weight.double().T * after / before, bias * after
     if not bool(scaled.isfinite().all() and shift.isfinite().all()):
         raise ValueError(f"{name} holds a value that is not finite")
     words = scaled.round().long()

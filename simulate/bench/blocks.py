@@ -1,49 +1,45 @@
 """Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: seconds, bytes, rounds and error.
 
-Ours: model owner, data owner and dealer, each a process, over CURVE on loopback TCP. CrypTen computes the same
-polynomials over gloo, with its default provider and with its trusted third party. One thread for each process. The
-model has random weights and is calibrated on random images; the measured pass is on others. Material is fetched before
-the clock starts.
+Ours is a session as `tacit infer` holds it: model owner, data owner and dealer, each a process, over CURVE on loopback
+TCP, for a model of so many blocks with random weights, calibrated on random images and asked about others. What is
+counted are the rounds of its blocks; those of the embedding and the head come apart. Material is fetched before the
+clock of a pass starts, and once more beside the passes, as it is in use. CrypTen (stock_blocks.py) computes the same
+polynomials over gloo. One thread for each process. A link that is shaped is the one between model owner and data owner,
+in all three; links of the dealer and of the third party never are.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import time
+from collections import defaultdict
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import timm
 import torch
 
+from tacit.models.device import resolve_device
 from tacit.models.friendly.blocks import Approximation, Block, with_parameters
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
-from tacit.parties.inference.bounds import measured
-from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.scales import Scales, Shape, fitted, stream_scale
-from tacit.parties.inference.session import InferenceSession, Layers, known_input
-from tacit.parties.inference.shell import Record
-from tacit.parties.inference.supply import deal
-from tacit.parties.inference.weights import IntegerWeight, integer_weights
-from tacit.parties.keys import generate
-from tacit.parties.mpc.crypten_compatibility import crypten
-from tacit.parties.mpc.link import connect, listen
-from tacit.protocol.roster import Roster
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.inference.data_owner import Inferred, PassCosts
+from tacit.parties.inference.orders import correction_bytes
+from tacit.parties.inference.owner import AHEAD
+from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.inference.rounds import RoundCost
+from tacit.parties.inference.stages import BlockStage, stages
+from tacit.protocol.inference_messages import Input
+from tacit.protocol.inference_schedule import layer_shapes, weight_bytes
+from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.inference import DATA_OWNER, DEALER, MODEL_OWNER, PARTIES, Seat
-from tacit.simulate.child import Control
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.bench.relay import Shaping, relaying
+from tacit.simulate.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, Plan, run
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 2.0
-_LISTEN: Final = "tcp://127.0.0.1:*"
+_BLOCK: Final = "block"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,42 +50,67 @@ class Setting:
     """A vision transformer of timm's; only its first blocks are made."""
     blocks: int = 1
     batch: int = 1
-    known: bool = True
-    """Whether the data owner knows the input of every block, or nobody does."""
+    input: Input = "known"
     repeats: int = 5
+    device: str = "cpu"
+    """Where both owners of ours compute; CrypTen stays on the CPU."""
+    shaping: Shaping = field(default_factory=Shaping)
+    """Of the link between model owner and data owner."""
 
 
 @dataclass(frozen=True, repr=False)
 class _Task:
     """The model and an input, in the clear and in whole numbers."""
 
-    blocks: list[Block]
-    x: torch.Tensor
-    expected: torch.Tensor
-    shape: Shape
-    scales: list[Scales]
-    weights: list[dict[str, IntegerWeight]]
+    friendly: FriendlyTransformer
+    exact: FriendlyTransformer
+    """The same in float64."""
+    model: PrivateModel
+    images: torch.Tensor
+
+    @property
+    def expected(self) -> torch.Tensor:
+        """Logits in the clear."""
+        logits: torch.Tensor = self.exact(self.images.double())
+        return logits
+
+    def error(self, logits: torch.Tensor) -> float:
+        """Of these logits, relative to their norm."""
+        return ((logits - self.expected).norm() / self.expected.norm()).item()
 
 
 def measure(setting: Setting, progress: Callable[[str], object], *, against_crypten: bool = False) -> dict[str, Any]:
     """The figures, under stable keys. ValueError for a model that cannot be computed; BenchmarkError if a party fails.
 
-    Bytes are those of shares, of one pass of all blocks. CrypTen counts what a party sends and receives; half of that
-    is given, the data owner's for both, since what rank 0 receives from the third party is no exchange with its peer.
+    Bytes are those of shares, of one pass of all blocks; `relayed_bytes` are all that have passed the relay of a shaped
+    link, from the first greeting on. Errors are those of the logits behind the blocks, relative to their norm; the head
+    is private in ours, and in the clear behind CrypTen's blocks. CrypTen counts what a party sends and receives; half
+    of that is given, the data owner's for both, since what rank 0 receives from the third party is no exchange with its
+    peer.
     """
+    resolve_device(setting.device)
     progress("making the model")
     task = _task(setting)
     figures: dict[str, Any] = {
         "model": setting.model,
         "blocks": setting.blocks,
         "batch": setting.batch,
-        "input": "known" if setting.known else "shared",
+        "input": setting.input,
         "repeats": setting.repeats,
-        "ours": asyncio.run(_ours(setting, task, progress)),
+        "device": setting.device,
+        "latency_ms": setting.shaping.latency_ms,
+        "bandwidth_mbit": setting.shaping.bandwidth_mbit,
+        "ours": _ours(setting, task, progress),
     }
     if against_crypten:
+        blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
+        given = task.friendly.embed(task.friendly.patches(task.images))
         for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-            figures[key] = asyncio.run(_crypten(setting, task, provider, progress))
+            row = stock_blocks.measure(
+                blocks, given, provider=provider, repeats=setting.repeats, shaping=setting.shaping, progress=progress
+            )
+            output = row.pop("output")
+            figures[key] = row | {"relative_error": task.error(task.exact.classify(output))}
     return figures
 
 
@@ -106,294 +127,100 @@ def _task(setting: Setting) -> _Task:
     typical, mine = images[:_CALIBRATION_IMAGES], images[_CALIBRATION_IMAGES:]
     calibrate(friendly, typical, margin=_MARGIN)
     friendly.requires_grad_(False)
-    blocks: list[Block] = list(friendly.blocks)  # type: ignore[arg-type]
-    x = friendly.embed(friendly.patches(typical))
-    bounds = []
-    for block in blocks:
-        bounds.append(measured(block, x, margin=_MARGIN))
-        x = block(x)
-    given = friendly.embed(friendly.patches(mine)).double()
-    expected = given
-    for block in blocks:
-        expected = with_parameters(block, lambda name, tensor: tensor.double())(expected)
-    first = blocks[0]
-    shape = Shape(
-        images=setting.batch,
-        tokens=given.shape[1],
-        width=given.shape[2],
-        heads=first.attn.heads,
-        hidden=first.mlp.fc1.weight.shape[0],
-    )
-    stream = min(stream_scale(shape, bound) for bound in bounds)
-    scales = []
-    for block, bound in zip(blocks, bounds, strict=True):
-        degree, steps = block.attn.degree, block.attn.steps
-        assert degree is not None
-        assert steps is not None
-        scales.append(
-            fitted(
-                shape,
-                bound,
-                scale=block.attn.scale,
-                degree=degree,
-                steps=steps,
-                eps=block.norm1.eps,
-                stream=stream,
-            )
-        )
-    weights = [integer_weights(block, scale) for block, scale in zip(blocks, scales, strict=True)]
-    return _Task(blocks, given, expected, shape, scales, weights)
+    private = prepared_model(friendly, typical, margin=_MARGIN)
+    return _Task(friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
 
 
-async def _ours(setting: Setting, task: _Task, progress: Callable[[str], object]) -> dict[str, Any]:
-    keys = {name: generate(name) for name in (DEALER, *PARTIES)}
-    members = [keys[name].member("client") for name in PARTIES]
-    roster = Roster((keys[DEALER].member("server"), *members))
-    common = {"shape": task.shape, "scales": task.scales, "known": setting.known, "repeats": setting.repeats}
-    programs: dict[str, tuple[Any, dict[str, Any]]] = {
-        DEALER: (_deal, {}),
-        MODEL_OWNER: (_compute, {"weights": task.weights, "x": None, **common}),
-        DATA_OWNER: (_compute, {"weights": None, "x": task.x, **common}),
-    }
-    addresses: dict[str, str] = {}
-
-    async def seated(processes: Processes, name: str) -> None:
-        target, arguments = programs[name]
-        seat = Seat(keys=keys[name], roster=roster, addresses=dict(addresses))
-        await processes.start(name, target, seat=seat, **arguments)
-
-    async def on_message(processes: Processes, name: str, message: dict[str, Any]) -> None:
-        addresses[name] = message["address"]
-        await seated(processes, list(programs)[len(addresses)])
-
-    results = await _supervised(seated, on_message, list(programs), progress, first=1)
-    owners = [results[name] for name in PARTIES]
-    output = torch.tensor(results[DATA_OWNER]["output"]).double().reshape(task.expected.shape)
-    return _figures(owners, output, task.expected) | {
-        "online_seconds_by_block": results[DATA_OWNER]["seconds_by_block"],
-        "offline_seconds": results[MODEL_OWNER]["offline_seconds"],
-        "offline_bytes": sum(owner["offline_bytes"] for owner in owners),
-        "weights_bytes": results[MODEL_OWNER]["weights_bytes"],
-        "per_operation": {
-            name: {
-                "seconds": results[DATA_OWNER]["operations"][name]["seconds"],
-                "bytes_sent": {party: results[party]["operations"][name]["bytes_sent"] for party in PARTIES},
-                "rounds": results[DATA_OWNER]["operations"][name]["rounds"],
-            }
-            for name in results[DATA_OWNER]["operations"]
-        },
-    }
-
-
-def _figures(owners: list[dict[str, Any]], output: torch.Tensor, expected: torch.Tensor) -> dict[str, Any]:
-    return {
-        "online_seconds": owners[DATA]["seconds"],
-        "online_bytes_sent": {name: owner["bytes_sent"] for name, owner in zip(PARTIES, owners, strict=True)},
-        "rounds": owners[DATA]["rounds"],
-        "relative_error": ((output - expected).norm() / expected.norm()).item(),
-    }
-
-
-async def _supervised(
-    start: Callable[[Processes, str], Any],
-    on_message: Callable[[Processes, str, dict[str, Any]], Any],
-    names: list[str],
-    progress: Callable[[str], object],
-    *,
-    first: int,
-) -> dict[str, Any]:
-    """Run the processes to their ends; what each of them returned. BenchmarkError with the reason when one fails."""
-    results: dict[str, Any] = {}
-    with TemporaryDirectory() as logs:
-        async with Processes(Path(logs), grace_seconds=5.0) as processes:
-            for name in names[:first]:
-                await start(processes, name)
-            async for name, message in processes.messages():
-                if isinstance(message, Exit):
-                    if name not in results:
-                        raise BenchmarkError(f"{name}: its process ended unexpectedly: {message}")
-                elif "address" in message:
-                    await on_message(processes, name, message)
-                elif "progress" in message:
-                    progress(message["progress"])
-                elif "finished" in message:
-                    results[name] = message["finished"]
-                else:
-                    raise BenchmarkError(f"{name}: {message.get('failed', message)}")
-    return results
-
-
-async def _deal(control: Control, *, seat: Seat) -> dict[str, Any]:
-    def serve() -> dict[str, Any]:
-        torch.set_num_threads(1)
-        with listen(_LISTEN, peers=PARTIES, **seat.link_options) as listener:
-            control.send({"address": listener.address})
-            return {"requests": deal(listener, PARTIES)}
-
-    return await asyncio.to_thread(serve)
-
-
-async def _compute(control: Control, **arguments: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(_run, control, **arguments)
-
-
-def _run(
-    control: Control,
-    *,
-    seat: Seat,
-    weights: list[dict[str, IntegerWeight]] | None,
-    x: torch.Tensor | None,
-    shape: Shape,
-    scales: list[Scales],
-    known: bool,
-    repeats: int,
-) -> dict[str, Any]:
-    torch.set_num_threads(1)
-    rank = PARTIES.index(seat.keys.name)
-    with ExitStack() as stack:
-        if rank == MODEL:
-            listener = stack.enter_context(listen(_LISTEN, peers=[DATA_OWNER], **seat.link_options))
-            control.send({"address": listener.address})
-            peer = listener.accept()[DATA_OWNER]
-        else:
-            address = seat.addresses[MODEL_OWNER]
-            peer = stack.enter_context(connect(address, server=MODEL_OWNER, **seat.link_options))
-        dealer = stack.enter_context(connect(seat.addresses[DEALER], server=DEALER, **seat.link_options))
-        session = InferenceSession(rank, peer, dealer)
-        layers = [session.mask(None if weights is None else weights[index], shape) for index in range(len(scales))]
-        weights_bytes = sum(cost.bytes_sent for cost in peer.counters.values())
-        passes = []
-        for repeat in range(repeats + 1):
-            if rank == DATA:
-                control.send({"progress": f"pass {repeat} of {repeats}" if repeat else "warming up"})
-            passes.append(_pass(session, layers, shape, scales, x, known=known))
-        session.finish()
-        offline_bytes = sum(cost.bytes_received for cost in dealer.counters.values()) // (repeats + 1)
-    timed = sorted(passes[1:], key=lambda one: sum(one.seconds))
+def _ours(setting: Setting, task: _Task, progress: Callable[[str], object]) -> dict[str, Any]:
+    images = task.images.repeat(1 + setting.repeats, 1, 1, 1)
+    passes, relayed = _session(setting, task, images, None, progress)
+    timed = sorted(passes.passes[1:], key=_block_seconds)
     middle = timed[len(timed) // 2]
+    costs = _block_costs(middle)
+    beside, _ = _session(setting, task, images, AHEAD, progress)
+    sizes = task.model.public.sizes
     return {
-        "seconds": sum(middle.seconds),
-        "seconds_by_block": middle.seconds,
-        "offline_seconds": median(one.offline_seconds for one in timed),
-        "bytes_sent": middle.record.bytes_sent,
-        "rounds": middle.record.rounds,
-        "offline_bytes": offline_bytes,
-        "weights_bytes": weights_bytes,
-        "operations": {
-            name: {"seconds": cost.seconds, "bytes_sent": cost.bytes_sent, "rounds": cost.rounds}
-            for name, cost in middle.record.operations.items()
-        },
-        "output": None if middle.output is None else middle.output.flatten().tolist(),
+        "online_seconds": _block_seconds(middle),
+        "online_bytes_sent": _bytes_sent(costs),
+        "rounds": len(costs),
+        "relative_error": task.error(passes.logits[-setting.batch :]),
+        "relayed_bytes": relayed,
+        "online_seconds_by_block": [
+            sum(cost.seconds for cost in costs if cost.stage == f"{_BLOCK} {index}") for index in range(setting.blocks)
+        ],
+        "offline_seconds": median(each.offline_seconds for each in timed),
+        "offline_bytes": _offline_bytes(setting, task.model),
+        "overlapped_seconds": median(each.offline_seconds + each.online_seconds for each in beside.passes[1:]),
+        "weights_bytes": sum(
+            size for name, size in zip(layer_shapes(sizes), weight_bytes(sizes), strict=True) if "." in name
+        ),
+        "per_operation": _by_operation(costs),
+        "outside_the_blocks": _by_operation([cost for cost in middle.rounds if not cost.stage.startswith(_BLOCK)]),
     }
 
 
-@dataclass(repr=False)
-class _Pass:
-    record: Record
-    seconds: list[float]
-    """Online, of every block."""
-    offline_seconds: float = 0.0
-    output: torch.Tensor | None = None
+def _session(
+    setting: Setting, task: _Task, images: torch.Tensor, ahead: int | None, progress: Callable[[str], object]
+) -> tuple[Inferred, int | None]:
+    """One session over all images, and the bytes that passed the relay. BenchmarkError if the relay has missed any."""
+
+    def show(name: str, done: int) -> None:
+        number = done // setting.batch
+        how = "material ahead of every pass" if ahead is None else "material beside the passes"
+        progress(f"{how}: pass {number} of {1 + setting.repeats}")
+
+    with relaying(setting.shaping) as relay:
+        plan = Plan(
+            input=setting.input,
+            batch=setting.batch,
+            ahead=ahead,
+            device=setting.device,
+            relayed=relay.address if relay else str,
+        )
+        try:
+            (found,) = run(task.model, [images], plan, show)
+        except InferenceFailed as error:
+            raise BenchmarkError(str(error)) from error
+        sent = sum(cost.sent + cost.received for each in found.passes for cost in each.rounds)
+        return found, stock_blocks.relayed_bytes(relay, sent)
 
 
-def _pass(
-    session: InferenceSession,
-    layers: list[Layers],
-    shape: Shape,
-    scales: list[Scales],
-    x: torch.Tensor | None,
-    *,
-    known: bool,
-) -> _Pass:
-    done = _Pass(Record(), [])
-    share: torch.Tensor | None = None if known else session.share(x, shape, scales[0])
-    for index, (block_layers, block_scales) in enumerate(zip(layers, scales, strict=True)):
-        begin = time.perf_counter()
-        block = session.prepare(shape, block_scales, block_layers, known=known)
-        session.wait()
-        ready = time.perf_counter()
-        done.offline_seconds += ready - begin
-        if known:
-            stream, normalised = known_input(x, shape, block_scales)
-            share = session.run(block, stream, normalised, done.record)
-        else:
-            assert share is not None
-            share = session.run(block, share, None, done.record)
-        if known or index == len(layers) - 1:
-            done.output = x = session.result(share, block_scales, done.record)
-        done.seconds.append(time.perf_counter() - ready)
-    return done
+def _offline_bytes(setting: Setting, model: PrivateModel) -> int:
+    """Of the dealer's corrections for the blocks in one pass."""
+    public = model.public
+    numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
+    return sum(
+        correction_bytes(request)
+        for stage in stages(public, known=setting.input == "known")
+        if isinstance(stage, BlockStage)
+        for request in stage.requests(setting.batch, numbers)
+    )
 
 
-async def _crypten(setting: Setting, task: _Task, provider: str, progress: Callable[[str], object]) -> dict[str, Any]:
-    names = [*PARTIES, *(["crypten-third-party"] if provider == "TTP" else [])]
-    with TemporaryDirectory() as meeting:
-
-        async def start(processes: Processes, name: str) -> None:
-            rank = names.index(name)
-            await processes.start(
-                name,
-                _stock,
-                rank=rank,
-                meeting=meeting,
-                provider=provider,
-                blocks=task.blocks,
-                x=task.x,
-                repeats=setting.repeats,
-            )
-
-        results = await _supervised(start, lambda *_: None, names, progress, first=len(names))
-    owners = [results[name] for name in PARTIES]
-    output = torch.tensor(owners[DATA]["output"]).double().reshape(task.expected.shape)
-    owners[MODEL]["bytes_sent"] = owners[DATA]["bytes_sent"]
-    return _figures(owners, output, task.expected)
+def _block_costs(done: PassCosts) -> list[RoundCost]:
+    return [cost for cost in done.rounds if cost.stage.startswith(_BLOCK)]
 
 
-async def _stock(control: Control, **arguments: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(_run_stock, control, **arguments)
+def _block_seconds(done: PassCosts) -> float:
+    return sum(cost.seconds for cost in _block_costs(done))
 
 
-def _run_stock(
-    control: Control, *, rank: int, meeting: str, provider: str, blocks: list[Block], x: torch.Tensor, repeats: int
-) -> dict[str, Any]:
-    """One process of stock CrypTen. Its model owner shares the weights, its data owner the input, beforehand."""
-    torch.set_num_threads(1)
-    os.environ |= {
-        "DISTRIBUTED_BACKEND": "gloo",
-        "RENDEZVOUS": f"file://{meeting}/gloo",
-        "WORLD_SIZE": str(len(PARTIES)),
-        "RANK": str(rank),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
-    crypten.cfg.mpc.provider = provider
-    crypten.cfg.communicator.verbose = True
-    if rank == len(PARTIES):
-        crypten.mpc.provider.ttp_provider.TTPServer()
-        return {}
-    crypten.init()
-    communicator = crypten.communicator.get()
-    with crypten.no_grad():
-        shared = [
-            with_parameters(block, lambda name, tensor: crypten.cryptensor(tensor, src=MODEL)) for block in blocks
-        ]
-        seconds = []
-        for repeat in range(repeats + 1):
-            if rank == DATA:
-                control.send({"progress": f"CrypTen, {provider}, pass {repeat} of {repeats}"})
-            stream = crypten.cryptensor(x.float(), src=DATA)
-            communicator.barrier()
-            communicator.reset_communication_stats()
-            begin = time.perf_counter()
-            for block in shared:
-                stream = block(stream)
-            seconds.append(time.perf_counter() - begin)
-        costs = communicator.get_communication_stats()
-        output = stream.get_plain_text(dst=DATA)
-    communicator.barrier()
-    crypten.uninit()
+def _bytes_sent(costs: list[RoundCost]) -> dict[str, int]:
     return {
-        "seconds": median(seconds[1:]),
-        "bytes_sent": int(costs["bytes"]) // 2,
-        "rounds": int(costs["rounds"]),
-        "output": output.flatten().tolist() if rank == DATA else None,
+        MODEL_OWNER: sum(cost.received for cost in costs),
+        DATA_OWNER: sum(cost.sent for cost in costs),
+    }
+
+
+def _by_operation(costs: list[RoundCost]) -> dict[str, Any]:
+    parts: defaultdict[str, list[RoundCost]] = defaultdict(list)
+    for cost in costs:
+        parts[cost.operation].append(cost)
+    return {
+        name: {
+            "seconds": sum(cost.seconds for cost in part),
+            "bytes_sent": _bytes_sent(part),
+            "rounds": len(part),
+        }
+        for name, part in parts.items()
     }

@@ -9,7 +9,7 @@ import msgspec
 
 from tacit.protocol.codec import VERSION, Envelope, decode, decode_structure, encode, encode_structure
 from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.messages import BODY_LIMIT, MESSAGES
+from tacit.protocol.messages import BODY_LIMIT, MESSAGES, Message
 from tacit.simulate.conformance.notation import Octets, VectorError, octets
 from tacit.simulate.conformance.operations import Operations
 
@@ -17,32 +17,49 @@ Fields = dict[str, Any]
 """A body or a configuration: byte strings are objects {"hex": ...}, because a body has text as well."""
 
 
-def write_message(
-    *, type: str, session: Octets, round: int, sender: str, sequence: int, body: Fields, payload: Octets | None = None
-) -> list[bytes]:
-    """The frames of a message."""
-    if type not in MESSAGES:
-        raise VectorError(f"there is no message {type!r}")
-    envelope = Envelope(
-        version=VERSION, type=type, session=bytes(session), round=round, sender=sender, sequence=sequence
-    )
-    return [bytes(frame) for frame in encode(_structure(body, MESSAGES[type]), envelope, payload)]
+class MessageFamily:
+    """The messages of one kind of link, written and read. kinds: its types by their names on the wire."""
 
+    def __init__(self, kinds: Mapping[str, type[Message]]) -> None:
+        self._kinds = kinds
 
-def read_message(*, frames: tuple[Octets, ...]) -> dict[str, Any]:
-    """The envelope, the body and the raw frame (or null) of a message."""
-    packet = decode([bytes(frame) for frame in frames])
-    message = packet.parse()
-    return {
-        "envelope": fields_of(packet.envelope),
-        "body": fields_of(message),
-        "payload": packet.payload,
-    }
+    def operations(self) -> Operations:
+        """By the names that vectors use."""
+        return {"write message": self.write_message, "read message": self.read_message}
+
+    def write_message(
+        self,
+        *,
+        type: str,
+        session: Octets,
+        round: int,
+        sender: str,
+        sequence: int,
+        body: Fields,
+        payload: Octets | None = None,
+    ) -> list[bytes]:
+        """The frames of a message."""
+        if type not in self._kinds:
+            raise VectorError(f"there is no message {type!r}")
+        envelope = Envelope(
+            version=VERSION, type=type, session=bytes(session), round=round, sender=sender, sequence=sequence
+        )
+        return [bytes(frame) for frame in encode(structure_of(body, self._kinds[type]), envelope, payload)]
+
+    def read_message(self, *, frames: tuple[Octets, ...]) -> dict[str, Any]:
+        """The envelope, the body and the raw frame (or null) of a message."""
+        packet = decode([bytes(frame) for frame in frames], self._kinds)
+        message = packet.parse()
+        return {
+            "envelope": fields_of(packet.envelope),
+            "body": fields_of(message),
+            "payload": packet.payload,
+        }
 
 
 def write_configuration(*, configuration: Fields) -> dict[str, bytes]:
     """The encoding of a configuration and its hash."""
-    made = _structure(configuration, Configuration)
+    made: Configuration = structure_of(configuration, Configuration)
     return {"encoding": encode_structure(made), "hash": made.hash()}
 
 
@@ -59,7 +76,8 @@ def fields_of(structure: msgspec.Struct) -> Fields:
     return fields
 
 
-def _structure(fields: Fields, kind: Any) -> Any:
+def structure_of(fields: Fields, kind: Any) -> Any:
+    """The inverse of `fields_of`."""
     return msgspec.convert(_to_bytes(fields), kind, builtin_types=(bytes,))
 
 
@@ -82,8 +100,7 @@ def _from_bytes(value: Any) -> Any:
 
 
 MESSAGE_OPERATIONS: Final[Operations] = {
-    "write message": write_message,
-    "read message": read_message,
+    **MessageFamily(MESSAGES).operations(),
     "write configuration": write_configuration,
     "read configuration": read_configuration,
 }

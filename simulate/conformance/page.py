@@ -26,7 +26,7 @@ named `WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what com
 | key | meaning |
 |---|---|
 | `protocol` | whose operations the file uses: one of the headings below |
-| `level` | `primitive`, `message`, `round` (a secure sum, or an attempt at a group key) or `session` (a federation) |
+| `level` | `primitive`, `message`, `round` (a secure sum, or an attempt at a group key) or `session` |
 | `about` | what it shows |
 | `operations` | the operations, one after the other |
 
@@ -45,10 +45,10 @@ own caller and which never has a code on the wire. An optional input that is abs
 
 ## Machines
 
-`begin sum`, `begin group key` and `begin session` say which parties are played; the operations after them feed those.
-Their randomness (`entropy`) is drawn in the order of [secure-aggregation.md](secure-aggregation.md) and
-[group-key.md](group-key.md), one byte after the other. Time is in seconds from the beginning, and 0 where an operation
-does not say `now`. What a party does comes as
+`begin sum`, `begin group key`, `begin session` and `begin inference` say which parties are played; the operations
+after them feed those. Their randomness (`entropy`) is drawn in the order of
+[secure-aggregation.md](secure-aggregation.md) and [group-key.md](group-key.md), one byte after the other. Time is in
+seconds from the beginning, and 0 where an operation does not say `now`. What a party does comes as
 
 | key | meaning |
 |---|---|
@@ -74,6 +74,17 @@ two stages `limit` (update within these limits); with group keys `agreeing`, `ag
 server's is now this one), `last model`, and `without model` (who did not fetch it). Where a round has a group key,
 `train` says it, with its transcript. Events of an attempt at a group key: `group key` (a member holds it), `agreed`,
 `failed` and `aborted`.
+
+In private inference an owner has two exchanges in a session, with the other owner and with the dealer, and the model
+owner and the dealer have sessions with several data owners. `state` and `deadline` are those of the exchange that an
+operation is about, the last of them where a message is about several; the state is empty where it is about none. An
+operation without `data_owner` is about the session with the first client of the roster. A model owner draws the name of
+a session when a hello is right, a data owner and the model owner their contribution when they say hello to the dealer,
+the dealer that for the model owner and that for the data owner when both have come. Nothing is computed: masked
+weights, openings and corrections are inputs. Events: `agreed` (on terms with this digest), `layer` (its masked
+weights), `pass asked`, `pass begun` (of so many rounds), `opened` (by the other owner), `material key`, `material` (the
+corrections of a request), `keys` (those that the dealer has for both owners), `deal` (both have ordered this) and
+`ended`, which has the code null for a regular end.
 
 Numbers of an encrypted model are rounded to five decimals: of the matrix that makes them, machines differ in the last
 bits.

@@ -23,6 +23,7 @@ from tacit.protocol.primitives import (
 )
 from tacit.protocol.roster import Member, Role, Roster
 from tacit.protocol.transcript import pairwise_mask
+from tacit.secagg.filled_blocks import pack_filled, unpack_filled
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.packing import Packing, WeightForm
@@ -99,6 +100,8 @@ class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Transcript of the group key of the round, if it has one."""
     purpose: Octets | None = None
     """Which stage of a round in two; empty in a round in one."""
+    skip_zeros: bool = False
+    """Whether chunks come without their blocks of zeros."""
 
     def agreement(self) -> Agreement:
         """The same for the machines."""
@@ -123,6 +126,7 @@ class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             group_key=bytes(self.group_key or b""),
             purpose=bytes(self.purpose or b""),
             secure=self.mode != "none",
+            skip_zeros=self.skip_zeros,
         )
 
 
@@ -217,6 +221,18 @@ def unpack_signed(*, bits: int, words: Octets) -> list[int]:
     return numbers
 
 
+def pack_without_zeros(*, bits: int, words: Octets) -> bytes:
+    """Packed ring words as a chunk without its blocks of zeros."""
+    ring = Ring(bits)
+    return pack_filled(ring, ring.unpack(words))
+
+
+def unpack_without_zeros(*, bits: int, chunk: Octets, length: Longest) -> bytes:
+    """The packed ring words, so many, of a chunk without its blocks of zeros."""
+    ring = Ring(bits)
+    return bytes(ring.pack(unpack_filled(ring, chunk, length)))
+
+
 def packing_layout(*, packing: PackingInput) -> dict[str, int]:
     """Width of the ring, the integer that stands for the bound, bits of the summed value, and length of the vector."""
     layout = packing.packing()
@@ -306,6 +322,8 @@ PRIMITIVES: Final[Operations] = {
     "parameters": graph_parameters,
     "pack": pack_signed,
     "unpack": unpack_signed,
+    "pack without zeros": pack_without_zeros,
+    "unpack without zeros": unpack_without_zeros,
     "layout": packing_layout,
     "write contribution": encode_contribution,
     "read sum": decode_sum,

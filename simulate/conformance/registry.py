@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tacit.simulate.conformance.group_key_operations import GroupKeyStage
+from tacit.simulate.conformance.inference_operations import INFERENCE_OPERATIONS
+from tacit.simulate.conformance.inference_stage import InferenceStage
 from tacit.simulate.conformance.message_operations import MESSAGE_OPERATIONS
 from tacit.simulate.conformance.operations import Operations, Protocol
 from tacit.simulate.conformance.primitive_operations import PRIMITIVES
@@ -34,9 +36,15 @@ def federation() -> Operations:
     return SessionStage().operations()
 
 
+def private_inference() -> Operations:
+    """Sessions of owners and a dealer, and everything below them."""
+    return {**INFERENCE_OPERATIONS, **InferenceStage().operations()}
+
+
 PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "secure sum": secure_sum,
     "group key": group_key,
     "protection": protection,
     "federation": federation,
+    "private inference": private_inference,
 }

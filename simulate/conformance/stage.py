@@ -6,14 +6,15 @@ names one of them, or brings frames of its own: what somebody sent who is not pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import msgspec
 
 from tacit.protocol.codec import Frame, decode
 from tacit.protocol.errors import Code
 from tacit.protocol.machine import Entropy
+from tacit.protocol.messages import MESSAGES, Message
 from tacit.simulate.conformance.message_operations import fields_of
 from tacit.simulate.conformance.notation import Octets, VectorError
 
@@ -32,6 +33,9 @@ class Done(msgspec.Struct, kw_only=True):
 class Stage:
     """Base of the stages, one per file."""
 
+    kinds: ClassVar[Mapping[str, type[Message]]] = MESSAGES
+    """The messages that its parties speak."""
+
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, tuple[bytes, ...]]] = []
         """Sender, receiver and frames by number."""
@@ -48,7 +52,7 @@ class Stage:
         """Number a message, and describe it."""
         plain = tuple(bytes(frame) for frame in frames)
         self.messages.append((sender, receiver, plain))
-        message = decode(plain).parse()
+        message = decode(plain, self.kinds).parse()
         if not getattr(message, "detail", ""):
             return {"to": receiver, "frames": plain}
         # Explanations are for people: every implementation words its own.

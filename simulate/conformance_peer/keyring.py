@@ -4,6 +4,8 @@ roster.toml             the roster that the party under test holds too
 NAME.key                keys of the members that we play, made like those of any party
 configuration.msgpack   canonical encoding of the configuration that our server proposes; without it a small one
                         with an empty task
+terms.msgpack           canonical encoding of the terms that our model owner offers; without it those of a small model
+                        with scales that nobody can compute with
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ from tacit.parties.roster import read_roster
 from tacit.protocol.codec import decode_structure
 from tacit.protocol.configuration import Configuration
 from tacit.protocol.errors import RemoteProtocolError
+from tacit.protocol.inference_messages import TERMS_LIMIT, Terms
 from tacit.protocol.messages import BODY_LIMIT
 from tacit.protocol.roster import Roster
 from tacit.simulate.conformance_peer.script import FEWEST_CLIENTS, PeerError
 from tacit.simulate.memory_federation import small_configuration
+from tacit.simulate.memory_inference import small_terms
 
-ROSTER_FILE, CONFIGURATION_FILE = "roster.toml", "configuration.msgpack"
+ROSTER_FILE, CONFIGURATION_FILE, TERMS_FILE = "roster.toml", "configuration.msgpack", "terms.msgpack"
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,9 @@ class Keyring:
         return tuple(name for name in self.roster.clients if name in self.keys)
 
 
-def read_keyring(directory: Path) -> Keyring:
-    """Read the roster and every key file. Raises RosterFileError, KeyFileError or PeerError."""
+def read_keyring(directory: Path, *, fewest: int = FEWEST_CLIENTS) -> Keyring:
+    """Read the roster, with as many clients as scripts need, and every key file. Raises RosterFileError, KeyFileError
+    or PeerError."""
     roster = read_roster(directory / ROSTER_FILE)
     keys = {}
     for path in sorted(directory.glob("*.key")):
@@ -48,10 +53,8 @@ def read_keyring(directory: Path) -> Keyring:
         if own.name not in members or own.member(members[own.name].role) != members[own.name]:
             raise PeerError(f"{path}: {ROSTER_FILE} has no {own.name!r} with these keys; use the files that fit it")
         keys[own.name] = own
-    if len(roster.clients) < FEWEST_CLIENTS:
-        raise PeerError(
-            f"{directory / ROSTER_FILE}: {len(roster.clients)} clients; the scripts need {FEWEST_CLIENTS} or more"
-        )
+    if len(roster.clients) < fewest:
+        raise PeerError(f"{directory / ROSTER_FILE}: {len(roster.clients)} clients; the scripts need {fewest} or more")
     return Keyring(roster, keys, directory)
 
 
@@ -76,6 +79,50 @@ def keys_of_server(keyring: Keyring) -> str:
             "client, put the keys of all others here and not its own"
         )
     return others[0]
+
+
+def dealer_of_roster(keyring: Keyring) -> str:
+    """The one dealer of the roster. Raises PeerError."""
+    dealers = [member.name for member in keyring.roster.members if member.role == "dealer"]
+    if len(dealers) != 1:
+        raise PeerError(
+            f"{keyring.directory / ROSTER_FILE}: {len(dealers)} dealers; private inference needs exactly one member "
+            'with role = "dealer"'
+        )
+    return dealers[0]
+
+
+def keys_of_data_owner(keyring: Keyring) -> str:
+    """The first client that we play. Raises PeerError."""
+    if not keyring.ours:
+        raise PeerError(
+            f"{keyring.directory}: no key of a client of the roster; put the .key file of a data owner there"
+        )
+    return keyring.ours[0]
+
+
+def needed(keyring: Keyring, *names: str) -> None:
+    """Check that we have the keys of these members. Raises PeerError."""
+    missing = [name for name in names if name not in keyring.keys]
+    if missing:
+        raise PeerError(
+            f"{keyring.directory}: {missing[0]}.key is missing; put the keys of everybody that we play there"
+        )
+
+
+def offer(keyring: Keyring) -> Terms:
+    """What our model owner offers. Raises PeerError."""
+    path = keyring.directory / TERMS_FILE
+    if not path.exists():
+        return small_terms()
+    try:
+        return decode_structure(path.read_bytes(), Terms, limit=TERMS_LIMIT)
+    except OSError as error:
+        raise PeerError(f"{path}: cannot be read: {error.strerror}") from error
+    except RemoteProtocolError as error:
+        raise PeerError(
+            f"{path}: {error.detail}; write the encoding of terms that a model owner sends in inference-terms"
+        ) from None
 
 
 def proposal(keyring: Keyring) -> Configuration:

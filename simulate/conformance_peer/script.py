@@ -67,20 +67,21 @@ class Stage:
     """Hash of the model of the last honest round."""
 
 
-Lie = Callable[[Stage, Saying], Sequence[Saying]]
+Lie = Callable[[Any, Saying], Sequence[Saying]]
+"""From what it may know (Stage, or the Scene of private inference) and what is due, to what is said."""
 
 
-def honest(stage: Stage, said: Saying) -> Sequence[Saying]:
+def honest(stage: object, said: Saying) -> Sequence[Saying]:
     """No lie."""
     return [said]
 
 
-def instead(kind: type[Message], change: Callable[[Stage, Saying], Sequence[Saying]]) -> Lie:
+def instead(kind: type[Message], change: Callable[[Any, Saying], Sequence[Saying]]) -> Lie:
     """Says something else where a message of this kind is due."""
     return lambda stage, said: change(stage, said) if isinstance(said.message, kind) else [said]
 
 
-def altered(kind: type[Message], change: Callable[[Stage, Any], Mapping[str, Any]]) -> Lie:
+def altered(kind: type[Message], change: Callable[[Any, Any], Mapping[str, Any]]) -> Lie:
     """Says a message of this kind with other fields: what `change` makes of it."""
     return instead(kind, lambda stage, said: [said.changed(**change(stage, said.message))])
 

@@ -133,6 +133,9 @@ cover them. Messages whose
 type a client's table refuses unread stand for one another; a client that gives up is of no use to a liar, which is
 why such states are passed over.
 
+Two owners in a session of private inference are explored as well, where it costs seconds, over a network that also
+replays a former session; `tests/simulate/exploration/test_inference.py` has the bounds.
+
 `python -m tacit.simulate.exploration.page docs` writes this page again, and `make exhaustive` holds it to its figures.
 `tests/simulate/exploration/test_mutants.py` shows that the search can fail: machines that lack one check each are
 caught.

@@ -15,6 +15,10 @@ from typer.testing import CliRunner
 from tacit.cli import simulation
 from tacit.cli.main import app
 
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from distillations import write
+
 CLASSES = 3
 SMALL = """
 name = "small"
@@ -86,6 +90,16 @@ def held_run(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Pat
     copy = directory.parent / "copy.json"
     options = ["--rounds", 3, "--seed", 7, "--verify", "--json", copy, "--out", directory]
     return tacit("simulate", small, *options), directory
+
+
+@pytest.fixture(scope="session")
+def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
+    """A small student, distilled; what the command said, and the folder of its results (`out`). Tests only read it."""
+    directory = tmp_path_factory.mktemp("distilled")
+    experiment = write(directory / "tiny.toml", images)
+    result = tacit("distill", experiment, "--out", directory / "out", "--json", directory / "copy.json")
+    assert result.exit_code == 0, result.stderr
+    return result, directory
 
 
 @pytest.fixture

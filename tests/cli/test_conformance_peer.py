@@ -13,9 +13,15 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.keys import generate, save
+from tacit.parties.roster import write_roster
 from tacit.protocol.codec import encode_structure
+from tacit.protocol.roster import Roster
 from tacit.simulate.conformance_peer.play import CASES, Side
 from tacit.simulate.memory_federation import small_configuration
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance_peer")
+    from inference_bench import InferenceBench
 
 Invoke = Callable[..., Result]
 
@@ -66,6 +72,29 @@ def test_our_server_holds(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> No
         )
     check_all_hold(result, "client", tmp_path / "verdicts.json")
     assert "to be started again" in result.stderr
+
+
+PATIENCE = 0.5
+"""Seconds; some cases wait two or three times as long for a party to notice that another one is silent."""
+
+
+@pytest.mark.parametrize("side", ["model-owner", "data-owner", "owners"])
+def test_our_parties_of_private_inference_hold(tacit: Invoke, tmp_path: Path, side: Side) -> None:
+    live = InferenceBench(tmp_path, patience=PATIENCE)
+    names = [case.name for case in CASES[side]]
+    verdicts = tmp_path / "verdicts.json"
+    dealer = () if side == "owners" else ("--dealer", live.dealer_address)
+    cases = [option for name in names for option in ("--case", name)]
+    with live.live(side, sessions=len(names)):
+        result = tacit(
+            "conformance", "peer", live.address, "--as", side, "--keys", live.give_keys(side), *dealer, *cases,
+            "--json", verdicts,
+        )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"{len(names)} cases: all hold"
+    found = json.loads(verdicts.read_bytes())
+    assert [verdict["case"] for verdict in found] == names
+    assert all(verdict["holds"] and verdict["seen"] == verdict["expected"] for verdict in found)
 
 
 def test_what_does_not_hold_is_shown(tacit: Invoke, bench: MakeBench) -> None:
@@ -149,6 +178,69 @@ def test_a_roster_of_three_is_too_small(tacit: Invoke, bench: MakeBench) -> None
     result = tacit("conformance", "peer", live.address, "--as", "client", "--keys", live.give_keys("client-1"))
     assert result.exit_code == 2
     assert "roster.toml: 3 clients; the scripts need 4 or more" in result.stderr
+
+
+def rostered(*names: str) -> Callable[[InferenceBench, Path], None]:
+    """A roster of these alone, and no keys of others."""
+
+    def spoil(live: InferenceBench, kit: Path) -> None:
+        (kit / "roster.toml").unlink()
+        write_roster(Roster(tuple(live.roster.member(name) for name in names)), kit / "roster.toml")
+        for path in kit.glob("*.key"):
+            if path.stem not in names:
+                path.unlink()
+
+    return spoil
+
+
+def without(*names: str) -> Callable[[InferenceBench, Path], None]:
+    return lambda live, kit: [(kit / name).unlink() for name in names] and None
+
+
+def with_terms(live: InferenceBench, kit: Path) -> None:
+    (kit / "terms.msgpack").write_bytes(b"x")
+
+
+def with_a_folder_of_terms(live: InferenceBench, kit: Path) -> None:
+    (kit / "terms.msgpack").unlink()
+    (kit / "terms.msgpack").mkdir()
+
+
+DEALING = ("--dealer", "tcp://127.0.0.1:*")
+WRONG_INFERENCE: dict[str, tuple[Side, Callable[[InferenceBench, Path], None], tuple[str, ...], str]] = {
+    "no address of the dealer": ("model-owner", without(), NONE, "plays the dealer too: give its address as well"),
+    "an address too many": ("owners", without(), DEALING, "as owners it plays no dealer: leave its address out"),
+    "no dealer": ("owners", rostered("hospital", "ward"), NONE, "0 dealers; private inference needs exactly one"),
+    "no client": ("owners", rostered("hospital", "trent"), NONE, "0 clients; the scripts need 1 or more"),
+    "no key of the dealer": ("data-owner", without("trent.key"), DEALING, "trent.key is missing; put the keys of"),
+    "no key of a data owner": ("owners", without("ward.key"), NONE, "no key of a client of the roster"),
+    "no key of the model owner": ("owners", without("hospital.key"), NONE, "hospital.key is missing"),
+    "no terms": ("model-owner", with_terms, DEALING, "write the encoding of terms that a model owner sends"),
+    "terms out of reach": ("model-owner", with_a_folder_of_terms, DEALING, "terms.msgpack: cannot be read"),
+    "no such case": ("owners", without(), ("--case", "nap"), "there is no case 'nap' as owners; the cases are honest"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_INFERENCE)
+def test_wrong_input_for_private_inference(tacit: Invoke, tmp_path: Path, case: str) -> None:
+    side, spoil, more, expected = WRONG_INFERENCE[case]
+    live = InferenceBench(tmp_path)
+    kit = live.give_keys(side)
+    spoil(live, kit)
+    result = tacit("conformance", "peer", live.address, "--as", side, "--keys", kit, *more)
+    assert result.exit_code == 2, result.output
+    assert expected in " ".join(line for line in result.stderr.splitlines() if line.startswith("tacit: "))
+
+
+def test_a_model_owner_without_terms_is_told_of(tacit: Invoke, tmp_path: Path) -> None:
+    live = InferenceBench(tmp_path)
+    kit = live.give_keys("data-owner")
+    rostered("hospital", "ward", "trent")(live, kit)
+    with live.live("data-owner"):
+        arguments = ("--as", "data-owner", "--keys", kit, "--dealer", live.dealer_address)
+        result = tacit("conformance", "peer", live.address, *arguments)
+    assert result.exit_code == 2, result.output
+    assert "says no terms: the answer to inference-hello is Abort(code=<Code.ROSTER" in result.stderr
 
 
 def test_verdicts_that_cannot_be_written_are_wrong_input(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:

@@ -17,45 +17,11 @@ from tacit.models.vision_transformer import build
 from tacit.simulate.distillation import read
 from tacit.simulate.explain import keys, literal
 
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from distillations import write
+
 Invoke = Callable[..., Result]
-
-EXPERIMENT = """
-name = "tiny"
-[federation]
-seed = 4
-[data]
-source = {source!r}
-[model]
-image_size = 8
-patch_size = 4
-width = 8
-depth = 2
-heads = 2
-{model}
-[training]
-batch_size = 8
-[distillation]
-teacher_epochs = 6
-layer_epochs = 2
-prediction_epochs = 1
-batch_size = 8
-margin = 3.0
-{more}
-"""
-
-
-def write(path: Path, images: Path, *, model: str = "", more: str = "") -> Path:
-    path.write_text(EXPERIMENT.format(source=str(images), model=model, more=more))
-    return path
-
-
-@pytest.fixture(scope="module")
-def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
-    directory = tmp_path_factory.mktemp("distilled")
-    experiment = write(directory / "tiny.toml", images)
-    result = tacit("distill", experiment, "--out", directory / "out", "--json", directory / "copy.json")
-    assert result.exit_code == 0, result.stderr
-    return result, directory
 
 
 def test_everything_is_written(distilled: tuple[Result, Path]) -> None:

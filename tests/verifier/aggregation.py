@@ -5,6 +5,7 @@ from typing import Any
 
 from constants import (
     ADVERTS,
+    BLOCK_WORDS,
     CHUNK_BYTES,
     PAIRWISE_SEED,
     RING_SEED,
@@ -46,6 +47,7 @@ class Terms:
     fewest_survivors: int
     group_key: bytes = b""
     purpose: bytes = b""
+    skip_zeros: bool = False
 
     @property
     def size(self) -> int:
@@ -87,6 +89,8 @@ class Terms:
 
     @property
     def chunk_words(self) -> int:
+        if self.skip_zeros:
+            return CHUNK_BYTES // (8 * BLOCK_WORDS * word_bytes(self.ring_bits) + 1) * 8 * BLOCK_WORDS
         return CHUNK_BYTES // word_bytes(self.ring_bits) // WORDS_ALIGNED * WORDS_ALIGNED
 
     @property

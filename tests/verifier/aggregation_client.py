@@ -31,7 +31,7 @@ from constants import (
 )
 from encoding import read_members
 from messages import abort_body
-from parameters import add, mask_stream, pack_words
+from parameters import add, mask_stream, pack_without_zeros, pack_words
 from primitives import derive, digest, order, seal, share, sign, u16, unseal, x25519, x25519_public
 
 ADMITTED = {
@@ -217,7 +217,8 @@ class AggregationClient:
 
     def chunk(self, number: int) -> bytes:
         first = number * self.terms.chunk_words
-        return pack_words(self.vector[first : first + self.terms.words_in(number)], self.terms.ring_bits)
+        words = self.vector[first : first + self.terms.words_in(number)]
+        return (pack_without_zeros if self.terms.skip_zeros else pack_words)(words, self.terms.ring_bits)
 
     def on_fetch_vector(self, body: dict[str, Any], now: float) -> None:
         require(1 < self.terms.chunks > body["chunk"], "VECTOR")

@@ -30,7 +30,7 @@ from constants import (
 )
 from encoding import read_members
 from messages import abort_body
-from parameters import add, mask_stream, pack_words, unpack_words, word_bytes
+from parameters import add, mask_stream, pack_words, unpack_without_zeros, unpack_words, word_bytes
 from primitives import derive, digest, reconstruct, u16, x25519_public
 
 PHASES = ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK", "COMPLETED", "ABORTED"]
@@ -234,9 +234,10 @@ class AggregationServer:
             self.start_uploads()
 
     def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
-        require(len(raw) == word_bytes(self.terms.ring_bits) * self.terms.words_in(chunk), "VECTOR")
+        bits, count = self.terms.ring_bits, self.terms.words_in(chunk)
+        require(self.terms.skip_zeros or len(raw) == word_bytes(bits) * count, "VECTOR")
         try:
-            return unpack_words(raw, self.terms.ring_bits)
+            return unpack_without_zeros(raw, bits, count) if self.terms.skip_zeros else unpack_words(raw, bits)
         except Refused:
             raise Refused("VECTOR") from None
 

@@ -31,6 +31,9 @@ COORDINATED_WEIGHTS = b"tacit/1 coordinated binary weights"
 SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
 SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
 SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
+INFERENCE_TERMS = b"tacit/1 terms of inference"
+WEIGHTS = b"tacit/1 commitment to weights"
+MATERIAL = b"tacit/1 material"
 
 PAIRWISE_MASK = b"tacit/1 pairwise mask"
 SELF_MASK = b"tacit/1 self mask"
@@ -58,7 +61,17 @@ DETAIL_LIMIT = 300
 WINDOW = 4
 UPLOADS = 4
 WORDS_ALIGNED = 16
+BLOCK_WORDS = 64
 TRANSFER_LIMIT = 10
+TERMS_LIMIT = 2**20
+ORDER_LIMIT = 2**18
+MOST_IMAGES = 2**20
+MOST_ORDERS = 16
+LARGEST_PIXELS = 2**14
+LARGEST_TOKENS = 2**10
+LARGEST_SCORES = 2**24
+LARGEST_WEIGHTS = 2**30
+LARGEST_WORDS = 2**28
 
 PRIME = 65521
 LIMBS = 18

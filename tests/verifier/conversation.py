@@ -3,7 +3,7 @@
 from typing import Any
 
 from constants import require
-from messages import roster_hash, write_message
+from messages import FEDERATION, Family, roster_hash, write_message
 
 
 class Roster:
@@ -17,12 +17,12 @@ class Roster:
 class Conversation:
     """Both directions of what two parties say to each other in a session."""
 
-    def __init__(self, session: bytes, name: str, peer: str, sent: int = 0) -> None:
-        self.session, self.name, self.peer = session, name, peer
+    def __init__(self, session: bytes, name: str, peer: str, sent: int = 0, family: Family = FEDERATION) -> None:
+        self.session, self.name, self.peer, self.family = session, name, peer, family
         self.sent, self.received = sent, 0
 
     def write(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None) -> list[bytes]:
-        frames = write_message(kind, self.session, round_number, self.name, self.sent, body, raw)
+        frames = write_message(kind, self.session, round_number, self.name, self.sent, body, raw, self.family)
         self.sent += 1
         return frames
 

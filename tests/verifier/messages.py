@@ -75,7 +75,7 @@ BODIES = {
 WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk", "limits-chunk", "keyed-model-chunk")
 
 WEIGHTED = ("binary-weights", "fixed-position", "locked-binary-weights")
-UNENCRYPTED = ("none", *WEIGHTED, "fedrsm", "fedsplit", "dp-gaussian")
+UNENCRYPTED = ("none", *WEIGHTED, "fedrsm", "fedsplit", "fedcg", "dp-gaussian")
 ENCRYPTED = ("model-encryption", *(f"model-encryption+{other}" for other in WEIGHTED))
 
 CONFIGURATION = Map(
@@ -86,6 +86,7 @@ CONFIGURATION = Map(
     group_key=Boolean(),
     rekey_every=Integer(0, 100000),
     initial_model=choice("clients", "server"),
+    skip_zeros=Boolean(),
     mode=choice("active", "none", "semi-honest"),
     graph=choice("auto", "complete", "regular"),
     corrupt=Real(lambda value: 0.0 <= value < 1.0),
@@ -106,8 +107,25 @@ CONFIGURATION = Map(
 )
 
 
+class Family:
+    """The types of one kind of link, and those of them that may have a raw frame."""
+
+    def __init__(self, bodies: dict[str, Map], with_raw_frame: tuple[str, ...]) -> None:
+        self.bodies, self.with_raw_frame = bodies, with_raw_frame
+
+
+FEDERATION = Family(BODIES, WITH_RAW_FRAME)
+
+
 def write_message(
-    kind: str, session: bytes, round_number: int, sender: str, sequence: int, body: dict[str, Any], raw: bytes | None
+    kind: str,
+    session: bytes,
+    round_number: int,
+    sender: str,
+    sequence: int,
+    body: dict[str, Any],
+    raw: bytes | None,
+    family: Family = FEDERATION,
 ) -> list[bytes]:
     envelope = {
         "version": VERSION,
@@ -117,23 +135,23 @@ def write_message(
         "sender": sender,
         "sequence": sequence,
     }
-    return [ENVELOPE.write(envelope), BODIES[kind].write(body)] + ([] if raw is None else [raw])
+    return [ENVELOPE.write(envelope), family.bodies[kind].write(body)] + ([] if raw is None else [raw])
 
 
-def read_envelope(frames: list[bytes]) -> dict[str, Any]:
+def read_envelope(frames: list[bytes], family: Family = FEDERATION) -> dict[str, Any]:
     """Steps 1 to 5 of the checks on a received message."""
     require(len(frames) in (2, 3), "MALFORMED")
     envelope = decode(ENVELOPE, frames[0], ENVELOPE_LIMIT)
     require(envelope["version"] == VERSION, "VERSION")
-    require(envelope["type"] in BODIES, "MALFORMED")
+    require(envelope["type"] in family.bodies, "MALFORMED")
     if len(frames) == 3:
-        require(envelope["type"] in WITH_RAW_FRAME and len(frames[2]) <= CHUNK_BYTES, "MALFORMED")
+        require(envelope["type"] in family.with_raw_frame and len(frames[2]) <= CHUNK_BYTES, "MALFORMED")
     return envelope
 
 
-def read_body(envelope: dict[str, Any], frames: list[bytes]) -> dict[str, Any]:
+def read_body(envelope: dict[str, Any], frames: list[bytes], family: Family = FEDERATION) -> dict[str, Any]:
     """Step 11."""
-    return decode(BODIES[envelope["type"]], frames[1], BODY_LIMIT)
+    return decode(family.bodies[envelope["type"]], frames[1], BODY_LIMIT)
 
 
 def read_configuration(encoded: bytes) -> dict[str, Any]:
@@ -142,6 +160,9 @@ def read_configuration(encoded: bytes) -> dict[str, Any]:
     require(found["group_key"] or found["protection"] not in ENCRYPTED, "MALFORMED")
     counted = found["mode"] != "none" and found["form"] == "coordinate"
     require(counted or found["enforce"] == "server", "MALFORMED")
+    shown = found["mode"] == "none" and found["form"] == "tensor"
+    require(shown or not found["skip_zeros"], "MALFORMED")
+    require(found["mode"] == "none" or found["protection"] != "fedcg", "MALFORMED")
     return found
 
 

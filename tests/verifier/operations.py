@@ -19,7 +19,17 @@ from messages import (
     roster_hash,
     write_message,
 )
-from parameters import Packing, add, mask_stream, pack_words, parameters, signed, unpack_words
+from parameters import (
+    Packing,
+    add,
+    mask_stream,
+    pack_without_zeros,
+    pack_words,
+    parameters,
+    signed,
+    unpack_without_zeros,
+    unpack_words,
+)
 from play import Stage, begin_group_key, begin_session, begin_sum
 from primitives import (
     derive,
@@ -270,6 +280,10 @@ PURE: dict[str, Callable[..., Any]] = {
     "parameters": do_parameters,
     "pack": do_pack,
     "unpack": lambda bits, words: [signed(word, bits) for word in unpack_words(octets(words), bits)],
+    "pack without zeros": lambda bits, words: pack_without_zeros(unpack_words(octets(words), bits), bits),
+    "unpack without zeros": lambda bits, chunk, length: pack_words(
+        unpack_without_zeros(octets(chunk), bits, length), bits
+    ),
     "layout": do_layout,
     "write contribution": do_write_contribution,
     "read sum": lambda packing, words, contributors: Packing(**packing).read(octets(words), contributors),

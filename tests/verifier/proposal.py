@@ -106,6 +106,7 @@ def terms_of(
         corrupt=whole(found["corrupt"], size) if found["mode"] == "active" else 0,
         fewest_survivors=max(smallest_cohort, left),
         group_key=group_key,
+        skip_zeros=found["skip_zeros"],
     )
 
 

@@ -14,6 +14,9 @@ with status 0 only if there is none.
     transfer    models in chunks              key_holder           a client and group keys
     play        the parties of a transcript   key_keeper           the server and group keys
     operations  the operations of the vectors conversation         who talks to whom, and numbering
+
+Of private inference: inference_terms (messages, terms, rounds), inference_owner (both owners towards each other),
+inference_dealer (owners and dealer), inference_material (requests and corrections), inference_play (its operations).
 """
 
 import json
@@ -22,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from constants import CODES, Refused
+from inference_play import InferencePerformance
 from operations import Performance
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
@@ -33,7 +37,7 @@ def disagreement(vector: dict[str, Any]) -> str | None:
     """The first operation with another outcome than the file says; later ones may follow from it."""
     if set(vector) != {"protocol", "level", "about", "operations"} or vector["level"] not in LEVELS:
         return "no test vector"
-    performance = Performance()
+    performance = InferencePerformance() if vector["protocol"] == "private inference" else Performance()
     for number, operation in enumerate(vector["operations"]):
         outcome = "refused" if "refused" in operation else "expect"
         if set(operation) != {"do", "with", outcome}:

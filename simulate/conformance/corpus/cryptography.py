@@ -134,6 +134,7 @@ def transcripts() -> Script:
     ):  # fmt: skip
         script.do("context", terms=terms | {name: value})
     script.do("context", terms=terms | {"group_key": drawn("transcript"), "purpose": drawn("limits")})
+    script.do("context", terms=terms | {"ring_bits": 8, "skip_zeros": True})
     ends = {member: script.do("agree", private=drawn(f"end {member}"), public=BOB) for member in (3, 300)}
     for own, peer in ((3, 300), (300, 3)):
         script.do(

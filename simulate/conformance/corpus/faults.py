@@ -20,7 +20,7 @@ from tacit.protocol.members import encode_members
 from tacit.protocol.messages import Message
 from tacit.simulate.conformance.corpus.play import SERVER, Parcel, Play, faulty_part
 from tacit.simulate.conformance.corpus.primitives import flipped
-from tacit.simulate.conformance.corpus.rounds import played, sum_client, sum_terms
+from tacit.simulate.conformance.corpus.rounds import SKIPPING, played, sum_client, sum_terms
 from tacit.simulate.conformance.corpus.script import Script
 from tacit.simulate.conformance.notation import octets_hook, plain
 from tacit.simulate.conformance.primitive_operations import Terms
@@ -34,6 +34,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "semi-honest": {"clients": 3, "active": False, "ring_bits": 20},
     "chosen": {"clients": 5, "active": True, "regular": (2, 2)},
     "ring": {"clients": 5, "active": False, "regular": (2, 2)},
+    "skipping": {"clients": 2, "active": False, "ring_bits": 20, **SKIPPING},
 }
 
 

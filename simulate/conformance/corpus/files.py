@@ -11,6 +11,9 @@ import msgspec
 from tacit.simulate.conformance.corpus import (
     cryptography,
     group_keys,
+    inference,
+    inference_faults,
+    inference_sessions,
     lying_clients,
     lying_server,
     messages,
@@ -28,7 +31,7 @@ from tacit.simulate.conformance.vectors import SCHEMA
 
 PARTS: Final = (
     primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, group_keys, protections, sessions,
-    session_faults, protected_sessions,
+    session_faults, protected_sessions, inference, inference_sessions, inference_faults,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

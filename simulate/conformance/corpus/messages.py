@@ -319,7 +319,7 @@ def envelope_bad_field() -> Script:
 
 CONFIGURATION: Final[dict[str, Any]] = {
     "scheme": "fedavg", "protection": "none", "min_contributors": 1, "enforce": "server", "group_key": False,
-    "rekey_every": 0, "initial_model": "server", "mode": "active", "graph": "auto",
+    "rekey_every": 0, "initial_model": "server", "skip_zeros": False, "mode": "active", "graph": "auto",
     "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0, "value_bits": 16, "max_weight": 100,
     "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2], "metrics": ["correct", "samples"],
     "layout": octets(drawn("layout")), "task": octets(b"opaque"), "train_seconds": 60.0, "phase_seconds": 5.0,
@@ -346,7 +346,8 @@ def configuration() -> Script:
     script = message("Configurations, their hashes, and policies that accept them.")
     accepted: tuple[dict[str, Any], ...] = (
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
-        {"mode": "none", "corrupt": 0.0}, {"group_key": True, "rekey_every": 100_000},
+        {"mode": "none", "corrupt": 0.0, "form": "tensor", "skip_zeros": True},
+        {"group_key": True, "rekey_every": 100_000},
         {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
         {"protection": "model-encryption+binary-weights", "group_key": True, **COUNTED},
     )  # fmt: skip
@@ -379,9 +380,14 @@ def configuration_bad_encoding() -> Script:
     def with_value(name: str, value: Any) -> bytes:
         return _map([(key, value if key == name else old) for key, old in items])
 
+    secure_skipping = {"form": "tensor", "skip_zeros": True}
+    scalar_skipping = {"mode": "none", "skip_zeros": True}
     plain_counts = {"form": "coordinate", "max_weight": 1, "enforce": "clients", "mode": "none"}
     for changed in (
-        _map([(key, plain_counts.get(key, old)) for key, old in items]),
+        *(
+            _map([(key, changes.get(key, old)) for key, old in items])
+            for changes in (plain_counts, secure_skipping, scalar_skipping)
+        ),
         honest[:-1], honest + b"\0", _map(items[::-1]), _map([*items, ("more", 0)]), _map(items[1:]),
         with_value("mode", "passive"), with_value("graph", "star"), with_value("form", "matrix"),
         with_value("corrupt", 1.0), with_value("corrupt", float("nan")), with_value("clip", float("inf")),

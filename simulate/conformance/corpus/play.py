@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tacit.protocol.codec import decode, encode_structure
-from tacit.protocol.messages import Message
+from tacit.protocol.codec import Packet, decode, encode_structure
+from tacit.protocol.inference_messages import INFERENCE_MESSAGES
+from tacit.protocol.messages import MESSAGES, Message
 from tacit.simulate.conformance.corpus.script import Script
 
 SERVER: Final = "server"
@@ -30,12 +31,16 @@ class Parcel:
     @property
     def kind(self) -> str:
         """Its type on the wire; empty where the frames are."""
-        return decode(self.frames).envelope.type if self.frames else ""
+        return self._packet.envelope.type if self.frames else ""
 
     @property
     def message(self) -> Any:
         """The message."""
-        return decode(self.frames).parse()
+        return self._packet.parse()
+
+    @property
+    def _packet(self) -> Packet:
+        return decode(self.frames, {**MESSAGES, **INFERENCE_MESSAGES})
 
     def saying(self, message: Message) -> tuple[bytes, ...]:
         """The frames with another message of the same type."""

@@ -29,7 +29,7 @@ from tacit.simulate.conformance.corpus.protections import contributions
 from tacit.simulate.conformance.corpus.rounds import words
 from tacit.simulate.conformance.corpus.script import Script
 from tacit.simulate.conformance.corpus.session_faults import SessionFault
-from tacit.simulate.conformance.corpus.sessions import CHEAT, CLIENTS, NAMES, begun, hold_round
+from tacit.simulate.conformance.corpus.sessions import CHEAT, CLIENTS, LENGTH, NAMES, begun, hold_round
 
 ENCRYPTED: Final[dict[str, Any]] = {
     "protection": "model-encryption", "group_key": True, "rekey_every": 1, "initial_model": "clients",
@@ -115,8 +115,11 @@ def session_stages() -> Play:
 
 
 def session_plain() -> Play:
-    play = begun("A round without secure aggregation: the server sees the vectors.", mode="none", corrupt=0.0, draws=0)
-    hold_round(play, 1)
+    play = begun(
+        "A round without secure aggregation: the server sees the vectors, which travel without their zeros.",
+        mode="none", corrupt=0.0, draws=0, form="tensor", skip_zeros=True,
+    )  # fmt: skip
+    hold_round(play, 1, length=LENGTH + 1)
     play.act(SERVER, "finish")
     play.deliver()
     return ending(play, "round done")

@@ -16,9 +16,15 @@ FIRST_DEADLINE: Final = 110.0
 
 
 def sum_terms(
-    clients: int, *, active: bool, regular: tuple[int, int] | None = None, ring_bits: int = 32, length: int = 3
+    clients: int,
+    *,
+    active: bool,
+    regular: tuple[int, int] | None = None,
+    ring_bits: int = 32,
+    length: int = 3,
+    **others: Any,
 ) -> dict[str, Any]:
-    """What the members hold alike. regular: neighbours and threshold of a regular graph."""
+    """What the members hold alike. regular: neighbours and threshold of a regular graph; others: terms as they are."""
     cohort = [f"client-{member}" for member in range(clients)]
     complete = complete_parameters(clients, active=active, corrupt=0.0)
     neighbours, threshold = regular or (complete.neighbours, complete.threshold)
@@ -30,10 +36,14 @@ def sum_terms(
         "neighbours": neighbours, "threshold": threshold, "ring_bits": ring_bits, "length": length,
         "roster": drawn("roster"), "configuration": drawn("configuration"), "model": drawn("model"),
         "train_seconds": FIRST_DEADLINE - PHASE_SECONDS, "phase_seconds": PHASE_SECONDS,
-        "corrupt": 0, "fewest_survivors": clients - 1 if regular else 0,
+        "corrupt": 0, "fewest_survivors": clients - 1 if regular else 0, **others,
     }  # fmt: skip
 
 
+PLAIN: Final[dict[str, Any]] = {"mode": "none", "threshold": 1}
+"""Terms without secure aggregation."""
+SKIPPING: Final[dict[str, Any]] = {"length": 66, "skip_zeros": True, **PLAIN}
+"""The same of vectors of two blocks, which travel without their zeros."""
 LABEL: Final = "tacit/1 sign ADVERTISE_KEYS"
 
 
@@ -42,18 +52,31 @@ def words(name: str, bits: int, length: int) -> bytes | str:
     octets = -(-bits // 8)
     if octets * length > CHUNK_BYTES:
         return f"shake256({name.encode().hex()},{octets * length})"
+    return packed_words(name, bits, length)
+
+
+def packed_words(name: str, bits: int, length: int) -> bytes:
+    """Packed ring words that follow from a name."""
+    octets = -(-bits // 8)
     raw = drawn(name, octets * length)
     numbers = [int.from_bytes(raw[start : start + octets], "little") % 2**bits for start in range(0, len(raw), octets)]
     return b"".join(number.to_bytes(octets, "little") for number in numbers)
 
 
+def sparse_words(name: str, bits: int, length: int) -> bytes:
+    """Packed ring words of which only the last two are not zero."""
+    last = packed_words(name, bits, 2)
+    return bytes(len(last) // 2 * (length - 2)) + last
+
+
 def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
     """One of the clients, with a vector and randomness that follow from its name."""
+    bits, length = terms["ring_bits"], terms["length"]
     chooses = terms["mode"] == "active" and terms["graph"] == "regular"
     return {
         "name": name,
         "signing_private": drawn(f"{name} signing"),
-        "vector": words(f"{name} vector", terms["ring_bits"], terms["length"]),
+        "vector": (words if "skip_zeros" not in terms else sparse_words)(f"{name} vector", bits, length),
         "entropy": drawn(f"{name} entropy", 160 if chooses else 128),
     }
 
@@ -157,11 +180,23 @@ def round_chunks() -> Script:
     return played(terms, "Vectors of two chunks are fetched.")
 
 
+def round_plain() -> Script:
+    return played(sum_terms(2, active=False, **PLAIN), "Two clients without secure aggregation.")
+
+
+def round_skipped_zeros() -> Script:
+    return played(
+        sum_terms(2, active=False, ring_bits=20, **SKIPPING),
+        "Two clients without secure aggregation, whose vectors travel without their zeros.",
+    )
+
+
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
         round_ring, round_chosen, round_lost_links, round_chunks,
+        round_plain, round_skipped_zeros,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

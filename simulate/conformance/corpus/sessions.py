@@ -75,11 +75,11 @@ def begun(about: str, *, model: bytes = MODEL, clients: int = CLIENTS, draws: in
     return play
 
 
-def hold_round(play: Play, round: int, change: Change = unchanged) -> None:
+def hold_round(play: Play, round: int, change: Change = unchanged, *, length: int = LENGTH) -> None:
     """Deliver the model, let the clients train, and deliver the rest."""
     play.deliver(change)
     for name in NAMES:
-        vector = words(f"{name} vector {round}", 32, LENGTH)
+        vector = words(f"{name} vector {round}", 32, length)
         play.act(name, "contribute", party=name, round=round, words=vector, **play.at())
     play.deliver(change)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from tacit.parties.inference.operations import DATA, MODEL, Exchange, FixedLinear, Party, Program
-from tacit.parties.inference.ring import byte_width, packed, unpacked
+from tacit.parties.inference.operations import CPU, DATA, MODEL, Exchange, FixedLinear, Party, Program
+from tacit.parties.inference.ring import packed, unpacked
 from tacit.parties.inference.weights import IntegerWeight
 from tacit.parties.mpc.material import Linear, Request, Weight, correct, expand
 from tacit.parties.mpc.streams import Keystream
+from tacit.protocol.inference_schedule import Round
 
 
 @dataclass
@@ -22,14 +23,14 @@ class Pair:
     keys: tuple[bytes, bytes] = field(default_factory=lambda: (os.urandom(32), os.urandom(32)))
     requests: list[Request] = field(default_factory=list)
     taken: list[int] = field(default_factory=lambda: [0, 0])
-    sent: list[dict[str, int]] = field(default_factory=lambda: [{}, {}])
-    """Bytes by operation, of each."""
-    rounds: int = 0
+    device: torch.device = CPU
+    log: list[Round] = field(default_factory=list)
+    """What was exchanged."""
 
     @property
     def parties(self) -> tuple[Party, Party]:
-        return Party(MODEL, lambda request: self._take(MODEL, request)), Party(
-            DATA, lambda request: self._take(DATA, request)
+        return Party(MODEL, lambda request: self._take(MODEL, request), self.device), Party(
+            DATA, lambda request: self._take(DATA, request), self.device
         )
 
     def _take(self, rank: int, request: Request) -> list[torch.Tensor]:
@@ -66,8 +67,8 @@ class Pair:
             assert one is not None
             assert other is not None
             assert one.operation == other.operation
-            self.rounds += 1
-            arrived = [self._carried(other, one, DATA), self._carried(one, other, MODEL)]
+            arrived = [_carried(other, one), _carried(one, other)]
+            self.log.append(Round(one.operation, _size(one), _size(other)))
             asked = [self._step(results, rank, program, arrived[rank]) for rank, program in enumerate(programs)]
         return results
 
@@ -79,12 +80,14 @@ class Pair:
             results[rank] = stop.value
             return None
 
-    def _carried(self, sender: Exchange, receiver: Exchange, rank: int) -> list[torch.Tensor]:
-        assert [(tuple(words.shape), bits) for words, bits in sender.sent] == list(receiver.expected)
-        counted = self.sent[rank]
-        size = sum(words.numel() * byte_width(bits) for words, bits in sender.sent)
-        counted[sender.operation] = counted.get(sender.operation, 0) + size
-        return [unpacked(packed(words, bits), bits, tuple(words.shape)) for words, bits in sender.sent]
+
+def _carried(sender: Exchange, receiver: Exchange) -> list[torch.Tensor]:
+    assert [(tuple(words.shape), bits) for words, bits in sender.sent] == list(receiver.expected)
+    return [unpacked(packed(words, bits), bits, tuple(words.shape)) for words, bits in sender.sent]
+
+
+def _size(sender: Exchange) -> int:
+    return sum(packed(words, bits).nbytes for words, bits in sender.sent)
 
 
 def shares(words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

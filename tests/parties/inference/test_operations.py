@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
-from tacit.parties.inference.material import Table
+from tacit.parties.inference.material import Curve, Table
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, TableValue
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.weights import IntegerWeight
@@ -56,8 +56,7 @@ def test_a_polynomial_of_a_narrow_value_is_exact(bits: int, coefficients: tuple[
     (polynomial, value), pair = both(act)
     assert polynomial.tolist() == evaluated(coefficients, x)
     assert value.tolist() == x.tolist()
-    assert pair.rounds == 1
-    assert pair.sent == [{"narrow": 500 * -(-bits // 8)}] * 2
+    assert pair.log == [("narrow", 500 * -(-bits // 8), 500 * -(-bits // 8))]
 
 
 def test_a_narrow_value_times_a_factor_of_its_row_is_exact() -> None:
@@ -66,14 +65,13 @@ def test_a_narrow_value_times_a_factor_of_its_row_is_exact() -> None:
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
         value = NarrowValue(party, x_parts[rank], 24, factor=(9, 1))
-        assert value.factor_mask is not None
-        opened, factor = yield from party.open("scaled", value.masked, (f_parts[rank] + value.factor_mask, 64))
+        opened, factor = yield from party.open("scaled", value.masked, value.masked_factor(f_parts[rank]))
         value.settle(opened)
         return value.times(factor)
 
     found, pair = both(act)
     assert found.equal(x * f)
-    assert pair.sent == [{"scaled": 9 * 40 * 3 + 9 * 8}] * 2
+    assert pair.log == [("scaled", 9 * 40 * 3 + 9 * 8, 9 * 40 * 3 + 9 * 8)]
 
 
 @pytest.mark.parametrize("bits", [46, 64])
@@ -87,7 +85,8 @@ def test_a_product_of_shared_matrices_is_exact(bits: int) -> None:
 
     found, pair = both(act)
     assert signed(found, bits).equal(left @ right)
-    assert pair.sent == [{"matrices": (2 * 7 * 30 + 2 * 30 * 4) * -(-bits // 8)}] * 2
+    octets = (2 * 7 * 30 + 2 * 30 * 4) * -(-bits // 8)
+    assert pair.log == [("matrices", octets, octets)]
 
 
 def test_a_fixed_weight_costs_one_message_and_serves_many_inputs() -> None:
@@ -97,30 +96,22 @@ def test_a_fixed_weight_costs_one_message_and_serves_many_inputs() -> None:
     for _ in range(2):
         x = integers(3, 5, 30, below=1 << 12)
         parts = shares(x)
-        pair.sent, pair.rounds = [{}, {}], 0
+        pair.log.clear()
 
         def act(party: Party, parts: tuple[torch.Tensor, torch.Tensor] = parts) -> Program[torch.Tensor]:
             return (yield from layers[party.rank].prepared(party, (3, 5)).apply("layer", parts[party.rank], 48))
 
         one, other = pair.run(*(act(party) for party in pair.parties))
         assert signed(one + other, 48).equal(x @ weight.words + weight.bias)
-        assert pair.sent == [{"layer": 0}, {"layer": x.numel() * 6}]
-        assert pair.rounds == 1
+        assert pair.log == [("layer", 0, x.numel() * 6)]
 
 
 @pytest.mark.parametrize("function", ["inverse", "inverse root"])
 def test_a_table_holds_the_polynomial_to_its_second_derivative(function: Literal["inverse", "inverse root"]) -> None:
     high, scale, offset = 3.0, 2.0**40, 1e-3
-    table = Table(
-        shape=(200,),
-        index_bits=9,
-        function=function,
-        steps=7,
-        unit=high / (1 << 17),
-        offset=offset,
-        divisor=high if function == "inverse" else high / 2,
-        scale=scale,
-    )
+    divisor = high if function == "inverse" else high / 2
+    curve = Curve(steps=7, unit=high / (1 << 17), offset=offset, divisor=divisor, scale=scale)
+    table = Table((200,), 9, function, curve)
     argument = torch.linspace((1 << 17) * 0.05, (1 << 17) * 0.99, 200).round().long()
     parts = shares(argument)
 
@@ -129,7 +120,7 @@ def test_a_table_holds_the_polynomial_to_its_second_derivative(function: Literal
         return value.settle(*(yield from party.open("table", value.masked)))
 
     found, pair = both(act)
-    x = argument.double() * table.unit + offset
+    x = argument.double() * curve.unit + offset
     interval = high / 512
     if function == "inverse":
         expected = goldschmidt_inverse(x / high, 7) / high
@@ -140,7 +131,7 @@ def test_a_table_holds_the_polynomial_to_its_second_derivative(function: Literal
         curvature = 0.75 * (x - interval) ** -2.5
     # Half of the second derivative times the square of the distance; as much again for the secant.
     assert ((found / scale - expected).abs() <= curvature * interval**2 + 2.0**-30).all()
-    assert pair.sent == [{"table": 200 * 3}] * 2
+    assert pair.log == [("table", 200 * 3, 200 * 3)]
 
 
 def test_what_is_opened_is_new_in_every_pass() -> None:

@@ -32,14 +32,24 @@ def exact(left: torch.Tensor, right: torch.Tensor, bits: int) -> list[list[int]]
 def test_products_are_exact(bits: int, inner: int) -> None:
     left, right = words(2, inner), words(inner, 2, seed=1)
     assert signed(product(left, right, bits), bits).tolist() == exact(left, right, bits)
-    # All digits at their extremes, where sums of products are greatest.
-    for value in ((1 << 63) - 1, -(1 << 63), -0x0080000080000080):
-        one, other = torch.full((1, inner), value), torch.full((inner, 1), value)
-        assert signed(product(one, other, bits), bits).tolist() == exact(one, other, bits)
     for weight_bits in (11, 20, 26, 50):
         for weight in (signed(right, weight_bits), torch.full_like(right, -(1 << (weight_bits - 1)))):
             found = product(left, weight, bits, right_bits=weight_bits)
             assert signed(found, bits).tolist() == exact(left, weight, bits)
+
+
+@pytest.mark.parametrize("inner", [64, 197, 1024, 1536])
+@pytest.mark.parametrize("bits", BITS)
+def test_products_are_exact_where_sums_are_greatest(bits: int, inner: int) -> None:
+    """All digits at their extremes, whatever the width of a digit is."""
+    for width in (*range(16, 28), 64):
+        value = modulo(-sum(1 << (place + width - 1) for place in range(0, 64, width)), 64)
+        one, other = torch.full((1, inner), value), torch.full((inner, 1), value)
+        assert signed(product(one, other, bits), bits).item() == modulo(inner * value * value, bits)
+        for weight_bits in (11, 18, 20, 26):
+            weight = torch.full((inner, 1), -(1 << (weight_bits - 1)))
+            found = product(one, weight, bits, right_bits=weight_bits)
+            assert signed(found, bits).item() == modulo(inner * value * -(1 << (weight_bits - 1)), bits)
 
 
 @settings(deadline=None, max_examples=100)

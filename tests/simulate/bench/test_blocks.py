@@ -1,23 +1,27 @@
 """`tacit bench inference` without a directory: blocks on shares between processes, beside stock CrypTen."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.parties.inference.costs import declared
-from tacit.parties.inference.scales import Shape
+from tacit.protocol.inference_schedule import Sizes, block_rounds, by_operation
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.relay import Relay, Shaping
 
 # The smallest of timm's: 50 tokens.
 MODEL = "vit_small_patch32_224"
 OWNERS = ("model-owner", "data-owner")
 
 
-@pytest.mark.parametrize(("known", "count", "against"), [("known", 1, ["--against", "crypten"]), ("shared", 2, [])])
+SHAPED = ["--against", "crypten", "--latency", "1", "--bandwidth", "1000"]
+
+
+@pytest.mark.parametrize(("known", "count", "against"), [("known", 1, SHAPED), ("shared", 2, [])])
 def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: list[str]) -> None:
     file = tmp_path / "figures.json"
     options = ["--model", MODEL, "--blocks", str(count), "--repeats", "1", "--input", known, *against]
@@ -30,13 +34,18 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
         assert row["relative_error"] < 2e-3
         assert row["online_seconds"] > 0
         assert set(row["online_bytes_sent"]) == set(OWNERS)
+        # Both passes have gone through the relay, if there is one.
+        assert (
+            row["relayed_bytes"] > 2 * sum(row["online_bytes_sent"].values()) if against else not row["relayed_bytes"]
+        )
     assert ("crypten" in figures) == bool(against)
+    assert (figures["latency_ms"], figures["bandwidth_mbit"]) == ((1, 1000) if against else (None, None))
     ours = figures["ours"]
-    shape = Shape(images=1, tokens=50, width=384, heads=6, hidden=1536)
-    costs = declared(shape, known=known == "known")
-    assert ours["rounds"] == count * sum(cost.rounds for cost in costs.values()) + 1
-    assert ours["per_operation"]["result"]["rounds"] == 1
-    for name, cost in costs.items():
+    sizes = Sizes(side=224, channels=3, patch=32, width=384, heads=6, hidden=1536, blocks=count, classes=1000)
+    rounds = block_rounds(sizes, 1, known=known == "known")
+    assert ours["rounds"] == count * len(rounds)
+    assert ours["overlapped_seconds"] > 0
+    for name, cost in by_operation(rounds).items():
         sent = ours["per_operation"][name]["bytes_sent"]
         assert [sent[owner] for owner in OWNERS] == [count * cost.model_owner_bytes, count * cost.data_owner_bytes]
         assert name in done.stdout
@@ -44,6 +53,33 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
     if against:
         # Less than a third of what CrypTen sends, for the same function.
         assert 3 * max(ours["online_bytes_sent"].values()) < figures["crypten"]["online_bytes_sent"]["data-owner"]
+
+
+def test_bytes_that_do_not_pass_the_relay_end_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Relay, "address", lambda self, address: address)
+    setting = blocks.Setting(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
+    with pytest.raises(BenchmarkError, match=r"0 have passed through the relay"):
+        blocks.measure(setting, lambda text: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--latency", "0"], "the latency is 0: "),
+        (["--latency", "-1"], "the latency is -1: "),
+        (["--latency", "nan"], "the latency is nan: "),
+        (["--latency", "1001"], "at most 1000"),
+        (["--bandwidth", "0"], "the bandwidth is 0: "),
+        (["--bandwidth", "2001"], "at most 2000"),
+        (["--bandwidth", "100", "."], "leave out the directory"),
+        (["--latency", "1", "."], "leave out the directory"),
+        (["--device", "tpu"], "unknown device 'tpu'"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options: list[str], reason: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "inference", *options])
+    assert done.exit_code == 2
+    assert reason in done.output
 
 
 def test_a_model_that_is_none_is_refused() -> None:
@@ -55,11 +91,13 @@ def test_a_model_that_is_none_is_refused() -> None:
 def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     original = blocks._task
 
-    def without_weights(setting: blocks.Setting) -> object:
+    def without_weights(setting: blocks.Setting) -> blocks._Task:
         task = original(setting)
-        task.weights[0].pop("fc2")
-        return task
+        weights = {name: weight for name, weight in task.model.weights.items() if name != "0.fc2"}
+        return replace(task, model=replace(task.model, weights=weights))
 
     monkeypatch.setattr(blocks, "_task", without_weights)
-    with pytest.raises(BenchmarkError, match=r"model-owner: KeyError"):
+    with pytest.raises(
+        BenchmarkError, match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why"
+    ):
         blocks.measure(blocks.Setting(model=MODEL, repeats=1), lambda text: None)

@@ -117,6 +117,21 @@ def machines(name: str, *steps: dict[str, Any]) -> str:
         ("peer_key_commits_bad_own", {"do": "drop", "party": "client-0"}, "server is not played"),
         ("session_active", {"do": "hello", "party": "nobody"}, "nobody is not played"),
         ("welcome_bad_roster", {"do": "finish"}, "the server is not played"),
+        ("inference_hello_bad_form", {"do": "hello", "party": "data"}, "data is not played"),
+        ("inference_hello_bad_form", {"do": "mask", "party": "model", "layer": 0, "data": ""}, "model has no session"),
+        (
+            "inference_hello_bad_form",
+            {"do": "receive", "party": "dealer", "sender": "data"},
+            "the dealer is not played",
+        ),
+        ("pass_started_bad_model", {"do": "drop", "party": "model", "peer": "data"}, "the model owner is not played"),
+        ("pass_started_bad_model", {"do": "hello to dealer", "party": "data"}, "data has not agreed on terms"),
+        ("pass_started_bad_model", {"do": "order no more", "party": "data"}, "data has not come to the dealer"),
+        (
+            "material_hello_bad_form",
+            {"do": "deliver", "party": "dealer", "data_owner": "data", "owner": "data", "number": 0, "data": ""},
+            "the dealer has no session with data",
+        ),
     ],
 )
 def test_what_machines_are_not_there_for(name: str, inputs: dict[str, Any], expected: str) -> None:

@@ -5,8 +5,6 @@ Only what they learn is made up: a client contributes random values, a server mo
 
 import asyncio
 import contextlib
-import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +17,6 @@ import tacit.parties.shell
 from tacit.models.training import LocalStatistics
 from tacit.parties.client import ClientParty, ClientSettings
 from tacit.parties.diary import Diary
-from tacit.parties.endpoint import EndpointError
 from tacit.parties.event_log import EventLog
 from tacit.parties.journal import Journal
 from tacit.parties.keys import PartyKeys, generate, save
@@ -33,7 +30,10 @@ from tacit.simulate.conformance_peer.play import Side, play
 from tacit.simulate.conformance_peer.script import Verdict, draw_model, draw_update
 from tacit.simulate.memory_federation import small_configuration
 
-SECONDS = 30.0  # Only how long a broken test hangs.
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from live_party import SECONDS, free_address, running
+
 PHASE_SECONDS = 1.5  # One case waits for it.
 
 
@@ -68,7 +68,7 @@ class FlatKeeper:
     def decode(self, words: Any, contributors: int) -> Total:
         return self._configuration.packing().decode(words, contributors=contributors)
 
-    def apply(self, total: Total) -> None:
+    def apply(self, total: Total, vectors: Any) -> None:
         self._flat = (self._flat + self._step * total.mean()[0]).astype(np.float32)
 
 
@@ -88,9 +88,7 @@ class Bench:
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
         self.configuration = small_configuration(self.clients, graph="complete", phase_seconds=PHASE_SECONDS)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self.address = free_address()
 
     def give_keys(self, *names: str) -> Path:
         """The kit's directory with the keys of these members."""
@@ -125,7 +123,7 @@ class Bench:
             patience=SECONDS,
             grace=0.2,
         )
-        with self._running(lambda diary: ClientParty(settings, RandomLearner, diary)):
+        with running(lambda: ClientParty(settings, RandomLearner, self._diary()).run()):
             yield
 
     @contextlib.contextmanager
@@ -143,40 +141,15 @@ class Bench:
             grace=0.2,
         )
 
-        def party(diary: Diary) -> Any:
-            return ServerParty(settings, FlatKeeper(self.configuration, step), diary, on_round=lambda done, total: {})
+        def party() -> ServerParty:
+            keeper = FlatKeeper(self.configuration, step)
+            return ServerParty(settings, keeper, self._diary(), on_round=lambda done, total: {})
 
-        with self._running(party):
+        with running(lambda: party().run()):
             yield
 
-    @contextlib.contextmanager
-    def _running(self, make: Callable[[Diary], Any]) -> Iterator[None]:
-        started: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
-        ready = threading.Event()
-
-        async def serve() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            started.append((asyncio.get_running_loop(), task))
-            ready.set()
-            while True:
-                with contextlib.suppress(EndpointError):
-                    await make(Diary(EventLog(self.directory / "events", "live"), lambda event, fields: None)).run()
-
-        def thread() -> None:
-            with contextlib.suppress(asyncio.CancelledError):
-                asyncio.run(serve())
-
-        running = threading.Thread(target=thread)
-        running.start()
-        assert ready.wait(SECONDS)
-        try:
-            yield
-        finally:
-            loop, task = started[0]
-            loop.call_soon_threadsafe(task.cancel)
-            running.join(SECONDS)
-            assert not running.is_alive()
+    def _diary(self) -> Diary:
+        return Diary(EventLog(self.directory / "events", "live"), lambda event, fields: None)
 
 
 @pytest.fixture

@@ -1,0 +1,269 @@
+"""One session of an owner at work: its machines, the links they speak over, and the program that waits for them.
+
+A machine's outputs are put in a row for the link, or kept until the program asks for them. The program is a coroutine
+of this event loop; what computes long runs in a thread (Worker). No decision of the protocol is taken here: when a
+machine has ended, the other one is told, and whatever the program waits for raises InferenceError.
+
+Whoever waits for one who may be waiting himself waits longer, so that the right one is named: the dealer waits its
+patience for an owner, an owner twice as long for the dealer, and three times as long for the other owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import traceback
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final, NoReturn, TypeVar
+
+import torch
+
+from tacit.parties.endpoint import EndpointError
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.codec import Frame
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.inference_material import MaterialOwner
+from tacit.protocol.inference_results import Agreed, InferenceEnded
+from tacit.protocol.inference_session import InferenceSession
+from tacit.protocol.machine import Output
+from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Transmit
+
+T = TypeVar("T")
+
+# Of the patience with the other owner: when the dealer is late, it is the dealer who is named.
+_DEALER_SHARE = 0.5
+
+FOR_DEALER: Final = 2
+"""How many times its patience an owner waits for the dealer,"""
+FOR_OWNER: Final = 3
+"""and for the other owner."""
+
+
+class InferenceError(Exception):
+    """A session ended before its time. The text names the party at fault and the reason."""
+
+    def __init__(self, ended: InferenceEnded) -> None:
+        super().__init__(f"{ended.culprit or 'session'}: {ended.detail}")
+        self.code = ended.code
+        self.culprit = ended.culprit
+
+
+def own_failure(error: BaseException) -> RemoteProtocolError:
+    """What others are told when this side cannot go on: the kind of the error alone, its text might show a secret."""
+    return RemoteProtocolError(Code.LOCAL, f"it cannot go on ({type(error).__name__}); its own log says why")
+
+
+def place(error: BaseException) -> str:
+    """Where an error of one's own was raised, for one's own log."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(innermost.filename).name}, line {innermost.lineno}"
+
+
+class Courier:
+    """Puts messages onto one link, in order, without holding up whoever has something to say."""
+
+    def __init__(self, send: Callable[[Sequence[Frame]], Awaitable[None]]) -> None:
+        self._send = send
+        self._waiting: asyncio.Queue[Sequence[Frame]] = asyncio.Queue()
+        self._running = asyncio.ensure_future(self._run())
+
+    def put(self, frames: Sequence[Frame]) -> None:
+        """Send this after what was put before."""
+        self._waiting.put_nowait(frames)
+
+    async def drained(self) -> None:
+        """Until all that was put is on its way."""
+        await self._waiting.join()
+
+    async def close(self) -> None:
+        """Stop; what is still waiting is dropped."""
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            frames = await self._waiting.get()
+            try:
+                await self._send(frames)
+            except EndpointError:
+                pass  # The machine learns of it by the lost link, or by its deadline.
+            finally:
+                self._waiting.task_done()
+
+
+def courier_to(endpoint: ServerEndpoint, name: str) -> Courier:
+    """To one of those who have a link to this endpoint."""
+
+    async def send(frames: Sequence[Frame]) -> None:
+        await endpoint.send(name, frames)
+
+    return Courier(send)
+
+
+class Worker:
+    """A thread of one's own for what computes long. threads: how many cores torch may use in it."""
+
+    def __init__(self, threads: int) -> None:
+        self._executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+
+    async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+
+    def close(self) -> None:
+        """Let the thread end when its work is done."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class Conversation:
+    """An owner's side of one session. dealer: its name in the roster; patience: seconds."""
+
+    def __init__(
+        self,
+        machine: InferenceSession,
+        roster: Roster,
+        *,
+        dealer: str,
+        to_peer: Courier,
+        to_dealer: Courier,
+        patience: float,
+    ) -> None:
+        self.machine = machine
+        self.ended: InferenceEnded | None = None
+        """How the session ended, once it has."""
+        self.failure = ""
+        """Which error of this side's own ended it, if one did."""
+        self._roster = roster
+        self._dealer = dealer
+        self._patience = patience
+        self._couriers = {machine.peer: to_peer, dealer: to_dealer}
+        self._material: MaterialOwner | None = None
+        self._kept: defaultdict[type, deque[Any]] = defaultdict(deque)
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def material(self) -> MaterialOwner:
+        """The machine towards the dealer, which is there from the agreement on."""
+        assert self._material is not None
+        return self._material
+
+    @staticmethod
+    def now() -> float:
+        """Seconds of a clock that never goes back."""
+        return time.monotonic()
+
+    def hear(self, outputs: Sequence[Output]) -> None:
+        """Take in what the machine towards the other owner says."""
+        for output in outputs:
+            if isinstance(output, InferenceEnded):
+                self._end(output)
+            else:
+                if isinstance(output, Agreed):
+                    self._material = MaterialOwner(
+                        self.machine.own,
+                        self._roster,
+                        dealer=self._dealer,
+                        agreed=output,
+                        entropy=os.urandom,
+                        patience=FOR_DEALER * self._patience,
+                    )
+                    self.hear_dealer(self._material.start(self.now()))
+                self._keep(output)
+
+    def hear_dealer(self, outputs: Sequence[Output]) -> None:
+        """Take in what the machine towards the dealer says."""
+        for output in outputs:
+            if not isinstance(output, InferenceEnded):
+                self._keep(output)
+            elif output.code is not None:
+                error = RemoteProtocolError(output.code, output.detail, culprit=output.culprit)
+                self.hear(self.machine.give_up(error, self.now()))
+
+    def from_dealer(self, frames: Sequence[Frame]) -> None:
+        """A message of the dealer that belongs to this session."""
+        if self._material is not None:
+            self.hear_dealer(self._material.feed(frames, self.now()))
+
+    def dealer_lost(self, detail: str) -> None:
+        """The link to the dealer is gone."""
+        if self._material is not None:
+            self.hear_dealer(self._material.drop(detail, self.now()))
+
+    def expire(self) -> None:
+        """Look at the deadlines."""
+        now = self.now()
+        self.hear(self.machine.expire(now))
+        if self._material is not None:
+            self.hear_dealer(self._material.expire(now))
+
+    def put(self, something: object) -> None:
+        """Keep something of this side's own for the program."""
+        self._kept[type(something)].append(something)
+        self._wake()
+
+    async def next(self, kind: type[T]) -> T | None:
+        """The next output of this kind; None when the session has come to its regular end. InferenceError when it
+        ended otherwise."""
+        while not self._kept[kind]:
+            if self.ended is not None:
+                if self.ended.code is not None:
+                    raise InferenceError(self.ended)
+                return None
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        found: T = self._kept[kind].popleft()
+        return found
+
+    async def expect(self, kind: type[T]) -> T:
+        """The next output of this kind. InferenceError when the session has ended."""
+        found = await self.next(kind)
+        if found is None:
+            raise InferenceError(InferenceEnded(Code.LEFT, "it has closed the session early", self.machine.peer))
+        return found
+
+    async def closed(self) -> None:
+        """Until the session has come to its regular end. InferenceError when it ends otherwise."""
+        while await self.next(InferenceEnded) is not None:
+            pass
+
+    def refuse(self, detail: str) -> NoReturn:
+        """The peer's model is not usable: end the session. InferenceError."""
+        error = RemoteProtocolError(Code.MODEL, detail, culprit=self.machine.peer)
+        self.hear(self.machine.give_up(error, self.now()))
+        raise InferenceError(InferenceEnded(error.code, error.detail, self.machine.peer))
+
+    async def sent(self) -> None:
+        """Until everything for the peer is on its way."""
+        await self._couriers[self.machine.peer].drained()
+
+    def fail(self, error: BaseException) -> None:
+        """This side cannot go on."""
+        self.failure = place(error)
+        self.hear(self.machine.give_up(own_failure(error), self.now()))
+
+    def _keep(self, output: Output) -> None:
+        if isinstance(output, Transmit):
+            self._couriers[output.to].put(output.frames)
+        else:
+            self.put(output)
+
+    def _end(self, ended: InferenceEnded) -> None:
+        self.ended = ended
+        if self._material is not None:
+            if ended.code is None:
+                self.hear_dealer(self._material.finish(self.now()))
+            else:
+                error = RemoteProtocolError(ended.code, ended.detail, culprit=ended.culprit or self.machine.own)
+                self.hear_dealer(self._material.give_up(error, self.now()))
+        self._wake()
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()

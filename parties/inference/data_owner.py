@@ -1,0 +1,201 @@
+"""The data owner of private inference as a party: its images go through a model owner's model, which sees none of them.
+
+One session, over two links: to the model owner, and to the dealer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from tacit.parties.client_endpoint import ClientEndpoint
+from tacit.parties.endpoint import LinkLost, MessageRefused, Received
+from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker
+from tacit.parties.inference.operations import CPU, DATA, FixedLinear
+from tacit.parties.inference.owner import AHEAD, dealer_of, events, hold_pass, limits, readable, tick
+from tacit.parties.inference.preparation import Preparation
+from tacit.parties.inference.private_model import public_of
+from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.rounds import RoundCost
+from tacit.parties.inference.stages import input_share, logits, stages
+from tacit.parties.keys import PartyKeys
+from tacit.protocol.inference_data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference_results import Agreed, MaskedLayer, PassBegun
+from tacit.protocol.inference_schedule import layer_shapes
+from tacit.protocol.roster import Member, Roster
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOwnerSettings:
+    """Everything a data owner needs beside its images."""
+
+    model_owner_address: str
+    dealer_address: str
+    keys: PartyKeys
+    roster: Roster
+    policy: InferencePolicy = field(default_factory=InferencePolicy)
+    patience: float = 60.0
+    """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+    ahead: int | None = AHEAD
+    """Stages to have ready ahead; None: a pass at a time, before its clock starts (preparation.py)."""
+    threads: int = 1
+    device: torch.device = CPU
+    """Where it computes."""
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """What one pass has cost the data owner."""
+
+    images: int
+    offline_seconds: float
+    """That it waited for material before the pass."""
+    online_seconds: float
+    rounds: tuple[RoundCost, ...]
+
+
+@dataclass(frozen=True)
+class Inferred:
+    """What came out."""
+
+    logits: torch.Tensor = field(repr=False)
+    """float64 [N, classes]."""
+    passes: tuple[PassCosts, ...] = field(repr=False)
+    weights_bytes: int
+    """Of masked weights, received once."""
+
+
+async def infer(
+    settings: DataOwnerSettings,
+    images: torch.Tensor,
+    *,
+    batch: int,
+    progress: Callable[[int], None] = lambda done: None,
+) -> Inferred:
+    """The model owner's logits of images [N, C, S, S], `batch` at a time. `progress` gets the images done.
+
+    Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
+    for images that are none, or that the model does not take.
+    """
+    if images.dim() != 4 or not len(images) or batch < 1:
+        raise ValueError(
+            f"images of shape {tuple(images.shape)}, {batch} at a time: give at least one image, [N, C, S, S], and a "
+            "batch of at least 1"
+        )
+    keys, roster = settings.keys, settings.roster
+    dealer = dealer_of(roster)
+
+    async def linked(address: str, server: Member) -> ClientEndpoint:
+        patience = settings.patience
+        return await ClientEndpoint.connect(
+            address, keys=keys, server=server, limits=limits(patience), connect_deadline=patience
+        )
+
+    async with (
+        await linked(settings.model_owner_address, roster.server) as peer,
+        await linked(settings.dealer_address, dealer) as dealing,
+    ):
+        wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
+        patience = FOR_OWNER * settings.patience
+        machine = InferenceDataOwner(keys.name, roster, wish=wish, policy=settings.policy, patience=patience)
+        to_peer, to_dealer = Courier(peer.send), Courier(dealing.send)
+        conversation = Conversation(
+            machine,
+            roster,
+            dealer=dealer.name,
+            to_peer=to_peer,
+            to_dealer=to_dealer,
+            patience=settings.patience,
+        )
+        listening = [
+            asyncio.ensure_future(_hear(peer, conversation, from_dealer=False)),
+            asyncio.ensure_future(_hear(dealing, conversation, from_dealer=True)),
+            asyncio.ensure_future(tick(conversation.expire)),
+        ]
+        try:
+            return await _session(conversation, settings, images, progress)
+        finally:
+            for courier in (to_peer, to_dealer):
+                await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)
+                await courier.close()
+            for task in listening:
+                task.cancel()
+            await asyncio.gather(*listening, return_exceptions=True)
+
+
+async def _hear(endpoint: ClientEndpoint, conversation: Conversation, *, from_dealer: bool) -> None:
+    """Feed what comes from one of both."""
+    machine = conversation.machine
+    async for event in events(endpoint):
+        now = conversation.now()
+        if isinstance(event, Received | MessageRefused):
+            if from_dealer:
+                conversation.from_dealer(readable(event))
+            else:
+                conversation.hear(machine.feed(readable(event), now))
+        elif isinstance(event, LinkLost):
+            if from_dealer:
+                conversation.dealer_lost("the link to the dealer is lost")
+            else:
+                conversation.hear(machine.drop("the link to the model owner is lost", now))
+
+
+async def _session(
+    conversation: Conversation,
+    settings: DataOwnerSettings,
+    images: torch.Tensor,
+    progress: Callable[[int], None],
+) -> Inferred:
+    machine, now = conversation.machine, conversation.now
+    assert isinstance(machine, InferenceDataOwner)
+    conversation.hear(machine.start(now()))
+    agreed = await conversation.expect(Agreed)
+    worker = Worker(settings.threads)
+    preparation: Preparation | None = None
+    try:
+        try:
+            public = public_of(agreed.terms)
+        except ValueError as error:
+            conversation.refuse(f"its scales are not usable: {error}")
+        count = len(stages(public, known=agreed.terms.input == "known"))
+        preparation = Preparation(
+            conversation, public, rank=DATA, ahead=settings.ahead, threads=settings.threads, device=settings.device
+        )
+        numbers = await preparation.masks()
+        layers: dict[str, FixedLinear] = {}
+        weights_bytes = 0
+        for name, shape in layer_shapes(public.sizes).items():
+            masked = await conversation.expect(MaskedLayer)
+            weights_bytes += len(masked.data)
+            words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
+            layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(settings.device)
+        preparation.begin(layers, numbers)
+        found: list[torch.Tensor] = []
+        passes: list[PassCosts] = []
+        for pixels in torch.split(images, agreed.batch):
+            began = time.perf_counter()
+            share = await worker(input_share, public, len(pixels), pixels)
+            await preparation.ready(len(passes) + 1)
+            conversation.hear(machine.ask(now()))
+            await conversation.expect(PassBegun)
+            ready = time.perf_counter()
+            share, costs = await hold_pass(conversation, preparation, worker, count, share)
+            found.append(logits(public, share).cpu())
+            passes.append(PassCosts(len(pixels), ready - began, time.perf_counter() - ready, tuple(costs)))
+            progress(sum(each.images for each in passes))
+        conversation.hear(machine.finish(now()))
+        await conversation.closed()
+        return Inferred(torch.cat(found), tuple(passes), weights_bytes)
+    except InferenceError:
+        raise
+    except BaseException as error:
+        conversation.fail(error)
+        raise
+    finally:
+        if preparation is not None:
+            await preparation.close()
+        worker.close()

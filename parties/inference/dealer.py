@@ -1,0 +1,174 @@
+"""The dealer of private inference as a party: it serves all sessions of one model owner, and keeps nothing of them.
+
+Material is computed in a thread for each session, a request at a time, and no faster than it leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.parties.diary import Diary
+from tacit.parties.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
+from tacit.parties.inference.conversation import Conversation, Courier, Worker, courier_to, own_failure, place
+from tacit.parties.inference.orders import Dealing, OrderError, decoded_requests
+from tacit.parties.inference.owner import events, limits, readable, tick
+from tacit.parties.keys import PartyKeys
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.inference_dealer import InferenceDealer
+from tacit.protocol.inference_results import Deal, InferenceEnded, KeysDealt
+from tacit.protocol.inference_service import Answers, DealerService
+from tacit.protocol.machine import Output
+from tacit.protocol.roster import Roster
+from tacit.protocol.rounds import Transmit
+
+
+@dataclass(frozen=True, kw_only=True)
+class DealerSettings:
+    """Everything a dealer needs."""
+
+    address: str
+    keys: PartyKeys
+    roster: Roster
+    patience: float = 60.0
+    """Seconds to wait for one owner while the other waits."""
+    threads: int = 1
+
+
+class DealerParty:
+    """Serves until it is cancelled."""
+
+    def __init__(self, settings: DealerSettings, diary: Diary) -> None:
+        self._settings = settings
+        self.diary = diary
+        self._service = DealerService(settings.roster, self._machine)
+        self._work: dict[InferenceDealer, _Work] = {}
+        self._couriers: dict[str, Courier] = {}
+
+    async def run(self) -> None:
+        """Listen and serve. EndpointError if it cannot listen."""
+        settings = self._settings
+        async with await ServerEndpoint.bind(
+            settings.address, keys=settings.keys, roster=settings.roster, limits=limits(settings.patience)
+        ) as endpoint:
+            self.diary.write("listening", address=endpoint.address)
+            ticking = asyncio.ensure_future(tick(self._expire))
+            try:
+                await self._serve(endpoint)
+            finally:
+                ticking.cancel()
+                await asyncio.gather(ticking, return_exceptions=True)
+                for work in list(self._work.values()):
+                    await work.close()
+                for courier in self._couriers.values():
+                    await courier.close()
+
+    def _machine(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
+        settings = self._settings
+        return InferenceDealer(
+            settings.keys.name,
+            settings.roster,
+            data_owner=data_owner,
+            session=session,
+            entropy=os.urandom,
+            patience=settings.patience,
+            now=now,
+        )
+
+    async def _serve(self, endpoint: ServerEndpoint) -> None:
+        async for event in events(endpoint):
+            now = Conversation.now()
+            if isinstance(event, Received | MessageRefused):
+                if event.sender not in self._couriers:
+                    self._couriers[event.sender] = courier_to(endpoint, event.sender)
+                self._spread(self._service.feed(event.sender, readable(event), now))
+            elif isinstance(event, LinkLost):
+                self.diary.write("link-lost", peer=event.peer)
+                self._spread(self._service.drop(event.peer, f"the link to {event.peer} is lost", now))
+            elif isinstance(event, HandshakeRefused):
+                self.diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+
+    def _expire(self) -> None:
+        self._spread(self._service.expire(Conversation.now()))
+
+    def _spread(self, answers: Answers[InferenceDealer]) -> None:
+        for machine, outputs in answers:
+            self.hear(machine, outputs)
+
+    def hear(self, machine: InferenceDealer, outputs: Sequence[Output]) -> None:
+        """Do what a session's machine says."""
+        for output in outputs:
+            if isinstance(output, Transmit):
+                if output.to in self._couriers:
+                    self._couriers[output.to].put(output.frames)
+            elif isinstance(output, KeysDealt):
+                self._work[machine] = _Work(self, machine, output.keys, self._couriers, self._settings.threads)
+                self.diary.write("session", owners=list(output.owners))
+            elif isinstance(output, Deal):
+                self._work[machine].orders.put_nowait(output)
+            elif isinstance(output, InferenceEnded):
+                code = output.code.name if output.code is not None else None
+                self.diary.write(
+                    "session-over", owners=list(machine.owners), code=code, detail=output.detail, culprit=output.culprit
+                )
+                if machine in self._work:
+                    self._work.pop(machine).stop()
+
+
+class _Work:
+    """The orders of one session, met one after the other."""
+
+    def __init__(
+        self,
+        party: DealerParty,
+        machine: InferenceDealer,
+        keys: Sequence[bytes],
+        couriers: dict[str, Courier],
+        threads: int,
+    ) -> None:
+        self.orders: asyncio.Queue[Deal] = asyncio.Queue()
+        self._party = party
+        self._machine = machine
+        self._dealing = Dealing(keys)
+        self._couriers = couriers
+        self._worker = Worker(threads)
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Meet no more orders."""
+        self._task.cancel()
+        self._worker.close()
+
+    async def close(self) -> None:
+        """Stop, and wait for it."""
+        self.stop()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            deal = await self.orders.get()
+            try:
+                await self._meet(deal)
+            except OrderError as error:
+                self._give_up(RemoteProtocolError(Code.MALFORMED, f"an order that cannot be met: {error}"))
+            except Exception as error:
+                self._party.diary.write("failure", owners=list(self._machine.owners), failure=place(error))
+                self._give_up(own_failure(error))
+
+    def _give_up(self, reason: RemoteProtocolError) -> None:
+        self._party.hear(self._machine, self._machine.give_up(reason, Conversation.now()))
+
+    async def _meet(self, deal: Deal) -> None:
+        requests = decoded_requests(deal.requests)
+        if len(requests) != deal.count:
+            raise OrderError(f"it says {deal.count} requests and has {len(requests)}")
+        for number, request in enumerate(requests, deal.first):
+            correction = await self._worker(self._dealing.correction, request, number)
+            if correction is not None:
+                owner = self._machine.owners[request.receiver]
+                now = Conversation.now()
+                self._party.hear(self._machine, self._machine.deliver(owner, number, correction, now))
+                await self._couriers[owner].drained()

@@ -1,0 +1,82 @@
+"""Orders of material: requests as both owners encode them, and what they turn into at an owner and at the dealer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import torch
+
+from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.mpc.material import Linear, Weight, check, correct, correction_words, expand
+from tacit.parties.mpc.streams import Keystream
+
+_WORD_BYTES = 8
+_OWNERS = 2
+
+
+class OrderError(ValueError):
+    """The dealer cannot meet an order."""
+
+
+def encoded_requests(requests: Sequence[AnyBlockRequest]) -> bytes:
+    """As an order carries them."""
+    return msgspec.msgpack.encode(requests)
+
+
+def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
+    """The inverse. OrderError for anything else, or more than a dealer deals at once."""
+    try:
+        requests = msgspec.msgpack.decode(data, type=tuple[AnyBlockRequest, ...])
+        for request in requests:
+            check(request, _OWNERS)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise OrderError(str(error)) from error
+    return requests
+
+
+def correction_bytes(request: AnyBlockRequest) -> int:
+    """Of what the dealer sends for it."""
+    return _WORD_BYTES * correction_words(request)
+
+
+def drawn(request: AnyBlockRequest, number: int, *, rank: int, key: bytes) -> list[torch.Tensor]:
+    """What an owner draws for a request from its own stream."""
+    return expand(request, rank, Keystream(key, number))
+
+
+def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
+    """The dependent words of a request, out of what the dealer sent."""
+    words, start, found = torch.frombuffer(data, dtype=torch.int64), 0, []
+    for draw in request.dependent():
+        end = start + math.prod(draw.shape)
+        found.append(words[start:end].reshape(draw.shape))
+        start = end
+    return found
+
+
+class Dealing:
+    """What the dealer knows of one session: the keys of both owners, the model owner's first, and their masks."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._weights: dict[int, Weight] = {}
+
+    def correction(self, request: AnyBlockRequest, number: int) -> memoryview | None:
+        """What its receiver is sent for a request; None where nothing depends. OrderError if it cannot be met."""
+        mask = None
+        if isinstance(request, Weight):
+            self._weights[number] = request
+        elif isinstance(request, Linear):
+            if self._weights.get(request.weight) != Weight(owner=request.owner, shape=request.weight_shape):
+                raise OrderError(f"{request}: there is no mask of such a weight")
+            mask = Keystream(self._keys[request.owner], request.weight).draw(request.weight_shape)
+        if not request.dependent():
+            return None
+        try:
+            words = correct(request, [Keystream(key, number) for key in self._keys], mask)
+        except (ValueError, RuntimeError) as error:
+            raise OrderError(str(error)) from error
+        return np.concatenate([each.numpy().reshape(-1).view(np.uint8) for each in words]).data

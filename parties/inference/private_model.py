@@ -1,0 +1,61 @@
+"""A model as its owner holds it for private inference: what is public of it, its weights, and a commitment to them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+import torch
+
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.inference.model import PublicModel, fitted_model
+from tacit.parties.inference.weights import IntegerWeight, integer_model, weight_octets
+from tacit.protocol.inference_messages import Input, Terms
+from tacit.protocol.primitives import KEY_BYTES, Label, digest
+
+
+@dataclass(frozen=True)
+class PrivateModel:
+    """Made by `prepared_model`."""
+
+    public: PublicModel
+    weights: Mapping[str, IntegerWeight] = field(repr=False)
+    commitment: bytes
+    """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
+
+    def terms(self, *, input: Input, most_images: int, most_batch: int) -> Terms:
+        """What the owner offers to data owners. ValueError for a number below one."""
+        return msgspec.convert(
+            {
+                "sizes": self.public.sizes,
+                "input": input,
+                "weights": self.commitment,
+                "most_images": most_images,
+                "most_batch": most_batch,
+                "arithmetic": msgspec.msgpack.encode(self.public.plain()),
+            },
+            Terms,
+        )
+
+
+def prepared_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> PrivateModel:
+    """A calibrated model with the scales that typical images [N, C, S, S] ask for, their bounds widened by the margin.
+
+    Raises as fitted_model does.
+    """
+    public = fitted_model(transformer, images, margin=margin)
+    weights = integer_model(transformer, public)
+    return PrivateModel(public, weights, digest(Label.WEIGHTS, os.urandom(KEY_BYTES), *weight_octets(weights)))
+
+
+def public_of(terms: Terms) -> PublicModel:
+    """What the model owner has said of its model. ValueError if it does not fit its terms."""
+    try:
+        public = PublicModel.parsed(msgspec.msgpack.decode(terms.arithmetic))
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    if public.sizes != terms.sizes:
+        raise ValueError(f"scales for {public.sizes} come with terms for {terms.sizes}")
+    return public

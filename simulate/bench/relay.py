@@ -1,0 +1,251 @@
+"""A slower link between two processes of this machine: a relay of TCP streams that adds delay and limits the rate.
+
+`relaying` runs the relay in a process of its own. Asked for a port of loopback, it opens another one that leads there;
+whoever connects to it talks to the first port through the link. The link is a pair of one-way lines, which do not
+disturb each other and are shared by all streams through the relay. A byte enters its line when it has come and those
+before it have entered, at most `bandwidth_mbit` megabits in a second, and leaves it `latency_ms` later: a round trip
+takes at least twice the latency. Nothing is lost or reordered. What TCP adds on a real link, slow starts and losses,
+is not there, nor is its handshake delayed.
+
+Bytes are due at times that follow from when they came, so that a thread that wakes up late does not slow down those
+behind it. A line takes bytes of a stream as long as it holds fewer of them than are under way at full rate, and some;
+then the sender is held up by TCP. Threads wait, not an event loop: loops of asyncio round delays up to milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Condition, Lock, Thread
+from typing import Final
+
+MOST_LATENCY_MS: Final = 1_000.0
+MOST_BANDWIDTH_MBIT: Final = 2_000.0
+
+_LOOPBACK: Final = "127.0.0.1"
+_BYTES_IN_A_MEGABIT: Final = 125_000
+# Read at once; with a limited rate, as much as passes in half a millisecond, so that a message's first bytes are not
+# held up by those behind them.
+_MOST_READ: Final = 1 << 18
+_READ_SECONDS: Final = 0.0005
+# A line holds what comes in so long beside what is under way, so that it does not run dry while its threads wait for
+# the processor; without a rate it holds so many bytes.
+_SPARE_SECONDS: Final = 0.05
+_UNLIMITED_HELD: Final = 1 << 26
+# The two questions at the desk: a port in decimal digits, and this. The answer is a number in decimal digits.
+_FORWARDED: Final = "forwarded"
+_WORD_LIMIT: Final = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaping:
+    """What a link is like. ValueError for what is not above zero, or beyond what the relay can do."""
+
+    latency_ms: float | None = None
+    """Milliseconds that a byte is under way in one direction; None: no delay."""
+    bandwidth_mbit: float | None = None
+    """Megabits (10^6 bits) in a second and direction; None: no limit."""
+
+    def __post_init__(self) -> None:
+        for name, value, most in (
+            ("latency", self.latency_ms, MOST_LATENCY_MS),
+            ("bandwidth", self.bandwidth_mbit, MOST_BANDWIDTH_MBIT),
+        ):
+            if value is not None and not 0 < value <= most:
+                raise ValueError(
+                    f"the {name} is {value:g}: give a number above 0 and at most {most:g}, or leave it out"
+                )
+
+    def __bool__(self) -> bool:
+        return self.latency_ms is not None or self.bandwidth_mbit is not None
+
+    @property
+    def delay(self) -> float:
+        """Seconds in one direction."""
+        return (self.latency_ms or 0.0) / 1000
+
+    @property
+    def rate(self) -> float:
+        """Bytes in a second and direction; infinite without a limit."""
+        return math.inf if self.bandwidth_mbit is None else self.bandwidth_mbit * _BYTES_IN_A_MEGABIT
+
+
+@dataclass(frozen=True)
+class Relay:
+    """A relay that runs, as other processes of the same user may use it, too."""
+
+    desk: Path
+    """The socket where it is asked."""
+
+    def through(self, port: int) -> int:
+        """A port of loopback that leads to this one, through the link. OSError if the relay is gone."""
+        return self._ask(str(port))
+
+    def address(self, address: str) -> str:
+        """As through(), for the address tcp://127.0.0.1:PORT."""
+        host, _, port = address.rpartition(":")
+        return f"{host}:{self.through(int(port))}"
+
+    def forwarded(self) -> int:
+        """Bytes that have left the link so far, in both directions together. OSError if the relay is gone."""
+        return self._ask(_FORWARDED)
+
+    def _ask(self, question: str) -> int:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
+            asking.connect(str(self.desk))
+            asking.send(question.encode("ascii"))
+            answer = asking.recv(_WORD_LIMIT)
+        if not answer:
+            raise ConnectionError(f"the relay has no answer to {question!r}")
+        return int(answer)
+
+
+@contextmanager
+def relaying(shaping: Shaping) -> Iterator[Relay | None]:
+    """Run a relay during the block; None if there is nothing to shape. It ends with the block, or with this process,
+    however that ends."""
+    if not shaping:
+        yield None
+        return
+    with TemporaryDirectory() as directory:
+        desk = Path(directory) / "relay"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(desk))
+            listening.listen()
+            process = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(listening.fileno()), repr(shaping.delay), repr(shaping.rate)],
+                stdin=subprocess.PIPE,
+                pass_fds=[listening.fileno()],
+                start_new_session=True,  # Ctrl-C is this process's to handle.
+            )
+        with process:  # Closes its standard input, for which it waits.
+            yield Relay(desk)
+
+
+class _Line:
+    """One direction of the link, for all streams."""
+
+    def __init__(self, delay: float, rate: float) -> None:
+        limited = math.isfinite(rate)
+        self.read_at_once = min(_MOST_READ, math.ceil(rate * _READ_SECONDS)) if limited else _MOST_READ
+        self.held_at_most = math.ceil(rate * (delay + _SPARE_SECONDS)) if limited else _UNLIMITED_HELD
+        self.forwarded = 0
+        self._delay = delay
+        self._rate = rate
+        self._free = 0.0
+        self._lock = Lock()
+
+    def enter(self, length: int) -> float:
+        """So many bytes have come: when the last of them leaves the line, on the monotonic clock."""
+        with self._lock:
+            self._free = max(self._free, time.monotonic()) + length / self._rate
+            return self._free + self._delay
+
+    def count(self, length: int) -> None:
+        """So many bytes have left."""
+        with self._lock:
+            self.forwarded += length
+
+
+class _Way:
+    """One direction of a stream: a thread that reads, a thread that writes, and what is under way between them."""
+
+    def __init__(self, line: _Line, source: socket.socket, sink: socket.socket) -> None:
+        self._line = line
+        self._source = source
+        self._sink = sink
+        self._under_way: deque[tuple[float, bytes]] = deque()
+        self._held = 0
+        self._changed = Condition()
+        self.threads = [_started(self._read), _started(self._write)]
+
+    def _read(self) -> None:
+        data = b"\0"
+        while data:
+            try:
+                data = self._source.recv(self._line.read_at_once)
+            except OSError:
+                data = b""  # A stream that broke ends, too.
+            due = self._line.enter(len(data))
+            with self._changed:
+                self._under_way.append((due, data))
+                self._held += len(data)
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._held < self._line.held_at_most)
+
+    def _write(self) -> None:
+        data = b"\0"
+        broken = False
+        while data:
+            with self._changed:
+                self._changed.wait_for(lambda: self._under_way)
+                due, data = self._under_way.popleft()
+            time.sleep(max(0.0, due - time.monotonic()))
+            try:
+                if not data:
+                    self._sink.shutdown(socket.SHUT_WR)
+                elif not broken:
+                    self._line.count(len(data))
+                    self._sink.sendall(data)
+            except OSError:
+                broken = True
+                with suppress(OSError):
+                    self._source.shutdown(socket.SHUT_RD)  # The reader comes to an end.
+            with self._changed:
+                self._held -= len(data)
+                self._changed.notify_all()
+
+
+def _started(work: Callable[..., None], *arguments: object) -> Thread:
+    thread = Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _accept(listening: socket.socket, port: int, lines: tuple[_Line, _Line]) -> None:
+    while True:
+        near, _ = listening.accept()
+        _started(_connect, near, port, lines)
+
+
+def _connect(near: socket.socket, port: int, lines: tuple[_Line, _Line]) -> None:
+    with near, suppress(ConnectionError), socket.create_connection((_LOOPBACK, port)) as far:
+        for end in (near, far):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for way in [_Way(lines[0], near, far), _Way(lines[1], far, near)]:
+            for thread in way.threads:
+                thread.join()
+
+
+def _answer(desk: socket.socket, lines: tuple[_Line, _Line]) -> None:
+    while True:
+        asking, _ = desk.accept()
+        with asking:
+            question = asking.recv(_WORD_LIMIT).decode("ascii")
+            if question == _FORWARDED:
+                answer = sum(line.forwarded for line in lines)
+            else:
+                listening = socket.create_server((_LOOPBACK, 0))
+                _started(_accept, listening, int(question), lines)
+                answer = listening.getsockname()[1]
+            asking.send(str(answer).encode("ascii"))
+
+
+def _main(descriptor: str, delay: str, rate: str) -> None:
+    lines = _Line(float(delay), float(rate)), _Line(float(delay), float(rate))
+    with socket.socket(fileno=int(descriptor)) as desk:
+        _started(_answer, desk, lines)
+        sys.stdin.buffer.read()
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,133 @@
+"""`tacit infer`: which images a data owner asks about, and what it is told of them, as figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tacit.models.data import Dataset
+from tacit.models.datasets.samples import FileImages
+from tacit.models.device import resolve_device
+from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.private_model import prepared_model
+from tacit.protocol.inference_messages import Input
+from tacit.simulate.distillation import read
+from tacit.simulate.inference import Plan, data_owner_names, run
+
+EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
+_TYPICAL_IMAGES: Final = 64
+_MARGIN: Final = 2.0
+"""How much wider than on typical images the bounds are that no gauge of the student states."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Images to ask about."""
+
+    names: tuple[str, ...]
+    pixels: torch.Tensor
+    """float32 [N, C, S, S]."""
+    labels: torch.Tensor | None
+    """int64 [N], where they are known."""
+
+
+def chosen(wanted: str | None, data: Dataset) -> Chosen:
+    """What --images names: so many of the test images, an image file or a folder of them; without it all test images.
+
+    ValueError for anything else, and for a file that cannot be decoded.
+    """
+    if wanted is None or wanted.isdecimal():
+        count = len(data.x_test) if wanted is None else int(wanted)
+        if not 1 <= count <= len(data.x_test):
+            raise ValueError(f"--images {wanted}: there are {len(data.x_test)} test images, ask for 1 or more of them")
+        return Chosen(tuple(f"test {index}" for index in range(count)), data.x_test[:count], data.y_test[:count])
+    path = Path(wanted)
+    if not path.exists():
+        raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
+    files: tuple[Path, ...] = (path,)
+    if path.is_dir():
+        files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in EXTENSIONS))
+        if not files:
+            raise ValueError(f"--images {wanted}: the folder has no image file ({', '.join(EXTENSIONS)})")
+    return Chosen(tuple(str(file) for file in files), data.normalised(FileImages(files)), None)
+
+
+def infer(
+    directory: Path,
+    wanted: str | None,
+    *,
+    input: Input,
+    batch: int,
+    data_owners: int,
+    device: str,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """What the student of `tacit distill` in `directory` says of the images, by private inference; with its costs.
+
+    Raises ValueError or OSError for what cannot be used, and InferenceFailed.
+    """
+    resolve_device(device)
+    progress("reading the student")
+    _, data, student = read(directory)
+    images = chosen(wanted, data)
+    if data_owners > len(images.names):
+        raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
+    student = student.cpu().eval()
+    with torch.no_grad():
+        clear = torch.cat([student(pixels) for pixels in torch.split(images.pixels, batch)])
+    typical, _ = data.share(np.arange(min(_TYPICAL_IMAGES, len(data.y_train))))
+    model = prepared_model(student, typical, margin=_MARGIN)
+    parts = torch.tensor_split(images.pixels, data_owners)
+    done = dict.fromkeys(data_owner_names(data_owners), 0)
+
+    def show(name: str, count: int) -> None:
+        done[name] = count
+        progress(f"{sum(done.values())} of {len(images.names)} images")
+
+    progress("starting the parties")
+    found = run(model, parts, Plan(input=input, batch=batch, device=device), show)
+    return _figures(images, data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
+
+
+def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence[Inferred]) -> dict[str, Any]:
+    logits = torch.cat([each.logits for each in found])
+    confidences, labels = logits.softmax(dim=1).max(dim=1)
+    figures: dict[str, Any] = {
+        "images": [
+            {"image": name, "label": data.source.class_names[label], "confidence": confidence}
+            for name, label, confidence in zip(images.names, labels.tolist(), confidences.tolist(), strict=True)
+        ],
+        "agreement": (labels == clear.argmax(dim=1)).double().mean().item(),
+        "largest_difference": (logits - clear).abs().max().item(),
+        "accuracy": None if images.labels is None else (labels == images.labels).double().mean().item(),
+        "relative_error": ((logits - clear).norm() / clear.norm()).item(),
+        "weights_bytes": sum(each.weights_bytes for each in found),
+    }
+    return figures | costs(found)
+
+
+def costs(found: Sequence[Inferred]) -> dict[str, Any]:
+    """Seconds, bytes and rounds, in all and by operation; seconds are those of the data owners."""
+    passes = [each for inferred in found for each in inferred.passes]
+    operations: defaultdict[str, dict[str, float]] = defaultdict(
+        lambda: {"seconds": 0.0, "data_owner_bytes": 0, "model_owner_bytes": 0, "rounds": 0}
+    )
+    for each in passes:
+        for cost in each.rounds:
+            row = operations[cost.operation]
+            row["seconds"] += cost.seconds
+            row["data_owner_bytes"] += cost.sent
+            row["model_owner_bytes"] += cost.received
+            row["rounds"] += 1
+    return {
+        "passes": len(passes),
+        "online_seconds": sum(each.online_seconds for each in passes),
+        "waited_for_material_seconds": sum(each.offline_seconds for each in passes),
+        "per_operation": dict(operations),
+    }

@@ -1,0 +1,185 @@
+"""`tacit infer`: a distilled student answers over real processes, for tests, files and folders."""
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+
+from tacit.protocol.inference_schedule import Sizes, by_operation, pass_rounds, weight_bytes
+from tacit.simulate import private_images
+from tacit.simulate.distillation import read
+from tacit.simulate.inference import DEALER
+
+Invoke = Callable[..., Result]
+SIZES = Sizes(side=8, channels=1, patch=4, width=8, heads=2, hidden=16, blocks=2, classes=3)
+"""Of the student in distillations.py."""
+
+
+@pytest.fixture(scope="module")
+def out(distilled: tuple[Result, Path]) -> Path:
+    return distilled[1] / "out"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two images, a grey one and a coloured one of another size, beside a text."""
+    folder = tmp_path_factory.mktemp("pictures")
+    generator = np.random.default_rng(3)
+    Image.fromarray(generator.integers(0, 120, (8, 8), dtype=np.uint8)).save(folder / "a grey.png")
+    Image.fromarray(generator.integers(0, 120, (20, 12, 3), dtype=np.uint8)).save(folder / "colours.PNG")
+    (folder / "notes.txt").write_text("not an image")
+    return folder
+
+
+def asked(tacit: Invoke, out: Path, copy: Path, *options: object) -> tuple[Result, dict[str, Any]]:
+    result = tacit("infer", out, *options, "--json", copy)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert multiprocessing.active_children() == []
+    return result, json.loads(copy.read_bytes())
+
+
+@pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])
+def test_labels_are_those_in_the_clear_and_costs_as_declared(
+    tacit: Invoke, out: Path, tmp_path: Path, input: str, owners: int
+) -> None:
+    options = ("--images", 6, "--batch", 4, "--input", input, "--data-owners", owners)
+    result, figures = asked(tacit, out, tmp_path / "figures.json", *options)
+    _, data, student = read(out)
+    with torch.no_grad():
+        clear = student.cpu().eval()(data.x_test[:6])
+    top = clear.softmax(dim=1).max(dim=1)
+    assert [row["label"] for row in figures["images"]] == [data.source.class_names[label] for label in top.indices]
+    assert [row["image"] for row in figures["images"]] == [f"test {index}" for index in range(6)]
+    # A softmax moves by at most twice what its arguments move by.
+    confidences = torch.tensor([row["confidence"] for row in figures["images"]])
+    assert 0 < figures["largest_difference"] < 0.1
+    assert (confidences - top.values).abs().max() <= 2 * figures["largest_difference"]
+    assert (figures["input"], figures["batch"], figures["data_owners"]) == (input, 4, owners)
+    assert (figures["agreement"], figures["accuracy"]) == (1.0, (top.indices == data.y_test[:6]).double().mean().item())
+    batches = [4, 2] if owners == 1 else [3, 3]
+    declared = by_operation([each for batch in batches for each in pass_rounds(SIZES, batch, known=input == "known")])
+    assert {
+        name: (row["model_owner_bytes"], row["data_owner_bytes"], row["rounds"])
+        for name, row in figures["per_operation"].items()
+    } == declared
+    assert figures["weights_bytes"] == owners * sum(weight_bytes(SIZES))
+    assert figures["passes"] == len(batches)
+    seconds = sum(row["seconds"] for row in figures["per_operation"].values())
+    assert 0 < seconds <= figures["online_seconds"]
+    assert figures["waited_for_material_seconds"] > 0
+    lines = result.stdout.splitlines()
+    assert sum(line.startswith("│ test ") for line in lines) == 6
+    (total,) = (line for line in lines if line.startswith("│ all "))
+    assert total.split("│")[-2].strip() == str(sum(cost.rounds for cost in declared.values()))
+    assert "6 images, " in lines[-1]
+    assert "of them right; the same label in the clear for 100.0%" in lines[-1]
+
+
+def test_a_folder_of_images(tacit: Invoke, out: Path, folder: Path, tmp_path: Path) -> None:
+    result, figures = asked(tacit, out, tmp_path / "figures.json", "--images", folder)
+    assert [row["image"] for row in figures["images"]] == [str(folder / "a grey.png"), str(folder / "colours.PNG")]
+    assert (figures["agreement"], figures["accuracy"]) == (1.0, None)
+    assert "2 images; the same label in the clear for 100.0%" in result.stdout
+
+
+def bright(directory: Path) -> Path:
+    """The student has seen dark images alone."""
+    Image.fromarray(np.full((8, 8), 255, dtype=np.uint8)).save(directory / "bright.png")
+    return directory / "bright.png"
+
+
+def nothing(directory: Path) -> Path:
+    (directory / "empty").mkdir()
+    return directory / "empty"
+
+
+WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
+    "no such directory": (
+        lambda out, folder, tmp: [tmp / "nowhere"],
+        "nowhere/distillation.json cannot be read: No such file or directory; name a directory that `tacit distill",
+    ),
+    "no student in it": (
+        lambda out, folder, tmp: [folder],
+        "distillation.json cannot be read: No such file or directory; name a directory that `tacit distill",
+    ),
+    "no image": (lambda out, folder, tmp: [out, "--images", 0], "--images 0: there are 12 test images, ask for 1 or"),
+    "too many": (lambda out, folder, tmp: [out, "--images", 13], "--images 13: there are 12 test images, ask for 1 or"),
+    "no file": (
+        lambda out, folder, tmp: [out, "--images", tmp / "no.png"],
+        "no.png: no such file or folder, and no number of test images",
+    ),
+    "a negative number": (lambda out, folder, tmp: [out, "--images", -1], "--images -1: no such file or folder, and"),
+    "an empty folder": (
+        lambda out, folder, tmp: [out, "--images", nothing(tmp)], "the folder has no image file (.png, .jpg",
+    ),
+    "no image file": (
+        lambda out, folder, tmp: [out, "--images", folder / "notes.txt"], "notes.txt is not a readable image: ",
+    ),
+    "an image unlike all others": (
+        lambda out, folder, tmp: [out, "--images", bright(tmp)], "beyond the calibrated interval from ",
+    ),
+    "more data owners than images": (
+        lambda out, folder, tmp: [out, "--images", 2, "--data-owners", 3], "--data-owners 3: there are 2 images for",
+    ),
+    "a place for --json": (
+        lambda out, folder, tmp: [out, "--json", tmp / "nowhere" / "x.json"], "nowhere; make it",
+    ),
+    "no such device": (lambda out, folder, tmp: [out, "--device", "tpu"], "unknown device 'tpu'; use "),
+    "a folder for --json": (lambda out, folder, tmp: [out, "--json", tmp], "it is a folder; name a file"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_refused_before_anything_is_started(
+    tacit: Invoke, out: Path, folder: Path, tmp_path: Path, case: str
+) -> None:
+    arguments, reason = WRONG[case]
+    result = tacit("infer", *arguments(out, folder, tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("tacit: ")
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+
+
+def kill_dealer() -> None:
+    for process in multiprocessing.active_children():
+        if process.name == DEALER and process.pid is not None:
+            os.kill(process.pid, signal.SIGKILL)
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("act", "status", "reason"), [(kill_dealer, 1, "dealer: "), (press_ctrl_c, 130, "interrupted")]
+)
+def test_a_run_that_does_not_come_to_its_end(
+    tacit: Invoke,
+    out: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[], None],
+    status: int,
+    reason: str,
+) -> None:
+    run = private_images.run
+    monkeypatch.setattr(
+        private_images, "run", lambda model, parts, plan, progress: run(model, parts, plan, lambda *done: act())
+    )
+    result = tacit("infer", out, "--batch", 1, "--json", tmp_path / "figures.json")
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert result.stderr.startswith("tacit: ")
+    assert reason in result.stderr
+    assert "Traceback" not in result.output
+    assert not (tmp_path / "figures.json").exists()
+    assert multiprocessing.active_children() == []

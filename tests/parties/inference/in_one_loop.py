@@ -1,0 +1,188 @@
+"""Dealer, model owner and data owners in one event loop, over real sockets and CURVE, with links that can be cut.
+
+What the parties write into their diaries is what tests wait for. At the end nothing may be left: no task, no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from tacit.parties.diary import Diary
+from tacit.parties.endpoint import EndpointError
+from tacit.parties.event_log import EventLog
+from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, infer
+from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.keys import PartyKeys, generate
+from tacit.protocol.roster import Roster
+
+DEALER: Final = "dealer"
+MODEL_OWNER: Final = "model-owner"
+OWNERS: Final = ("alice", "bob", "carol")
+PATIENCE: Final = 60.0
+"""Seconds until a wait counts as lost; no test takes them."""
+LISTEN: Final = "tcp://127.0.0.1:*"
+KEYS: Final[Mapping[str, PartyKeys]] = {name: generate(name) for name in (MODEL_OWNER, DEALER, *OWNERS)}
+ROSTER: Final = Roster(
+    (
+        KEYS[MODEL_OWNER].member("server"),
+        KEYS[DEALER].member("dealer"),
+        *(KEYS[name].member("client") for name in OWNERS),
+    )
+)
+
+
+class Cable:
+    """TCP connections through here can be cut."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @classmethod
+    async def to(cls, address: str) -> Cable:
+        """A cable whose other end is at an address."""
+        cable, port = cls(), int(address.rpartition(":")[2])
+        cable._server = await asyncio.start_server(lambda *near: cable._join(port, *near), "127.0.0.1", 0)
+        cable.address = f"tcp://127.0.0.1:{cable._server.sockets[0].getsockname()[1]}"
+        return cable
+
+    async def cut(self) -> None:
+        """Nothing goes through any more, in either direction."""
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        await self._server.wait_closed()
+
+    async def _join(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
+        self._writers += [writer, far_writer]
+        await asyncio.gather(self._carry(reader, far_writer), self._carry(far_reader, writer))
+
+    @staticmethod
+    async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while octets := await reader.read(1 << 16):
+                writer.write(octets)
+                await writer.drain()
+        writer.close()
+
+
+@dataclass
+class House:
+    """The parties of a test."""
+
+    directory: Path
+    told: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
+    """What has been written into diaries and not been waited for: party, event, fields."""
+    tasks: dict[str, asyncio.Task[Any]] = field(default_factory=dict)
+    addresses: dict[str, str] = field(default_factory=dict)
+    cables: list[Cable] = field(default_factory=list)
+    logs: ExitStack = field(default_factory=ExitStack)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def waits(self, party: str, event: str, **expected: Any) -> dict[str, Any]:
+        """Until a party has told of an event with these fields; all of its fields. An event is waited for once."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for index, (teller, name, fields) in enumerate(self.told):
+                    if (teller, name) == (party, event) and fields.items() >= expected.items():
+                        del self.told[index]
+                        return fields
+                self._news.clear()
+                await self._news.wait()
+
+    def tell(self, party: str, event: str, fields: dict[str, Any]) -> None:
+        self.told.append((party, event, fields))
+        self._news.set()
+
+    async def dealer(self, *, address: str = LISTEN, **settings: Any) -> None:
+        settings = {"keys": KEYS[DEALER], "roster": ROSTER, **settings}
+        party = DealerParty(DealerSettings(address=address, **settings), self.diary(DEALER))
+        await self._serve(DEALER, party)
+
+    async def model_owner(self, model: PrivateModel, **settings: Any) -> ModelOwnerParty:
+        settings = {"keys": KEYS[MODEL_OWNER], "roster": ROSTER, "dealer_address": self.addresses[DEALER], **settings}
+        party = ModelOwnerParty(ModelOwnerSettings(address=LISTEN, **settings), model, self.diary(MODEL_OWNER))
+        await self._serve(MODEL_OWNER, party)
+        return party
+
+    def asks(
+        self, name: str, images: torch.Tensor, *, batch: int = 2, links: tuple[str, str] | None = None, **settings: Any
+    ) -> asyncio.Task[Inferred]:
+        """A data owner at work; it tells "done" for every pass. links: where it finds model owner and dealer."""
+        model_owner, dealer = links or (self.addresses[MODEL_OWNER], self.addresses[DEALER])
+        settings = {
+            "model_owner_address": model_owner,
+            "dealer_address": dealer,
+            "keys": KEYS[name],
+            "roster": ROSTER,
+            **settings,
+        }
+        progress = settings.pop("progress", lambda done: self.tell(name, "done", {"images": done}))
+        work = infer(DataOwnerSettings(**settings), images, batch=batch, progress=progress)
+        self.tasks[name] = asyncio.ensure_future(work)
+        return self.tasks[name]
+
+    async def over_cables(self) -> tuple[str, str]:
+        """Where a data owner finds model owner and dealer, through cables."""
+        cables = [await Cable.to(self.addresses[name]) for name in (MODEL_OWNER, DEALER)]
+        self.cables += cables
+        return cables[0].address, cables[1].address
+
+    async def cut(self) -> None:
+        for cable in self.cables:
+            await cable.cut()
+        self.cables.clear()
+
+    async def stop(self, *names: str) -> None:
+        """End these parties at once."""
+        tasks = [self.tasks.pop(name) for name in names]
+        for task in tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*tasks, return_exceptions=True):
+            # A data owner's error belongs to the test that waited for it.
+            assert ended is None or isinstance(
+                ended, asyncio.CancelledError | InferenceError | EndpointError | Inferred | ValueError
+            )
+
+    def diary(self, party: str) -> Diary:
+        log = self.logs.enter_context(EventLog(self.directory / f"{party}.jsonl", party))
+        return Diary(log, lambda event, fields: self.tell(party, event, fields))
+
+    async def _serve(self, name: str, party: DealerParty | ModelOwnerParty) -> None:
+        self.tasks[name] = asyncio.ensure_future(party.run())
+        self.addresses[name] = (await self.waits(name, "listening"))["address"]
+
+
+def working_threads() -> set[threading.Thread]:
+    """Those that a program waits for before it ends; ZeroMQ keeps others for itself."""
+    return {thread for thread in threading.enumerate() if not thread.daemon}
+
+
+@asynccontextmanager
+async def house(directory: Path) -> AsyncIterator[House]:
+    """An empty house, and nothing left of it at the end."""
+    threads = working_threads()
+    found = House(directory)
+    try:
+        yield found
+    finally:
+        await found.cut()
+        await found.stop(*reversed(found.tasks))
+        found.logs.close()
+    await asyncio.get_running_loop().shutdown_default_executor()
+    for thread in working_threads() - threads:
+        thread.join(PATIENCE)
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    assert (left, working_threads() - threads) == ([], set())

@@ -1,0 +1,200 @@
+"""What a model owner tells everybody about its model: strict on the way in, harmless within its limits."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.models.friendly.blocks import Approximation
+from tacit.models.friendly.convert import convert
+from tacit.models.friendly.gauge import Interval
+from tacit.models.vision_transformer import build
+from tacit.parties.inference.model import PublicModel, fitted_model
+from tacit.parties.inference.operations import DATA, FixedLinear, Party, Program
+from tacit.parties.inference.scales import BoundError
+from tacit.parties.inference.stages import input_share, stages
+from tacit.parties.inference.weights import integer_model, weight_octets
+from tacit.parties.mpc.material import Request, check
+from tacit.protocol.inference_schedule import layer_shapes
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import ModelConfiguration, Transformer
+
+Way = tuple[str | int, ...]
+
+
+def leaves(plain: Any, path: Way = ()) -> Iterator[tuple[Way, int | float]]:
+    """Every number, and the way to it."""
+    if not isinstance(plain, dict | list | tuple):
+        yield path, plain
+        return
+    for key, part in plain.items() if isinstance(plain, dict) else enumerate(plain):
+        yield from leaves(part, (*path, key))
+
+
+def changed(plain: Any, path: Way, value: Any) -> Any:
+    if not path:
+        return value
+    copied = copy.copy(plain)
+    if isinstance(copied, tuple):
+        copied = list(copied)
+    copied[path[0]] = changed(plain[path[0]], path[1:], value)
+    return copied
+
+
+def accepted(plain: Any) -> PublicModel | None:
+    try:
+        return PublicModel.parsed(plain)
+    except ValueError:
+        return None
+
+
+def test_a_public_model_survives_the_way(student: Transformer) -> None:
+    assert PublicModel.parsed(student.public.plain()) == student.public
+
+
+def test_no_number_may_be_of_another_kind(one_block: Transformer) -> None:
+    plain = one_block.public.plain()
+    for path, number in leaves(plain):
+        wrong = [None, str(number), b"\1", [number], {}, True, float("nan"), float("inf"), -1, -1.5, 1e300]
+        if isinstance(number, int):
+            wrong += [number + 0.5, 1 << 63, 1 << 70]
+        for value in wrong:
+            assert accepted(changed(plain, path, value)) is None, (path, value)
+
+
+@pytest.mark.parametrize(
+    ("way", "low", "high"),
+    [
+        (("blocks", 0, "hidden_bits"), 4, 12),
+        (("blocks", 0, "gelu_cut"), 1, 16),
+        (("blocks", 0, "mixing_factor"), 1, 1 << 62),
+        (("blocks", 0, "exponential", 0), 0, 1 << 62),
+        (("blocks", 0, "totals", "factor"), 1, 1 << 62),
+        (("head", "norm", "curve", "steps"), 1, 16),
+        (("head", "norm", "curve", "offset"), 0.0, 2.0**100),
+        (("head", "norm", "curve", "divisor"), 2.0**-100, 2.0**100),
+        (("head", "logits"), 2.0**-100, 2.0**100),
+        (("embedding", "pixel"), 2.0**-100, 2.0**100),
+    ],
+)
+def test_numbers_have_limits(one_block: Transformer, way: Way, low: float, high: float) -> None:
+    plain = one_block.public.plain()
+    assert accepted(changed(plain, way, low))
+    assert accepted(changed(plain, way, high))
+    below, above = (low - 1, high + 1) if isinstance(low, int) else (low / 2 or -1e-9, high * 2)
+    assert accepted(changed(plain, way, below)) is None
+    assert accepted(changed(plain, way, above)) is None
+
+
+def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
+    plain = one_block.public.plain()
+    assert accepted(plain) is not None
+    for path, _ in leaves(plain):
+        for depth in range(len(path)):
+            part = plain
+            for key in path[:depth]:
+                part = part[key]
+            if isinstance(part, dict):
+                less = {key: value for key, value in part.items() if key != path[depth]}
+                for wrong in (less, part | {"extra": 1}):
+                    assert accepted(changed(plain, path[:depth], wrong)) is None
+    for wrong in ((), plain["blocks"] * 2):
+        assert accepted(plain | {"blocks": wrong}) is None
+    for degree in (0, 17):
+        assert accepted(changed(plain, ("blocks", 0, "exponential"), [1] * (degree + 1))) is None
+
+
+def test_the_residual_stream_has_one_scale(student: Transformer) -> None:
+    plain = changed(student.public.plain(), ("blocks", 1, "stream"), 2.0**20)
+    with pytest.raises(ValueError, match="the residual stream has one for all"):
+        PublicModel.parsed(plain)
+
+
+def idle(program: Program[Any]) -> torch.Tensor:
+    """Run it on words that come from nowhere."""
+    exchange = next(program)
+    while True:
+        try:
+            exchange = program.send([torch.full(size, -3) for size, _ in exchange.expected])
+        except StopIteration as stop:
+            return stop.value
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_block: Transformer, known: bool) -> None:
+    """Every number of the scales at both ends of what is accepted, found by trying; sizes have tests of their own."""
+    plain = one_block.public.plain()
+
+    def take(request: Request) -> list[torch.Tensor]:
+        check(request, 2)
+        draws = request.free(DATA) + request.dependent()
+        return [torch.full(draw.shape, 5) for draw in draws]
+
+    tried = 0
+    for path, number in leaves(plain):
+        if path[0] == "sizes" or (known and "totals" in path):
+            continue
+        powers = [type(number)(2) ** power for power in range(101)] if isinstance(number, int) else []
+        powers += [] if isinstance(number, int) else [2.0**power for power in range(-100, 101)]
+        within = [model for power in powers if (model := accepted(changed(plain, path, power)))]
+        # The scale of the stream stands in one place only, since there is one block.
+        assert len(within) > 1, path
+        for public in (within[0], within[-1]):
+            layers = {
+                name: FixedLinear(0, torch.ones(shape, dtype=torch.int64), None, 64)
+                for name, shape in layer_shapes(public.sizes).items()
+            }
+            share = torch.ones_like(input_share(public, 1, None))
+            for stage in stages(public, known=known):
+                share = idle(stage.prepared(Party(DATA, take), 1, layers)(share))
+            assert share.shape == (1, public.sizes.classes)
+            tried += 1
+    assert tried > 40
+
+
+def test_weights_have_the_order_of_the_layers_and_one_encoding(one_block: Transformer) -> None:
+    weights = integer_model(one_block.friendly, one_block.public)
+    assert {name: tuple(weight.words.shape) for name, weight in weights.items()} == layer_shapes(one_block.public.sizes)
+    assert list(weights) == list(layer_shapes(one_block.public.sizes))
+    words = [
+        value
+        for weight in weights.values()
+        for tensor in (weight.words, weight.bias)
+        for value in tensor.flatten().tolist()
+    ]
+    assert b"".join(weight_octets(weights)) == struct.pack(f"<{len(words)}q", *words)
+
+
+def test_a_model_that_is_not_the_public_one_is_refused(one_block: Transformer, student: Transformer) -> None:
+    with pytest.raises(ValueError, match="the model has 1 blocks, the public one 2"):
+        integer_model(one_block.friendly, student.public)
+    plain = changed(one_block.public.plain(), ("sizes", "classes"), 4)
+    with pytest.raises(ValueError, match="does not have the public sizes"):
+        integer_model(one_block.friendly, PublicModel.parsed(plain))
+
+
+def test_a_model_without_a_public_form_is_refused(one_block: Transformer) -> None:
+    sizes = ModelConfiguration(image_size=8, patch_size=4, width=16, depth=1, heads=2)
+    fresh = convert(build(sizes, classes=3, channels=1, seed=1), Approximation())
+    with pytest.raises(ValueError, match="a calibrated block of polynomials alone"):
+        fitted_model(fresh, one_block.images, margin=1.5)
+    exact_norm = copy.deepcopy(one_block.friendly)
+    exact_norm.norm.steps = None
+    with pytest.raises(ValueError, match="the last LayerNorm is not calibrated, or no polynomial"):
+        fitted_model(exact_norm, one_block.images, margin=1.5)
+    wide = one_block.images.reshape(20, 1, 4, 16)
+    with pytest.raises(ValueError, match="not square ones"):
+        fitted_model(one_block.friendly, wide, margin=1.5)
+    large = copy.deepcopy(one_block.friendly)
+    large.norm.variance.interval = Interval(1e-6, 1e30)
+    large.get_parameter("blocks.0.mlp.fc2.weight").mul_(1e9)
+    with pytest.raises(BoundError, match="the residual stream reaches"):
+        fitted_model(large, one_block.images, margin=1.5)

@@ -1,0 +1,284 @@
+"""Model owner, dealer and data owners over real sockets: what comes out, and what each of them does not accept."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from tacit.models.friendly.blocks import with_parameters
+from tacit.parties.client_endpoint import NotAdmittedError
+from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.keys import generate
+from tacit.protocol.errors import Code
+from tacit.protocol.inference_data_owner import InferencePolicy
+from tacit.protocol.inference_messages import Terms
+from tacit.protocol.inference_schedule import pass_rounds, weight_bytes
+from tacit.protocol.roster import Roster
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from in_one_loop import DEALER, KEYS, MODEL_OWNER, OWNERS, ROSTER, house
+
+pytestmark = pytest.mark.asyncio
+BLOCK_ERROR = 2e-3
+"""What is promised for a block, of the norm of its output; the logits of one block are as in test_stages.py."""
+
+
+def error_of(found: Inferred, friendly: Any, images: torch.Tensor) -> float:
+    """Of the logits, beside the norm of those in the clear."""
+    exact = with_parameters(friendly, lambda name, tensor: tensor.double())
+    with torch.no_grad():
+        expected = exact(images.double())
+    return float((found.logits - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("ahead", [1, 2, None])
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_data_owner_gets_the_logits(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, known: bool, ahead: int | None
+) -> None:
+    sizes, images = private.public.sizes, one_block.images[:5]
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private, input="known" if known else "shared", ahead=ahead)
+        found = await home.asks("alice", images, batch=2, ahead=ahead)
+        over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
+        await home.waits(DEALER, "session-over", code=None, owners=[MODEL_OWNER, "alice"])
+    assert (over["code"], over["passes"], over["failure"]) == (None, 3, "")
+    assert error_of(found, one_block.friendly, images) < 2 * BLOCK_ERROR
+    assert found.weights_bytes == sum(weight_bytes(sizes))
+    assert [each.images for each in found.passes] == [2, 2, 1]
+    for each in found.passes:
+        declared = pass_rounds(sizes, each.images, known=known)
+        assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
+
+
+async def test_several_data_owners_are_served_at_the_same_time(student: Transformer, tmp_path: Path) -> None:
+    model = prepared_model(student.friendly, student.images, margin=1.5)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(model)
+        parts = torch.split(student.images[:6], [1, 2, 3])
+        works = [home.asks(name, part, batch=2) for name, part in zip(OWNERS, parts, strict=True)]
+        results = await asyncio.gather(*works)
+        overs = [await home.waits(MODEL_OWNER, "session-over", code=None) for _ in OWNERS]
+    for found, part in zip(results, parts, strict=True):
+        assert error_of(found, student.friendly, part) < (model.public.sizes.blocks + 1) * BLOCK_ERROR
+    assert {over["peer"]: over["passes"] for over in overs} == {"alice": 1, "bob": 1, "carol": 2}
+
+
+async def test_a_model_that_is_replaced_ends_sessions_and_serves_new_ones(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    changed = copy.deepcopy(one_block.friendly)
+    with torch.no_grad():
+        changed.head.bias += 1
+    other = prepared_model(changed, one_block.images, margin=1.5)
+    images = one_block.images[:2]
+    async with house(tmp_path) as home:
+        await home.dealer()
+        party = await home.model_owner(private)
+
+        def replaced(done: int) -> None:
+            party.model = other
+
+        with pytest.raises(InferenceError, match="model-owner: the model has been replaced since") as ended:
+            await home.asks("alice", images, batch=1, progress=replaced)
+        assert (ended.value.code, ended.value.culprit) == (Code.MODEL, MODEL_OWNER)
+        await home.waits(MODEL_OWNER, "session-over", peer="alice", code="MODEL", culprit=MODEL_OWNER, passes=2)
+        await home.waits(DEALER, "session-over", code="MODEL", culprit=MODEL_OWNER)
+        found = await home.asks("alice", images)
+    assert error_of(found, changed, images) < 2 * BLOCK_ERROR
+    assert error_of(found, one_block.friendly, images) > 0.1
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What one side brings, and how the session ends for both."""
+
+    code: Code
+    culprit: str
+    text: str
+    asks: dict[str, Any]
+    """Settings of the data owner."""
+    offers: dict[str, Any]
+    """Settings of the model owner."""
+    images: Callable[[torch.Tensor], torch.Tensor] = lambda images: images
+
+
+MIXED = Roster((*ROSTER.members[:2], *ROSTER.members[:1:-1]))
+REFUSALS = {
+    "too many images": Refusal(
+        Code.POLICY, MODEL_OWNER, "at most 3 images, 64 at a time; here 4 are wanted, 2 at a", {}, {"most_images": 3}
+    ),
+    "too large a batch": Refusal(
+        Code.POLICY, MODEL_OWNER, "65536 images, 1 at a time; here 4 are wanted, 2 at a", {}, {"most_batch": 1}
+    ),
+    "images of another size": Refusal(
+        Code.MODEL, MODEL_OWNER, "of 1 x 8 x 8; here they are 1 x 4 x 4", {}, {}, lambda images: images[..., :4, :4]
+    ),
+    "images of other channels": Refusal(
+        Code.MODEL, MODEL_OWNER, "of 1 x 8 x 8; here they are 3 x", {}, {}, lambda images: images.expand(-1, 3, 8, 8)
+    ),
+    "another roster": Refusal(Code.ROSTER, "alice", "it holds another roster", {"roster": MIXED}, {}),
+    "an input that the policy does not accept": Refusal(
+        Code.POLICY, MODEL_OWNER, "offers 'known' inputs", {"policy": InferencePolicy(inputs=("shared",))}, {}
+    ),
+    "a model that the policy does not name": Refusal(
+        Code.MODEL, MODEL_OWNER, "another model than the policy", {"policy": InferencePolicy(weights=bytes(32))}, {}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_what_does_not_go_together_is_refused_and_both_are_told(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, case: str
+) -> None:
+    refusal = REFUSALS[case]
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private, **refusal.offers)
+        with pytest.raises(InferenceError, match=refusal.text) as ended:
+            await home.asks("alice", refusal.images(one_block.images[:4]), **refusal.asks)
+        assert (ended.value.code, ended.value.culprit) == (refusal.code, refusal.culprit)
+        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", culprit=refusal.culprit, passes=0)
+    assert (over["code"], over["failure"]) == (refusal.code.name, "")
+    assert refusal.text in over["detail"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch"), [((0, 1, 8, 8), 1), ((1, 8, 8), 1), ((2, 1, 8, 8), 0)], ids=["no image", "no channels", "batch"]
+)
+async def test_what_are_no_images_is_refused_before_anybody_is_asked(
+    tmp_path: Path, shape: tuple[int, ...], batch: int
+) -> None:
+    async with house(tmp_path) as home:
+        with pytest.raises(ValueError, match=r"images of shape .*: give at least one image"):
+            await home.asks("alice", torch.zeros(shape), batch=batch, links=("tcp://127.0.0.1:1", "tcp://127.0.0.1:1"))
+
+
+async def test_a_pixel_beyond_the_bounds_is_named_to_its_owner_alone(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    images = one_block.images[:4].clone()
+    images[3, 0, 0, 0] = 4321.0
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        with pytest.raises(ValueError, match="an image reaches 4321"):
+            await home.asks("alice", images)
+        over = await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit="alice")
+        await home.waits(DEALER, "session-over", code="LOCAL", culprit="alice")
+        assert (over["passes"], over["detail"]) == (1, "it cannot go on (ValueError); its own log says why")
+
+
+async def test_a_roster_without_a_dealer(private: PrivateModel, tmp_path: Path) -> None:
+    alone = Roster(tuple(member for member in ROSTER.members if member.role != "dealer"))
+    text = r"exactly one dealer; the roster has \[\]"
+    settings = ModelOwnerSettings(address="", dealer_address="", keys=KEYS[MODEL_OWNER], roster=alone)
+    async with house(tmp_path) as home:
+        with pytest.raises(ValueError, match=text):
+            ModelOwnerParty(settings, private, home.diary(MODEL_OWNER))
+        with pytest.raises(ValueError, match=text):
+            await home.asks("alice", torch.zeros(1, 1, 8, 8), links=("", ""), roster=alone)
+
+
+@pytest.mark.parametrize("stranger_to", [MODEL_OWNER, DEALER])
+async def test_a_key_that_is_not_in_the_roster(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, stranger_to: str
+) -> None:
+    keys = generate("alice")
+    others = {member.name: member for member in ROSTER.members}
+    admitting = Roster(tuple((others | {"alice": keys.member("client")}).values()))
+    rosters = {name: ROSTER if name == stranger_to else admitting for name in (MODEL_OWNER, DEALER)}
+    async with house(tmp_path) as home:
+        await home.dealer(roster=rosters[DEALER])
+        await home.model_owner(private, roster=rosters[MODEL_OWNER])
+        with pytest.raises(NotAdmittedError, match="does not know this key"):
+            await home.asks("alice", one_block.images[:1], keys=keys, roster=admitting)
+        stranger = await home.waits(stranger_to, "stranger")
+    assert stranger["reason"] == "this key is not in the roster"
+
+
+async def test_a_dealer_that_holds_another_roster_deals_nothing(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer(roster=MIXED)
+        await home.model_owner(private)
+        with pytest.raises(InferenceError, match="it holds another roster") as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert ended.value.code is Code.ROSTER
+        await home.waits(MODEL_OWNER, "session-over", code="ROSTER")
+        await home.waits(DEALER, "session-over", code="ROSTER")
+
+
+@dataclass(frozen=True)
+class LyingModel(PrivateModel):
+    """What its owner says of the arithmetic is not what fits."""
+
+    arithmetic: bytes = b""
+
+    def terms(self, **offers: Any) -> Terms:
+        return msgspec.structs.replace(super().terms(**offers), arithmetic=self.arithmetic)
+
+
+def changed(plain: Any, path: tuple[Any, ...], value: object) -> bytes:
+    """What is public of a model, encoded, with one value changed."""
+    plain = copy.deepcopy(plain)
+    place = plain
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    return msgspec.msgpack.encode(plain)
+
+
+LIES: dict[str, Callable[[Any], bytes]] = {
+    "no msgpack": lambda plain: b"\xc1",
+    "cut off": lambda plain: msgspec.msgpack.encode(plain)[:-1],
+    "no text": lambda plain: b"\xa1\xff",
+    "nested without end": lambda plain: b"\x91" * 100_000,
+    "no map": lambda plain: msgspec.msgpack.encode([plain]),
+    "other sizes": lambda plain: changed(plain, ("sizes", "classes"), 4),
+    "sizes that nobody can hold": lambda plain: changed(plain, ("sizes", "hidden"), 1 << 40),
+    "an unknown key": lambda plain: changed(plain, ("shortcut",), True),
+    "an absurd scale": lambda plain: changed(plain, ("blocks", 0, "value"), 1e300),
+    "a scale of zero": lambda plain: changed(plain, ("embedding", "pixel"), 0.0),
+    "a scale that is none": lambda plain: changed(plain, ("head", "logits"), float("nan")),
+    "steps without end": lambda plain: changed(plain, ("head", "norm", "curve", "steps"), 1 << 30),
+    "a block too few": lambda plain: changed(plain, ("blocks",), []),
+    "streams that differ": lambda plain: changed(plain, ("blocks",), plain["blocks"] * 2),
+}
+
+
+@pytest.mark.parametrize("case", LIES)
+async def test_arithmetic_that_nobody_can_use_is_refused_by_the_data_owner(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, case: str
+) -> None:
+    arithmetic = LIES[case](private.public.plain())
+    model = LyingModel(private.public, private.weights, private.commitment, arithmetic)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(model)
+        with pytest.raises(InferenceError, match="model-owner: its scales are not usable: ") as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert (ended.value.code, ended.value.culprit) == (Code.MODEL, MODEL_OWNER)
+        await home.waits(MODEL_OWNER, "session-over", code="MODEL", culprit=MODEL_OWNER)
+
+
+async def test_what_is_told_of_a_model_does_not_show_it(private: PrivateModel) -> None:
+    again = replace(private, commitment=bytes(32))
+    assert "tensor" not in repr(private)
+    assert "IntegerWeight" not in repr(again)

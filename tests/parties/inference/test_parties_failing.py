@@ -1,0 +1,334 @@
+"""Parties of private inference that vanish, are late, fail, or say what nobody can read: who is told, who goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.parties import endpoint
+from tacit.parties.client_endpoint import ClientEndpoint
+from tacit.parties.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
+from tacit.parties.inference import preparation
+from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.material import AnyBlockRequest, Fixed
+from tacit.parties.inference.orders import Dealing
+from tacit.parties.inference.owner import events
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.mpc import material
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.errors import Code
+from tacit.protocol.inference_messages import InferenceHello, MaterialHello
+from tacit.protocol.link import NO_SESSION, Link, Traffic
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, ROSTER, House, house
+    from test_parties import BLOCK_ERROR, error_of
+
+pytestmark = pytest.mark.asyncio
+SECRET = "the 42nd weight is 0.125"
+TOO_MANY_FRAMES = [b"frame"] * 4
+
+
+@pytest.fixture(autouse=True)
+def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is meant for a party that is gone is given up sooner than in earnest."""
+    monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
+
+
+def broken(*arguments: Any, **more: Any) -> Any:
+    raise RuntimeError(SECRET)
+
+
+@pytest.mark.parametrize(
+    ("party", "event", "fields"),
+    [
+        (MODEL_OWNER, "session", {"peer": "alice"}),
+        (MODEL_OWNER, "agreed", {"peer": "alice"}),
+        (DEALER, "session", {"owners": [MODEL_OWNER, "alice"]}),
+        ("alice", "done", {}),
+    ],
+    ids=["at the beginning", "before the weights", "while weights come", "in a pass"],
+)
+async def test_a_data_owner_that_vanishes_leaves_the_others_alone(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, party: str, event: str, fields: dict[str, Any]
+) -> None:
+    images = one_block.images[:6]
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        bob = home.asks("bob", images, batch=1)
+        await home.waits("bob", "done")
+        alice = home.asks("alice", one_block.images, batch=1, links=await home.over_cables())
+        await home.waits(party, event, **fields)
+        await home.cut()
+        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code="LEFT", culprit="alice")
+        with pytest.raises(InferenceError, match=r"the link to the .* is lost"):
+            await alice
+        assert error_of(await bob, one_block.friendly, images) < 2 * BLOCK_ERROR
+        assert (over["passes"] > 0) == (event == "done")
+        found = await home.asks("alice", images[:1])
+    assert error_of(found, one_block.friendly, images[:1]) < 2 * BLOCK_ERROR, "she may come back"
+
+
+async def test_a_data_owner_that_is_stopped_says_so(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        home.asks("alice", one_block.images, batch=1)
+        await home.waits("alice", "done")
+        await home.stop("alice")
+        for party in (MODEL_OWNER, DEALER):
+            over = await home.waits(party, "session-over", code="LOCAL", culprit="alice")
+            assert over["detail"] == "it cannot go on (CancelledError); its own log says why"
+
+
+@pytest.mark.parametrize("gone", [DEALER, MODEL_OWNER])
+async def test_sessions_end_with_a_party_that_goes_in_the_middle(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, gone: str
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        names = ("alice", "bob")
+        works = [home.asks(name, one_block.images, batch=1) for name in names]
+        for name in names:
+            await home.waits(name, "done")
+        await home.stop(gone)
+        for ended in await asyncio.gather(*works, return_exceptions=True):
+            assert isinstance(ended, InferenceError)
+            assert (ended.code, ended.culprit) == (Code.LEFT, gone)
+            assert f"{gone}: the link to " in str(ended)
+        (stays,) = {DEALER, MODEL_OWNER} - {gone}
+        for _ in names:
+            await home.waits(stays, "session-over", code="LEFT", culprit=gone)
+        if gone == DEALER:
+            await home.dealer(address=home.addresses[DEALER])
+            found = await home.asks("alice", one_block.images[:1])
+            assert error_of(found, one_block.friendly, one_block.images[:1]) < 2 * BLOCK_ERROR, "it may come back"
+
+
+async def cheating(home: House, name: str, says: Sequence[bytes]) -> None:
+    """In the place of a party: one that answers everything so; not at all without frames."""
+    listening = await ServerEndpoint.bind(LISTEN, keys=KEYS[name], roster=ROSTER, limits=Limits())
+
+    async def serve() -> None:
+        async with listening:
+            while True:
+                event = await listening.receive()
+                if isinstance(event, Received) and says:
+                    await listening.send(event.sender, says)
+
+    home.tasks[name] = asyncio.ensure_future(serve())
+    home.addresses[name] = listening.address
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "text"),
+    [((), "TIMEOUT", "no word from dealer for 0.4 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    ids=["nothing", "what nobody can read"],
+)
+async def test_a_dealer_that_does_not_deal_is_named_by_both(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, says: Sequence[bytes], code: str, text: str
+) -> None:
+    async with house(tmp_path) as home:
+        await cheating(home, DEALER, says)
+        await home.model_owner(private, patience=0.2)
+        with pytest.raises(InferenceError, match=text) as ended:
+            await home.asks("alice", one_block.images[:1], patience=0.2)
+        assert (ended.value.code, ended.value.culprit) == (Code[code], DEALER)
+        over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code=code, culprit=DEALER)
+    assert text in over["detail"]
+
+
+@pytest.mark.parametrize(
+    ("says", "code", "text"),
+    [((), "TIMEOUT", "no word from model-owner for 0.6 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    ids=["nothing", "what nobody can read"],
+)
+async def test_a_model_owner_that_does_not_answer_is_named(
+    one_block: Transformer, tmp_path: Path, says: Sequence[bytes], code: str, text: str
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await cheating(home, MODEL_OWNER, says)
+        with pytest.raises(InferenceError, match=text) as ended:
+            await home.asks("alice", one_block.images[:1], patience=0.2)
+        assert (ended.value.code, ended.value.culprit) == (Code[code], MODEL_OWNER)
+
+
+async def test_a_dealer_that_is_late_with_material_is_named_by_both(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = threading.Event()
+    correction = Dealing.correction
+
+    def late(self: Dealing, request: AnyBlockRequest, number: int) -> memoryview | None:
+        if isinstance(request, Fixed):
+            over.wait()
+        return correction(self, request, number)
+
+    monkeypatch.setattr(Dealing, "correction", late)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private, patience=0.2)
+        try:
+            with pytest.raises(InferenceError, match=r"dealer: no word from dealer for 0\.4 s") as ended:
+                await home.asks("alice", one_block.images[:1], patience=0.2)
+        finally:
+            over.set()
+        assert (ended.value.code, ended.value.culprit) == (Code.TIMEOUT, DEALER)
+        await home.waits(MODEL_OWNER, "session-over", code="TIMEOUT", culprit=DEALER)
+        await home.waits(DEALER, "session-over", code="TIMEOUT", culprit=DEALER)
+
+
+HELLOS = {
+    MODEL_OWNER: InferenceHello(roster=ROSTER.hash),
+    DEALER: MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32)),
+}
+
+
+@pytest.mark.parametrize("party", HELLOS)
+async def test_a_message_beyond_the_limits_ends_the_session_of_its_sender_alone(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, party: str
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        bob = home.asks("bob", one_block.images[:6], batch=1)
+        await home.waits("bob", "done")
+        async with await ClientEndpoint.connect(
+            home.addresses[party], keys=KEYS["alice"], server=ROSTER.member(party), limits=Limits()
+        ) as alice:
+            await alice.send(Link("alice", party, NO_SESSION, Traffic()).frames(HELLOS[party], round=0))
+            await alice.send(TOO_MANY_FRAMES)
+            over = await home.waits(party, "session-over", code="MALFORMED", culprit="alice")
+        assert over["detail"] == "a message has 2 or 3 frames, not 0"
+        assert error_of(await bob, one_block.friendly, one_block.images[:6]) < 2 * BLOCK_ERROR
+
+
+def with_unknown_weight(requests: Sequence[AnyBlockRequest]) -> list[AnyBlockRequest]:
+    return [
+        msgspec.structs.replace(request, weight=999) if isinstance(request, Fixed) else request for request in requests
+    ]
+
+
+ORDERS: dict[str, tuple[Callable[[Sequence[AnyBlockRequest]], bytes], str]] = {
+    "no requests": (lambda requests: b"\xc1", "MessagePack data is malformed"),
+    "a request too few": (lambda requests: msgspec.msgpack.encode(requests[1:]), r"it says 6 requests and has 5"),
+    "a weight that nobody has": (
+        lambda requests: msgspec.msgpack.encode(with_unknown_weight(requests)), "there is no mask of such a weight",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ORDERS)
+async def test_an_order_that_is_none_is_not_met_and_both_are_told(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    encode, text = ORDERS[case]
+    monkeypatch.setattr(preparation, "encoded_requests", encode)
+    await _not_met(one_block, private, tmp_path, text)
+
+
+async def test_an_order_beyond_what_a_dealer_deals_says_what_to_do(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(material, "LARGEST_WORDS", 1_000)
+    await _not_met(one_block, private, tmp_path, "words are more than 1000; take a smaller batch")
+
+
+async def _not_met(one_block: Transformer, private: PrivateModel, directory: Path, text: str) -> None:
+    async with house(directory) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        with pytest.raises(InferenceError, match=f"dealer: an order that cannot be met: .*{text}") as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert (ended.value.code, ended.value.culprit) == (Code.MALFORMED, DEALER)
+        await home.waits(MODEL_OWNER, "session-over", code="MALFORMED", culprit=DEALER)
+        await home.waits(DEALER, "session-over", code="MALFORMED", culprit=DEALER)
+
+
+def without_a_row(private: PrivateModel, part: str) -> PrivateModel:
+    """A model whose last layer is damaged: its owner fails when it masks the words, or computes with the bias."""
+    head = private.weights["head"]
+    damaged = dataclasses.replace(head, **{part: getattr(head, part)[:-1]})
+    return dataclasses.replace(private, weights={**private.weights, "head": damaged})
+
+
+@pytest.mark.parametrize(("part", "place"), [("words", "model_owner.py"), ("bias", "operations.py")])
+async def test_an_error_of_the_model_owner_is_told_without_its_text(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, part: str, place: str
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(without_a_row(private, part))
+        with pytest.raises(
+            InferenceError, match=r"model-owner: it cannot go on \(RuntimeError\); its own log"
+        ) as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert (ended.value.code, ended.value.culprit) == (Code.LOCAL, MODEL_OWNER)
+        over = await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
+        await home.waits(DEALER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
+    assert over["failure"].startswith(f"RuntimeError in {place}, line ")
+
+
+async def test_an_error_of_the_dealer_is_told_without_its_text(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Dealing, "correction", broken)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        with pytest.raises(InferenceError, match=r"dealer: it cannot go on \(RuntimeError\); its own log") as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert (ended.value.code, ended.value.culprit) == (Code.LOCAL, DEALER)
+        await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit=DEALER)
+        failure = await home.waits(DEALER, "failure", owners=[MODEL_OWNER, "alice"])
+    assert failure["failure"].startswith("RuntimeError in test_parties_failing.py, line ")
+    assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
+
+
+async def test_an_error_of_a_data_owner_is_its_own(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        work = home.asks("alice", one_block.images[:2], batch=1, progress=broken)
+        with pytest.raises(RuntimeError, match=SECRET):
+            await work
+        del home.tasks["alice"]
+        for party in (MODEL_OWNER, DEALER):
+            over = await home.waits(party, "session-over", code="LOCAL", culprit="alice")
+            assert over["detail"] == "it cannot go on (RuntimeError); its own log says why"
+    assert all(SECRET not in file.read_text() for file in tmp_path.iterdir())
+
+
+class Scripted(Endpoint):
+    """Reports what is written here, and then nothing more."""
+
+    def __init__(self, *script: Event) -> None:
+        super().__init__("", Limits())
+        self._pending.extend(script)
+
+    async def receive(self) -> Event:
+        return self._pending.popleft() if self._pending else await asyncio.Future[Event]()
+
+
+async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link() -> None:
+    lost, up, again = LinkLost("alice"), LinkUp("alice"), LinkLost("bob")
+    last, first, other = (Received("alice", (memoryview(word),)) for word in (b"last", b"first", b"other"))
+    heard = events(Scripted(lost, last, up, first, again, other))
+    assert [await anext(heard) for _ in range(6)] == [last, lost, up, first, other, again]
+    await heard.aclose()

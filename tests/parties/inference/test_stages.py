@@ -1,0 +1,173 @@
+"""Whole transformers between two parties in one process, stage after stage, against the same polynomials in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.parties.inference.material import Narrow
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
+from tacit.parties.inference.scales import NORMALISED_SCALE
+from tacit.parties.inference.stages import Stage, input_share, logits, stages, stream_values
+from tacit.parties.inference.weights import integer_model
+from tacit.protocol.inference_schedule import Round, pass_rounds
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from in_memory import Pair
+
+IMAGES = 3
+BLOCK_ERROR = 2e-3
+"""What is promised for a block, of the norm of its output."""
+
+
+@pytest.fixture(params=["one_block", "student"])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    found: Transformer = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(params=["together", "in groups"])
+def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model: Transformer) -> None:
+    """Two images together, and the third one alone; or all of them."""
+    sizes = model.public.sizes
+    if request.param == "in groups":
+        one = sizes.tokens * max(sizes.heads * sizes.tokens, sizes.hidden)
+        monkeypatch.setattr("tacit.parties.inference.stages.GROUP_WORDS", 3 * one - 1)
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+class Pass:
+    """A pass of both parties, which stops after every stage."""
+
+    def __init__(self, model: Transformer, *, known: bool, device: str = "cpu") -> None:
+        self.pair = Pair(device=torch.device(device))
+        self.log: list[Round] = []
+        self.public = model.public
+        self.pixels = model.images[:IMAGES]
+        self.stages = stages(model.public, known=known)
+        weights = integer_model(model.friendly, model.public)
+        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
+        self.layers: list[dict[str, FixedLinear]] = [
+            {name: pair[rank].to(self.pair.device) for name, pair in both.items()} for rank in (MODEL, DATA)
+        ]
+        self.shares = [input_share(self.public, IMAGES, pixels) for pixels in (None, self.pixels)]
+
+    def __iter__(self) -> Iterator[Stage]:
+        """Every stage, once it has run."""
+        for stage in self.stages:
+            runs: list[Any] = [
+                stage.prepared(party, IMAGES, layers)
+                for party, layers in zip(self.pair.parties, self.layers, strict=True)
+            ]
+            self.shares = self.pair.run(*(run(share) for run, share in zip(runs, self.shares, strict=True)))
+            yield stage
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.usefixtures("split")
+def test_logits_are_those_of_the_model_in_the_clear(model: Transformer, known: bool, device: str) -> None:
+    run = Pass(model, known=known, device=device)
+    names = [stage.name for stage in run]
+    assert names == ["embedding", *(f"block {index}" for index in range(model.public.sizes.blocks)), "head"]
+    expected = model.exact()(run.pixels.double())
+    found = logits(run.public, run.shares[DATA])
+    # Each block may be off by BLOCK_ERROR, and the next layers pass that on; both ends together are no worse than one
+    # more block (their own errors are bounded below).
+    assert (found - expected).norm() / expected.norm() < BLOCK_ERROR * (model.public.sizes.blocks + 1)
+    assert found.argmax(-1).equal(expected.argmax(-1))
+    assert not run.shares[MODEL].any()
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.usefixtures("split")
+def test_material_and_rounds_are_what_is_said_beforehand(model: Transformer, known: bool) -> None:
+    run = Pass(model, known=known)
+    numbers = {name: number for number, name in enumerate(run.layers[DATA])}
+    assert [name for stage in run.stages for name in stage.layers] == list(numbers)
+    for stage in run:
+        assert tuple(run.pair.requests[len(numbers) :]) == stage.requests(IMAGES, numbers)
+        assert tuple(run.pair.log) == stage.rounds(IMAGES)
+        run.log += run.pair.log
+        del run.pair.requests[len(numbers) :], run.pair.log[:]
+        run.pair.taken = [len(numbers)] * 2
+    assert tuple(run.log) == pass_rounds(model.public.sizes, IMAGES, known=known)
+
+
+def test_each_stage_of_a_known_pass_is_that_of_the_model_for_what_the_data_owner_was_told(model: Transformer) -> None:
+    """Not only the end: errors cannot make up for each other, and the ends have bounds of their own."""
+    run, exact = Pass(model, known=True), model.exact()
+    scales = model.public
+    rows = exact.patches(run.pixels.double())
+    x = torch.empty(0)
+    for stage in run:
+        if stage.name == "embedding":
+            weight = exact.patch_embed.proj.weight.flatten(1)
+            # Pixels, weights, offsets and the stream are each off by half of a last bit.
+            error = rows.abs().sum(-1, keepdim=True) * scales.embedding.pixel / scales.stream
+            error = (error + weight.abs().sum(-1) / scales.embedding.pixel + 2 / scales.stream) / 2
+            x = stream_values(scales, run.shares[DATA])
+            # Products of both errors are smaller by a factor of a last bit.
+            difference = x - exact.embed(rows)
+            assert (difference.abs() <= error * (1 + 2.0**-6)).all()
+            # 30 bits for both factors, shared out evenly: each is off by 2^-15 of itself, or little more.
+            assert difference.norm() / x.norm() < 2.0**-12
+        elif stage.name == "head":
+            found, expected = logits(scales, run.shares[DATA]), exact.classify(x)
+            normal = (exact.norm(x)[:, 0] - exact.norm.bias) / exact.norm.weight
+            weight = exact.head.weight * exact.norm.weight
+            error = normal.abs().sum(-1, keepdim=True) * NORMALISED_SCALE / scales.head.logits
+            error = (error + weight.abs().sum(-1) / NORMALISED_SCALE + 2 / scales.head.logits) / 2
+            assert ((found - expected).abs() <= error * (1 + 2.0**-6)).all()
+        else:
+            expected = exact.blocks[int(stage.name.removeprefix("block "))](x)
+            x = stream_values(scales, run.shares[DATA])
+            assert (x - expected).norm() / expected.norm() < BLOCK_ERROR
+        assert not run.shares[MODEL].any()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda pixels: pixels[:2], r"images of shape \(2, 1, 8, 8\) were given; the model takes \(3, 1, 8, 8\)"),
+        (lambda pixels: pixels.mT[..., :4], r"the model takes \(3, 1, 8, 8\)"),
+        (lambda pixels: pixels.abs() * 100, "an image reaches .*, the model takes pixels up to"),
+        (lambda pixels: pixels.abs() * -100, "an image reaches .*, the model takes pixels up to"),
+        (lambda pixels: pixels * torch.nan, "an image reaches nan"),
+        (lambda pixels: pixels.index_fill(3, torch.tensor([1]), torch.inf), "an image reaches inf"),
+    ],
+)
+def test_images_that_the_model_does_not_take_are_refused(one_block: Transformer, change: Any, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        input_share(one_block.public, IMAGES, change(one_block.images[:IMAGES]))
+
+
+def test_a_large_model_is_computed_image_by_image_and_a_small_one_in_one_go(one_block: Transformer) -> None:
+    plain = one_block.public.plain()
+
+    def sized(**sizes: int) -> PublicModel:
+        return PublicModel.parsed(plain | {"sizes": plain["sizes"] | {"side": 224, "patch": 16} | sizes})
+
+    many_scores, wide = sized(width=384, heads=6, hidden=1), sized(width=384, heads=1, hidden=1536)
+    for public, groups in ((many_scores, 5), (wide, 5), (one_block.public, 1)):
+        for stage in stages(public, known=True):
+            numbers = dict.fromkeys(stage.layers, 0)
+            assert len(stage.requests(5, numbers)) == groups * len(stage.requests(1, numbers))
+
+
+def test_a_program_gets_only_what_was_made_ready_for_it() -> None:
+    pair = Pair()
+    party = pair.parties[MODEL].supplied([Narrow((3,), 16, 1)])
+    with pytest.raises(RuntimeError, match=r"the program asks for Narrow\(shape=\(4,\).* is for Narrow\(shape=\(3,\)"):
+        party.take(Narrow((4,), 16, 1))
+    with pytest.raises(RuntimeError, match="is for None"):
+        party.take(Narrow((3,), 16, 1))

@@ -1,0 +1,326 @@
+"""A data owner and the model owner towards each other: docs/spec/inference.md."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from constants import CHUNK_BYTES, NAMES, Refused, require
+from conversation import Conversation
+from inference_terms import INFERENCE, layers_of, passes_of, read_terms, rounds_of, terms_digest
+from messages import abort_body, raw_frame, read_body, read_envelope
+
+IN_A_PASS = ("start-pass", "pass-started", "opening")
+OVER = ("CLOSED", "ABORTED")
+
+
+class Due:
+    """What is to come from one sender: indices and lengths, in order."""
+
+    def __init__(self, due: Iterable[tuple[int, int]] = ()) -> None:
+        self.due = deque((index, size) for index, size in due if size)
+        self.arrived = b""
+
+    def check(self, index: int, chunk: int, raw: bytes | None) -> None:
+        require(bool(self.due), "UNEXPECTED")
+        expected, size = self.due[0]
+        require((index, chunk) == (expected, len(self.arrived) // CHUNK_BYTES), "UNEXPECTED")
+        require(raw is not None and len(raw) == min(CHUNK_BYTES, size - len(self.arrived)), "VECTOR")
+
+    def take(self, index: int, chunk: int, raw: bytes | None) -> bytes | None:
+        """The whole, once its last chunk is there."""
+        self.check(index, chunk, raw)
+        self.arrived += raw or b""
+        if len(self.arrived) < self.due[0][1]:
+            return None
+        whole, self.arrived = self.arrived, b""
+        self.due.popleft()
+        return whole
+
+    @property
+    def next(self) -> int | None:
+        return self.due[0][0] if self.due else None
+
+
+def cut(data: bytes) -> list[bytes]:
+    return [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
+
+
+class Exchange:
+    """What one party says to another in one session; `tell` is for the party around it."""
+
+    def __init__(
+        self,
+        name: str,
+        peer: str,
+        patience: float,
+        transmit: Callable[[str, list[bytes]], None],
+        tell: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.name, self.peer, self.patience = name, peer, patience
+        self.transmit, self.tell = transmit, tell
+        self.conversation = Conversation(bytes(32), name, peer, family=INFERENCE)
+        self.state = "READY"
+        self.deadline: float | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    def send(self, kind: str, body: dict[str, Any], round_number: int = 0, raw: bytes | None = None) -> None:
+        self.transmit(self.peer, self.conversation.write(kind, round_number, body, raw))
+
+    def end(self, code: str | None, culprit: str) -> None:
+        self.state, self.deadline = "CLOSED" if code is None else "ABORTED", None
+        self.tell({"event": "ended", "code": code, "culprit": culprit})
+
+    def fail(self, code: str, culprit: str) -> None:
+        self.send("abort", abort_body(code, culprit))
+        self.end(code, culprit)
+
+    def receive(self, frames: list[bytes], now: float) -> None:
+        if self.over:
+            return
+        try:
+            envelope = read_envelope(frames, INFERENCE)
+            if self.ignores(envelope):
+                return
+            self.conversation.check(envelope)
+            self.check_round(envelope["type"], envelope["round"])
+            kind = envelope["type"]
+            require(self.hears_abort() if kind == "abort" else kind in self.admitted(), "UNEXPECTED")
+            body = read_body(envelope, frames, INFERENCE)
+            if kind == "abort":
+                self.end(NAMES[body["code"]], body["culprit"])
+            else:
+                self.handle(kind, body, raw_frame(frames), now)
+        except Refused as reason:
+            self.fail(reason.code, self.peer)
+
+    def ignores(self, envelope: dict[str, Any]) -> bool:
+        return False
+
+    def hears_abort(self) -> bool:
+        return self.state not in ("READY", "AWAIT_HELLO")
+
+    def check_round(self, kind: str, round_number: int) -> None:
+        require(round_number == 0, "SESSION")
+
+    def admitted(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        raise NotImplementedError
+
+    def expire(self, now: float) -> None:
+        if self.deadline is not None and now >= self.deadline:
+            self.fail("TIMEOUT", self.peer)
+
+    def drop(self) -> None:
+        if not self.over:
+            self.end("LEFT", self.peer)
+
+    def give_up(self, code: str, culprit: str) -> None:
+        if not self.over:
+            self.fail(code, culprit)
+
+
+class Owner(Exchange):
+    """What both owners have in common: the agreement, and the rounds of a pass."""
+
+    model_owner = False
+    number = 0
+
+    def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
+        self.terms, self.digest = terms, terms_digest(encoded)
+        self.passes = passes_of(images, batch)
+        self.tell({"event": "agreed", "terms": self.digest, "images": images, "batch": batch})
+
+    @property
+    def session(self) -> bytes:
+        return self.conversation.session
+
+    def check_round(self, kind: str, round_number: int) -> None:
+        due = 0
+        if kind in IN_A_PASS:
+            due = self.number + 1 if kind == "start-pass" else self.number
+        require(kind == "abort" or round_number == due, "SESSION")
+
+    def begin_rounds(self, now: float) -> None:
+        rounds = rounds_of(self.terms["sizes"], self.terms["input"], self.passes[self.number - 1])
+        sizes = [(of_model, of_data) if self.model_owner else (of_data, of_model) for _, of_model, of_data in rounds]
+        self.owed = deque((step, own) for step, (own, _) in enumerate(sizes) if own)
+        self.due = Due((step, other) for step, (_, other) in enumerate(sizes))
+        self.go_to("COMPUTING", now)
+        self.tell({"event": "pass begun", "number": self.number, "rounds": len(rounds)})
+
+    def waits(self) -> bool:
+        """For an opening: where the next one due is not behind a round in which this side has something to open."""
+        return self.due.next is not None and (not self.owed or self.due.next <= self.owed[0][0])
+
+    def go_to(self, state: str, now: float) -> None:
+        self.state = state
+        waits = self.waits() if state == "COMPUTING" else state in self.awaiting
+        self.deadline = now + self.patience if waits else None
+
+    awaiting: tuple[str, ...] = ()
+
+    def on_opening(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        self.due.check(body["step"], body["chunk"], raw)
+        require(not self.owed or body["step"] <= self.owed[0][0], "UNEXPECTED")
+        data = self.due.take(body["step"], body["chunk"], raw)
+        self.go_to("COMPUTING" if self.owed or self.due.next is not None else "IDLE", now)
+        if data is not None:
+            self.tell({"event": "opened", "step": body["step"], "data": data})
+
+    def give(self, step: int, data: bytes, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "COMPUTING" and bool(self.owed) and self.owed[0] == (step, len(data)), "INVALID")
+        require(self.due.next is None or self.due.next >= step, "INVALID")
+        self.owed.popleft()
+        for chunk, piece in enumerate(cut(data)):
+            self.send("opening", {"step": step, "chunk": chunk}, self.number, piece)
+        self.go_to("COMPUTING" if self.owed or self.due.next is not None else "IDLE", now)
+
+
+class DataOwner(Owner):
+    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
+
+    def __init__(self, roster: bytes, wish: dict[str, Any], *exchange: Any) -> None:
+        super().__init__(*exchange)
+        self.roster, self.wish = roster, wish
+
+    def hello(self, now: float) -> None:
+        require(self.state == "READY", "INVALID")
+        self.send("inference-hello", {"roster": self.roster})
+        self.go_to("AWAIT_TERMS", now)
+
+    def ignores(self, envelope: dict[str, Any]) -> bool:
+        if self.state != "AWAIT_TERMS":
+            return False
+        if envelope["sequence"] != 0:
+            return True
+        self.conversation = Conversation(envelope["session"], self.name, self.peer, family=INFERENCE)
+        return False
+
+    def admitted(self) -> tuple[str, ...]:
+        awaited = {
+            "AWAIT_TERMS": "inference-terms",
+            "AWAIT_WEIGHTS": "masked-weights",
+            "AWAIT_START": "pass-started",
+            "COMPUTING": "opening",
+            "CLOSING": "inference-closed",
+        }
+        return (awaited[self.state],) if self.state in awaited else ()
+
+    def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        if kind == "inference-terms":
+            self.on_terms(body, now)
+        elif kind == "masked-weights":
+            data = self.layers.take(body["layer"], body["chunk"], raw)
+            self.go_to("AWAIT_WEIGHTS" if self.layers.next is not None else "IDLE", now)
+            if data is not None:
+                self.tell({"event": "layer", "layer": body["layer"], "data": data})
+        elif kind == "pass-started":
+            require(body["weights"] == self.terms["weights"], "MODEL")
+            self.begin_rounds(now)
+        elif kind == "opening":
+            self.on_opening(body, raw, now)
+        else:
+            self.end(None, "")
+
+    def on_terms(self, body: dict[str, Any], now: float) -> None:
+        require(body["roster"] == self.roster, "ROSTER")
+        terms, wish = read_terms(body["terms"]), self.wish
+        require(terms["input"] in wish["inputs"], "POLICY")
+        require(wish["weights"] in (None, terms["weights"]), "MODEL")
+        require(all(terms["sizes"][name] == wish[name] for name in ("side", "channels")), "MODEL")
+        images, batch = wish["images"], min(wish["batch"], wish["images"])
+        require(images <= terms["most_images"] and batch <= terms["most_batch"], "POLICY")
+        self.send("agree-terms", {"terms": terms_digest(body["terms"]), "images": images, "batch": batch})
+        self.agree(terms, body["terms"], images, batch)
+        self.layers = Due((layer, 8 * a * b) for layer, (_, a, b) in enumerate(layers_of(terms["sizes"])))
+        self.go_to("AWAIT_WEIGHTS", now)
+
+    def ask(self, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "IDLE" and self.number < len(self.passes), "INVALID")
+        self.number += 1
+        self.send("start-pass", {"weights": self.terms["weights"]}, self.number)
+        self.go_to("AWAIT_START", now)
+
+    def close(self, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "IDLE", "INVALID")
+        self.send("close-inference", {})
+        self.go_to("CLOSING", now)
+
+
+class ModelOwner(Owner):
+    model_owner = True
+    awaiting = ("AWAIT_AGREEMENT", "IDLE")
+
+    def __init__(
+        self, roster: bytes, clients: list[str], encoded: bytes, draw: Callable[[], bytes], *exchange: Any
+    ) -> None:
+        super().__init__(*exchange)
+        self.roster, self.clients, self.encoded, self.draw = roster, clients, encoded, draw
+        self.offered = read_terms(encoded)
+        self.masked = 0
+        self.state = "AWAIT_HELLO"
+
+    def admitted(self) -> tuple[str, ...]:
+        return {
+            "AWAIT_HELLO": ("inference-hello",),
+            "AWAIT_AGREEMENT": ("agree-terms",),
+            "IDLE": ("start-pass", "close-inference"),
+            "COMPUTING": ("opening",),
+        }.get(self.state, ())
+
+    def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        if kind == "inference-hello":
+            require(self.peer in self.clients, "MEMBERS")
+            require(body["roster"] == self.roster, "ROSTER")
+            self.conversation = Conversation(self.draw(), self.name, self.peer, family=INFERENCE)
+            self.send("inference-terms", {"roster": self.roster, "terms": self.encoded})
+            self.go_to("AWAIT_AGREEMENT", now)
+        elif kind == "agree-terms":
+            offered = self.offered
+            require(body["terms"] == terms_digest(self.encoded), "POLICY")
+            require(body["images"] <= offered["most_images"], "POLICY")
+            require(body["batch"] <= min(offered["most_batch"], body["images"]), "POLICY")
+            self.agree(offered, self.encoded, body["images"], body["batch"])
+            self.go_to("MASKING", now)
+        elif kind == "start-pass":
+            require(self.number < len(self.passes), "POLICY")
+            require(body["weights"] == self.terms["weights"], "MODEL")
+            self.number += 1
+            self.go_to("PREPARING", now)
+            self.tell({"event": "pass asked", "number": self.number})
+        elif kind == "opening":
+            self.on_opening(body, raw, now)
+        else:
+            self.send("inference-closed", {})
+            self.end(None, "")
+
+    def mask(self, layer: int, data: bytes, now: float) -> None:
+        if self.over:
+            return
+        sizes = [8 * a * b for _, a, b in layers_of(self.terms["sizes"])]
+        require(self.state == "MASKING" and layer == self.masked and len(data) == sizes[layer], "INVALID")
+        self.masked += 1
+        for chunk, piece in enumerate(cut(data)):
+            self.send("masked-weights", {"layer": layer, "chunk": chunk}, 0, piece)
+        self.go_to("MASKING" if self.masked < len(sizes) else "IDLE", now)
+
+    def begin(self, weights: bytes, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "PREPARING", "INVALID")
+        if weights != self.terms["weights"]:
+            self.fail("MODEL", self.name)
+            return
+        self.send("pass-started", {"weights": weights}, self.number)
+        self.begin_rounds(now)

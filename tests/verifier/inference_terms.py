@@ -1,0 +1,128 @@
+"""Messages, terms, layers and rounds of private inference: docs/spec/messages.md and docs/spec/inference.md."""
+
+from typing import Any
+
+from constants import (
+    INFERENCE_TERMS,
+    LARGEST_PIXELS,
+    LARGEST_SCORES,
+    LARGEST_TOKENS,
+    LARGEST_WEIGHTS,
+    MOST_IMAGES,
+    ORDER_LIMIT,
+    TERMS_LIMIT,
+    require,
+)
+from encoding import Binary, Integer, Map, choice, decode
+from messages import BODIES, HASH, NAME, NUMBER, Family
+from primitives import digest
+
+IMAGES = Integer(1, MOST_IMAGES)
+REQUEST_NUMBER = Integer(0, 2**63 - 1)
+INFERENCE_BODIES = {
+    "inference-hello": Map(roster=HASH),
+    "inference-terms": Map(roster=HASH, terms=Binary(TERMS_LIMIT)),
+    "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES),
+    "masked-weights": Map(layer=NUMBER, chunk=NUMBER),
+    "start-pass": Map(weights=HASH),
+    "pass-started": Map(weights=HASH),
+    "opening": Map(step=NUMBER, chunk=NUMBER),
+    "close-inference": Map(),
+    "inference-closed": Map(),
+    "material-hello": Map(roster=HASH, peer=NAME, terms=HASH, contribution=HASH),
+    "material-welcome": Map(contribution=HASH),
+    "order-material": Map(first=REQUEST_NUMBER, count=Integer(1, 2**20), requests=Binary(ORDER_LIMIT)),
+    "material": Map(number=REQUEST_NUMBER, chunk=NUMBER),
+    "material-over": Map(),
+    "abort": BODIES["abort"],
+}
+INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "material"))
+
+SIZES = Map(
+    side=Integer(1, 4096),
+    channels=Integer(1, 256),
+    patch=Integer(1, 4096),
+    width=Integer(1, 4096),
+    heads=Integer(1, 4096),
+    hidden=Integer(1, 16384),
+    blocks=Integer(1, 256),
+    classes=Integer(1, 65536),
+)
+TERMS = Map(
+    sizes=SIZES,
+    input=choice("known", "shared"),
+    weights=HASH,
+    most_images=IMAGES,
+    most_batch=IMAGES,
+    arithmetic=Binary(TERMS_LIMIT),
+)
+
+
+def layers_of(sizes: dict[str, int]) -> list[tuple[str, int, int]]:
+    """Name, rows and columns."""
+    x = sizes["patch"] * sizes["patch"] * sizes["channels"]
+    d, f, k = sizes["width"], sizes["hidden"], sizes["classes"]
+    of_a_block = [("qkv", d, 3 * d), ("proj", d, d), ("fc1", d, f), ("fc2", f, d)]
+    blocks = [(f"{block}.{name}", a, b) for block in range(sizes["blocks"]) for name, a, b in of_a_block]
+    return [("embedding", x, d), *blocks, ("head", d, k)]
+
+
+def tokens_of(sizes: dict[str, int]) -> int:
+    return 1 + (sizes["side"] // sizes["patch"]) ** 2
+
+
+def read_terms(encoded: bytes) -> dict[str, Any]:
+    found = decode(TERMS, encoded, TERMS_LIMIT)
+    sizes = found["sizes"]
+    require(sizes["side"] % sizes["patch"] == 0 and sizes["width"] % sizes["heads"] == 0, "MALFORMED")
+    require(sizes["patch"] * sizes["patch"] * sizes["channels"] <= LARGEST_PIXELS, "MALFORMED")
+    t = tokens_of(sizes)
+    require(t <= LARGEST_TOKENS and sizes["heads"] * t * t <= LARGEST_SCORES, "MALFORMED")
+    require(sum(a * b for _, a, b in layers_of(sizes)) <= LARGEST_WEIGHTS, "MALFORMED")
+    return found
+
+
+def terms_digest(encoded: bytes) -> bytes:
+    return digest(INFERENCE_TERMS, encoded)
+
+
+def rounds_of(sizes: dict[str, int], mode: str, images: int) -> list[tuple[str, int, int]]:
+    """Operation, bytes of the model owner, bytes of the data owner: the table of *Rounds*."""
+    n, t, d, h = images, tokens_of(sizes), sizes["width"], sizes["heads"]
+    f, p, k = sizes["hidden"], t - 1, sizes["classes"]
+    x = sizes["patch"] * sizes["patch"] * sizes["channels"]
+    mixing = 6 * (n * h * t * t + n * t * d) + 3 * n * t * h
+    mixed = 3 * n * t * d + 8 * n * t * h
+
+    def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
+        return [(name, size, size) for size in (3 * rows * d, 3 * rows, 8 * rows, 3 * rows * d)]
+
+    known, shared = mode == "known", mode == "shared"
+    first = [("embedding", 0, 6 * n * p * x)] + ([("result", 6 * n * t * d, 0)] if known else [])
+    block = [
+        *(normalisation("layer norm 1", n * t) if shared else []),
+        ("qkv", 0, 8 * n * t * d),
+        ("scores", 12 * n * t * d, 12 * n * t * d),
+        ("softmax", 2 * n * h * t * t, 2 * n * h * t * t),
+        ("softmax", 3 * n * h * t * t, 3 * n * h * t * t),
+        ("mixing", mixing, mixing),
+        ("mixing", mixed, mixed),
+        ("mixing", 3 * n * t * d, 3 * n * t * d),
+        ("projection", 0, 6 * n * t * d),
+        *normalisation("layer norm 2", n * t),
+        ("fc1", 0, 5 * n * t * d),
+        ("gelu", 2 * n * t * f, 2 * n * t * f),
+        ("fc2", 0, 6 * n * t * f),
+        *([("result", 6 * n * t * d, 0)] if known else []),
+    ]
+    last = [
+        *(normalisation("final norm", n) if shared else []),
+        ("head", 0, 6 * n * d),
+        ("result", 6 * n * k, 0),
+    ]
+    return first + block * sizes["blocks"] + last
+
+
+def passes_of(images: int, batch: int) -> list[int]:
+    """How many images each pass has."""
+    return [min(batch, images - start) for start in range(0, images, batch)]
