@@ -76,7 +76,8 @@ class _Task:
 
     def error(self, logits: torch.Tensor) -> float:
         """Of these logits, relative to their norm."""
-        return ((logits - self.expected).norm() / self.expected.norm()).item()
+        error: float = ((logits - self.expected).norm() / self.expected.norm()).item()
+        return error
 
 
 def measure(setting: Setting, progress: Callable[[str], object], *, against_crypten: bool = False) -> dict[str, Any]:

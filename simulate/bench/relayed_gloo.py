@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlparse
 
-import torch.distributed
+# torch.distributed has them too, but not for type checkers.
+from torch._C._distributed_c10d import FileStore, Store
 from torch.distributed.rendezvous import register_rendezvous_handler
 
 from tacit.simulate.bench.relay import Relay
@@ -39,27 +40,27 @@ def rendezvous(path: Path, relay: Relay | None) -> str:
     """The address for CrypTen's RENDEZVOUS at this file; with a relay, once in a process (then RuntimeError)."""
     if relay is None:
         return f"file://{path}"
-    stores: list[torch.distributed.Store] = []
+    stores: list[Store] = []
 
-    def meet(url: str, **options: Any) -> Iterator[tuple[torch.distributed.Store, int, int]]:
+    def meet(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:
         parts = urlparse(url)
         numbers = {name: int(values[0]) for name, values in parse_qs(parts.query).items()}
         rank, ranks = numbers["rank"], numbers["world_size"]
         # Kept, since those that come to hold it hold the part of it that is not Python.
-        stores.append(_RelayedStore(torch.distributed.FileStore(parts.path, ranks), rank, relay))
+        stores.append(_RelayedStore(FileStore(parts.path, ranks), rank, relay))
         yield stores[-1], rank, ranks
 
-    register_rendezvous_handler(_SCHEME, meet)
+    register_rendezvous_handler(_SCHEME, meet)  # type: ignore[no-untyped-call]
     return f"{_SCHEME}://{path}"
 
 
-class _RelayedStore(torch.distributed.Store):
+class _RelayedStore(Store):
     """A store that publishes addresses with the rank of their owner, and hands them out as the reader shall see them.
 
     Rank r is published as 127.0.0.(r + 1), although it listens at 127.0.0.1 like all.
     """
 
-    def __init__(self, store: torch.distributed.Store, rank: int, relay: Relay) -> None:
+    def __init__(self, store: Store, rank: int, relay: Relay) -> None:
         super().__init__()
         self._store = store
         self._rank = rank
