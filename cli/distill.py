@@ -16,6 +16,10 @@ def distill(
         Path | None,
         typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file, with or without a section [distillation]."),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(metavar="SOURCE", help='Images instead of data.source: "digits", or an .npz file.'),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Fixes initial weights and the order of images.")] = None,
     device: Annotated[str, typer.Option(help="Where both models run: cpu or cuda.")] = "cpu",
     out: Annotated[
@@ -32,15 +36,23 @@ def distill(
 
     Exit status: 0 done; 1 a training diverged, or the results cannot be written; 2 wrong input; 130 Ctrl-C.
     """
-    raise typer.Exit(_run(experiment, seed=seed, device=device, out=out, json_file=json_file))
+    raise typer.Exit(_run(experiment, data=data, seed=seed, device=device, out=out, json_file=json_file))
 
 
-def _run(experiment: Path | None, *, seed: int | None, device: str, out: Path | None, json_file: Path | None) -> int:
+def _run(
+    experiment: Path | None,
+    *,
+    data: str | None,
+    seed: int | None,
+    device: str,
+    out: Path | None,
+    json_file: Path | None,
+) -> int:
     import msgspec
     from rich.console import Console
 
     from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import DistillationExperiment, OutputError, claim, load
+    from tacit.simulate.distillation import DistillationExperiment, OutputError, claim, load, with_data
     from tacit.simulate.experiment import ExperimentError
     from tacit.simulate.run import default_directory
 
@@ -50,7 +62,7 @@ def _run(experiment: Path | None, *, seed: int | None, device: str, out: Path | 
     if json_file is not None and not json_file.parent.is_dir():
         return complain(errors, f"--json {json_file}: there is no directory {json_file.parent}; make it", WRONG_INPUT)
     try:
-        chosen = load(experiment) if experiment is not None else DistillationExperiment()
+        chosen = with_data(load(experiment) if experiment is not None else DistillationExperiment(), data)
         if seed is not None:
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
         directory = out or default_directory(f"{chosen.name}-student")

@@ -29,6 +29,12 @@ def infer(
             metavar="N|PATH", help="So many of the test images, an image file, or a folder of them; default: all tests."
         ),
     ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SOURCE", help='Where test images come from, if not where the student\'s did: "digits", or an .npz.'
+        ),
+    ] = None,
     batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 16,
     input: Annotated[
         Input,
@@ -68,6 +74,7 @@ def infer(
             figures = private_images.infer(
                 directory,
                 images,
+                source=data,
                 input=input.value,
                 batch=batch,
                 data_owners=data_owners,

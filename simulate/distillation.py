@@ -135,8 +135,16 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     return figures
 
 
-def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
-    """The experiment, the images and the student of a finished distillation.
+def with_data(experiment: DistillationExperiment, source: str | None) -> DistillationExperiment:
+    """The same with images from this source ("digits", or an .npz file); as it is without one."""
+    if source is None:
+        return experiment
+    data = msgspec.structs.replace(experiment.data, source=source, directory="")
+    return msgspec.structs.replace(experiment, data=data)
+
+
+def read(directory: Path, source: str | None = None) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
+    """The experiment, the images (of another source, if one is given) and the student of a finished distillation.
 
     Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
     """
@@ -152,6 +160,7 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
         raise ValueError(
             f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
         ) from error
+    experiment = with_data(experiment, source)
     data = load_images(experiment.data, image_size=experiment.model.image_size)
     student = checkpoint.load(
         directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels

@@ -62,6 +62,7 @@ def infer(
     directory: Path,
     wanted: str | None,
     *,
+    source: str | None,
     input: Input,
     batch: int,
     data_owners: int,
@@ -70,11 +71,13 @@ def infer(
 ) -> dict[str, Any]:
     """What the student of `tacit distill` in `directory` says of the images, by private inference; with its costs.
 
+    source: where test images come from, if not where the student's did; as of with_data.
+
     Raises ValueError or OSError for what cannot be used, and InferenceFailed.
     """
     resolve_device(device)
     progress("reading the student")
-    _, data, student = read(directory)
+    _, data, student = read(directory, source)
     images = chosen(wanted, data)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")

@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
+import numpy as np
 import torch
 from msgspec import Meta
 
@@ -50,6 +51,10 @@ class Narrow(Request, frozen=True):
     degree: Degree
     factor: Shape | None = None
     """Shape of the factor, which broadcasts."""
+
+    def __post_init__(self) -> None:
+        if self.factor is not None and np.broadcast_shapes(self.shape, self.factor) != self.shape:
+            raise ValueError(f"a factor of shape {self.factor} is larger than a value of shape {self.shape}")
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.shape, self.bits), *([] if self.factor is None else [Draw(self.factor)])]

@@ -96,8 +96,9 @@ def held_run(tmp_path_factory: pytest.TempPathFactory, tacit: Invoke, small: Pat
 def distilled(tacit: Invoke, images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Path]:
     """A small student, distilled; what the command said, and the folder of its results (`out`). Tests only read it."""
     directory = tmp_path_factory.mktemp("distilled")
-    experiment = write(directory / "tiny.toml", images)
-    result = tacit("distill", experiment, "--out", directory / "out", "--json", directory / "copy.json")
+    experiment = write(directory / "tiny.toml", Path("digits"))
+    out, copy = directory / "out", directory / "copy.json"
+    result = tacit("distill", experiment, "--data", images, "--out", out, "--json", copy)
     assert result.exit_code == 0, result.stderr
     return result, directory
 

@@ -36,6 +36,7 @@ def test_everything_is_written(distilled: tuple[Result, Path]) -> None:
     assert [epoch["stage"] for epoch in figures["epochs"]] == ["layers", "layers", "predictions"]
     assert (figures["seed"], figures["device"], figures["teacher"]["epochs"]) == (4, "cpu", 6)
     assert figures["experiment"]["distillation"]["margin"] == 3.0
+    assert Path(figures["experiment"]["data"]["source"]).suffix == ".npz"  # Of --data; the file says "digits".
     assert "teacher trained for 6 epochs: test accuracy " in result.stdout
     assert "converted, before distillation: test accuracy " in result.stdout
     assert "epoch   3 of 3  prediction " in result.stdout
@@ -127,6 +128,9 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
     "a directory that is used": (
         lambda tmp, images: [write(tmp / "x.toml", images), "--out", filled(tmp / "used")],
         "used exists already and is not empty: choose another directory with --out",
+    ),
+    "missing images of --data": (
+        lambda tmp, images: [write(tmp / "x.toml", images), "--data", tmp / "gone.npz"], "gone.npz",
     ),
     "missing images": (lambda tmp, images: [write(tmp / "x.toml", tmp / "no.npz")], "no.npz"),
     "a missing teacher": (

@@ -49,11 +49,17 @@ def asked(tacit: Invoke, out: Path, copy: Path, *options: object) -> tuple[Resul
 
 @pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])
 def test_labels_are_those_in_the_clear_and_costs_as_declared(
-    tacit: Invoke, out: Path, tmp_path: Path, input: str, owners: int
+    tacit: Invoke, out: Path, images: Path, tmp_path: Path, input: str, owners: int
 ) -> None:
-    options = ("--images", 6, "--batch", 4, "--input", input, "--data-owners", owners)
+    options: list[object] = ["--images", 6, "--batch", 4, "--input", input, "--data-owners", owners]
+    source = None
+    if owners > 1:
+        source = str(tmp_path / "the other way round.npz")
+        arrays = dict(np.load(images))
+        np.savez(source, **arrays | {name: arrays[name][::-1] for name in ("x_test", "y_test")})
+        options += ["--data", source]
     result, figures = asked(tacit, out, tmp_path / "figures.json", *options)
-    _, data, student = read(out)
+    _, data, student = read(out, source)
     with torch.no_grad():
         clear = student.cpu().eval()(data.x_test[:6])
     top = clear.softmax(dim=1).max(dim=1)
@@ -133,6 +139,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
     "a place for --json": (
         lambda out, folder, tmp: [out, "--json", tmp / "nowhere" / "x.json"], "nowhere; make it",
     ),
+    "no such images": (lambda out, folder, tmp: [out, "--data", tmp / "gone.npz"], "gone.npz' is no file"),
     "no such device": (lambda out, folder, tmp: [out, "--device", "tpu"], "unknown device 'tpu'; use "),
     "a folder for --json": (lambda out, folder, tmp: [out, "--json", tmp], "it is a folder; name a file"),
 }  # fmt: skip

@@ -25,7 +25,9 @@ class Pair:
     taken: list[int] = field(default_factory=lambda: [0, 0])
     device: torch.device = CPU
     log: list[Round] = field(default_factory=list)
-    """What was exchanged."""
+    """What was exchanged,"""
+    exchanges: list[tuple[Exchange, Exchange]] = field(default_factory=list)
+    """and the words of it, the model owner's first."""
 
     @property
     def parties(self) -> tuple[Party, Party]:
@@ -69,6 +71,7 @@ class Pair:
             assert one.operation == other.operation
             arrived = [_carried(other, one), _carried(one, other)]
             self.log.append(Round(one.operation, _size(one), _size(other)))
+            self.exchanges.append((one, other))
             asked = [self._step(results, rank, program, arrived[rank]) for rank, program in enumerate(programs)]
         return results
 

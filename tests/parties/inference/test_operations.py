@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 import torch
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.inference.material import Curve, Table
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, TableValue
+from tacit.parties.inference.orders import OrderError, decoded_requests
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.weights import IntegerWeight
 
@@ -160,3 +162,11 @@ def test_cutting_both_factors_leaves_their_product_correct_to_the_last_bits() ->
     found = signed(product(cut, w, 48, right_bits=9), 48)
     # Every element is off by less than one last bit.
     assert ((found - (x @ w) / 2**16).abs() <= w.abs().sum(0) + 1).all()
+
+
+@pytest.mark.parametrize("factor", [(5, 2, 3), (2, 4)])
+def test_a_dealer_takes_no_factor_that_is_larger_than_its_value(factor: tuple[int, ...]) -> None:
+    order = msgspec.msgpack.encode([{"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": factor}])
+    with pytest.raises(OrderError, match=r"shape"):
+        decoded_requests(order)
+    assert decoded_requests(order.replace(msgspec.msgpack.encode(factor), msgspec.msgpack.encode((2, 1))))
