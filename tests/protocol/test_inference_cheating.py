@@ -13,10 +13,7 @@ import pytest
 from tacit.protocol.codec import encode_structure
 from tacit.protocol.errors import Code
 from tacit.protocol.inference_data_owner import InferencePolicy, Wish
-from tacit.protocol.inference_messages import (
-    Material,
-    StartPass,
-)
+from tacit.protocol.inference_messages import ORDER_LIMIT, Material, StartPass
 from tacit.protocol.inference_results import Agreed, InferenceEnded, KeysDealt, MaskedLayer, MaterialKey, Opened
 from tacit.protocol.inference_schedule import pass_rounds, weight_bytes
 from tacit.protocol.messages import CHUNK_BYTES
@@ -209,7 +206,7 @@ CHEATS: list[tuple[str, str, str, int, Make, Code]] = [
     *(("order-material", owner, "of a later number", 1, shifted(first=1), Code.SEQUENCE)
       for owner in OWNERS),
     *(("order-material", owner, "of nothing", 0, fields(count=0), Code.MALFORMED) for owner in OWNERS),
-    *(("order-material", owner, "too long", 0, fields(requests=bytes((1 << 16) + 1)), Code.MALFORMED)
+    *(("order-material", owner, "too long", 0, fields(requests=bytes(ORDER_LIMIT + 1)), Code.MALFORMED)
       for owner in OWNERS),
     *(("material", DEALER, name, 0, make, code) for name, make, code in CHUNKS),
     *(("material", DEALER, name, 2, make, code) for name, make, code in CHUNKS + LINK
