@@ -26,6 +26,8 @@ ALLOWED = {
     ("parties/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
     ("parties/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",
     ("parties/layer_masking.py", "layer not in masked"): "the client's own choice of layers, in its own process",
+    ("parties/task.py", "entry.name not in self._private"): "names of tensors that stay with their client",
+    ("parties/task.py", "0 in weights"): "whether a client's vector has any weight, by the server that sees it (fedcg)",
     ("protocol/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),
