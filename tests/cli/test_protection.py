@@ -154,7 +154,7 @@ def test_a_run_that_ends_early_does_not_promise_to_go_on(
     run = tmp_path / "run"
     file = write_experiment(tmp_path / "small.toml", rounds=1000, more=ENCRYPTED)
     result = tacit("simulate", file, "--out", run)
-    assert (result.exit_code, done) == (status, [party])
+    assert (result.exit_code, done) == (status, [party]), result.output
     assert result.stderr.startswith(begins)
     assert "--resume" not in result.stderr
     assert (f"start from {run}/plain-model.safetensors (model.checkpoint" in result.stderr) == kept
