@@ -229,11 +229,6 @@ def input_share(public: PublicModel, images: int, pixels: torch.Tensor | None) -
     return encoded(rows, scales.pixel)
 
 
-def stream_values(public: PublicModel, share: torch.Tensor) -> torch.Tensor:
-    """The stream in floats, from what the data owner was told."""
-    return share.cpu().double() / public.stream
-
-
 def logits(public: PublicModel, share: torch.Tensor) -> torch.Tensor:
     """Float64 [B, classes], from what the data owner was told at the end."""
     return share.cpu().double() / public.head.logits

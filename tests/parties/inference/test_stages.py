@@ -13,7 +13,7 @@ from tacit.parties.inference.material import Narrow
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
 from tacit.parties.inference.scales import NORMALISED_SCALE
-from tacit.parties.inference.stages import Stage, input_share, logits, stages, stream_values
+from tacit.parties.inference.stages import Stage, input_share, logits, stages
 from tacit.parties.inference.weights import integer_model
 from tacit.protocol.inference_schedule import Round, pass_rounds
 
@@ -115,7 +115,7 @@ def test_each_stage_of_a_known_pass_is_that_of_the_model_for_what_the_data_owner
             # Pixels, weights, offsets and the stream are each off by half of a last bit.
             error = rows.abs().sum(-1, keepdim=True) * scales.embedding.pixel / scales.stream
             error = (error + weight.abs().sum(-1) / scales.embedding.pixel + 2 / scales.stream) / 2
-            x = stream_values(scales, run.shares[DATA])
+            x = run.shares[DATA].double() / scales.stream
             # Products of both errors are smaller by a factor of a last bit.
             difference = x - exact.embed(rows)
             assert (difference.abs() <= error * (1 + 2.0**-6)).all()
@@ -130,7 +130,7 @@ def test_each_stage_of_a_known_pass_is_that_of_the_model_for_what_the_data_owner
             assert ((found - expected).abs() <= error * (1 + 2.0**-6)).all()
         else:
             expected = exact.blocks[int(stage.name.removeprefix("block "))](x)
-            x = stream_values(scales, run.shares[DATA])
+            x = run.shares[DATA].double() / scales.stream
             assert (x - expected).norm() / expected.norm() < BLOCK_ERROR
         assert not run.shares[MODEL].any()
 
