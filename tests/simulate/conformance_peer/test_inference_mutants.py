@@ -97,11 +97,13 @@ class Repeating(InferenceDealer):
 
 
 class OneSided(InferenceDealer):
-    """Does not compare what both order."""
+    """Does not compare what both order: takes the shorter order, whoever's comes first."""
 
     def on_order(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
         (other,) = {*self.owners} - {sender}
-        return super().on_order(sender, self._orders[other][0] if self._orders[other] else message, payload, now)
+        if waiting := self._orders[other]:
+            message = waiting[0] = min(waiting[0], message, key=lambda order: len(order.requests))
+        return super().on_order(sender, message, payload, now)
 
 
 class Miscalculating(Dealing):
