@@ -35,9 +35,6 @@ from tacit.protocol.rounds import Transmit
 
 T = TypeVar("T")
 
-# Of the patience with the other owner: when the dealer is late, it is the dealer who is named.
-_DEALER_SHARE = 0.5
-
 FOR_DEALER: Final = 2
 """How many times its patience an owner waits for the dealer,"""
 FOR_OWNER: Final = 3
@@ -106,10 +103,10 @@ def courier_to(endpoint: ServerEndpoint, name: str) -> Courier:
 
 
 class Worker:
-    """A thread of one's own for what computes long. threads: how many cores torch may use in it."""
+    """A thread of one's own for what computes long, on one core: sessions run side by side."""
 
-    def __init__(self, threads: int) -> None:
-        self._executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(threads,))
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
 
     async def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)

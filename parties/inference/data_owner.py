@@ -21,7 +21,7 @@ from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.rounds import RoundCost
-from tacit.parties.inference.stages import input_share, logits, stages
+from tacit.parties.inference.stages import input_share, logits
 from tacit.parties.keys import PartyKeys
 from tacit.protocol.inference_data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference_results import Agreed, MaskedLayer, PassBegun
@@ -42,7 +42,6 @@ class DataOwnerSettings:
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
     """Stages to have ready ahead; None: a pass at a time, before its clock starts (preparation.py)."""
-    threads: int = 1
     device: torch.device = CPU
     """Where it computes."""
 
@@ -154,17 +153,14 @@ async def _session(
     assert isinstance(machine, InferenceDataOwner)
     conversation.hear(machine.start(now()))
     agreed = await conversation.expect(Agreed)
-    worker = Worker(settings.threads)
+    worker = Worker()
     preparation: Preparation | None = None
     try:
         try:
             public = public_of(agreed.terms)
         except ValueError as error:
             conversation.refuse(f"its scales are not usable: {error}")
-        count = len(stages(public, known=agreed.terms.input == "known"))
-        preparation = Preparation(
-            conversation, public, rank=DATA, ahead=settings.ahead, threads=settings.threads, device=settings.device
-        )
+        preparation = Preparation(conversation, public, rank=DATA, ahead=settings.ahead, device=settings.device)
         numbers = await preparation.masks()
         layers: dict[str, FixedLinear] = {}
         weights_bytes = 0
@@ -179,11 +175,11 @@ async def _session(
         for pixels in torch.split(images, agreed.batch):
             began = time.perf_counter()
             share = await worker(input_share, public, len(pixels), pixels)
-            await preparation.ready(len(passes) + 1)
+            await preparation.ready()
             conversation.hear(machine.ask(now()))
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
-            share, costs = await hold_pass(conversation, preparation, worker, count, share)
+            share, costs = await hold_pass(conversation, preparation, worker, share)
             found.append(logits(public, share).cpu())
             passes.append(PassCosts(len(pixels), ready - began, time.perf_counter() - ready, tuple(costs)))
             progress(sum(each.images for each in passes))

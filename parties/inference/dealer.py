@@ -35,7 +35,6 @@ class DealerSettings:
     roster: Roster
     patience: float = 60.0
     """Seconds to wait for one owner while the other waits."""
-    threads: int = 1
 
 
 class DealerParty:
@@ -105,7 +104,7 @@ class DealerParty:
                 if output.to in self._couriers:
                     self._couriers[output.to].put(output.frames)
             elif isinstance(output, KeysDealt):
-                self._work[machine] = _Work(self, machine, output.keys, self._couriers, self._settings.threads)
+                self._work[machine] = _Work(self, machine, output.keys, self._couriers)
                 self.diary.write("session", owners=list(output.owners))
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
@@ -127,14 +126,13 @@ class _Work:
         machine: InferenceDealer,
         keys: Sequence[bytes],
         couriers: dict[str, Courier],
-        threads: int,
     ) -> None:
         self.orders: asyncio.Queue[Deal] = asyncio.Queue()
         self._party = party
         self._machine = machine
         self._dealing = Dealing(keys)
         self._couriers = couriers
-        self._worker = Worker(threads)
+        self._worker = Worker()
         self._task = asyncio.ensure_future(self._run())
 
     def stop(self) -> None:

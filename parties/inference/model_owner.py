@@ -29,7 +29,7 @@ from tacit.parties.inference.owner import AHEAD, dealer_of, events, hold_pass, l
 from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
-from tacit.parties.inference.stages import input_share, stages
+from tacit.parties.inference.stages import input_share
 from tacit.parties.keys import PartyKeys
 from tacit.parties.server_endpoint import ServerEndpoint
 from tacit.protocol.codec import Frame, decode
@@ -58,7 +58,6 @@ class ModelOwnerSettings:
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
     """As of the data owner."""
-    threads: int = 1
     device: torch.device = CPU
     """Where it computes."""
 
@@ -205,11 +204,8 @@ class ModelOwnerParty:
         agreed = await conversation.expect(Agreed)
         settings, public, now = self._settings, model.public, conversation.now
         self._diary.write("agreed", peer=machine.peer, images=agreed.images, batch=agreed.batch)
-        count = len(stages(public, known=agreed.terms.input == "known"))
-        worker = Worker(settings.threads)
-        preparation = Preparation(
-            conversation, public, rank=MODEL, ahead=settings.ahead, threads=settings.threads, device=settings.device
-        )
+        worker = Worker()
+        preparation = Preparation(conversation, public, rank=MODEL, ahead=settings.ahead, device=settings.device)
         try:
             numbers = await preparation.masks()
             layers: dict[str, FixedLinear] = {}
@@ -222,11 +218,11 @@ class ModelOwnerParty:
                 layers[name] = layer.to(settings.device)
             preparation.begin(layers, numbers)
             while (asked := await conversation.next(PassAsked)) is not None:
-                await preparation.ready(asked.number)
+                await preparation.ready()
                 conversation.hear(machine.begin(self.model.commitment, now()))
                 await conversation.expect(PassBegun)
                 share = input_share(public, agreed.images_of(asked.number), None)
-                await hold_pass(conversation, preparation, worker, count, share)
+                await hold_pass(conversation, preparation, worker, share)
                 self._diary.write("pass", peer=machine.peer, number=asked.number)
         finally:
             await preparation.close()

@@ -66,11 +66,11 @@ def dealer_of(roster: Roster) -> Member:
 
 
 async def hold_pass(
-    conversation: Conversation, preparation: Preparation, worker: Worker, count: int, share: torch.Tensor
+    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor
 ) -> tuple[torch.Tensor, list[RoundCost]]:
-    """All `count` stages of a pass, from this owner's share of the input to that of the output, and what they cost."""
+    """All stages of a pass, from this owner's share of the input to that of the output, and what they cost."""
     at_work = PassAtWork(conversation, worker)
-    for _ in range(count):
+    for _ in range(preparation.stages_of_a_pass):
         stage = await preparation.stage()
         share = await at_work.run(stage.name, stage.run(share))
     return share, at_work.costs

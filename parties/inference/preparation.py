@@ -30,8 +30,6 @@ from tacit.protocol.inference_schedule import layer_shapes
 class ReadyStage:
     """A stage of a pass with its material."""
 
-    number: int
-    """Of the pass."""
     name: str
     run: Run
 
@@ -39,8 +37,6 @@ class ReadyStage:
 @dataclass(frozen=True)
 class ReadyPass:
     """Enough of a pass is ready for it to begin."""
-
-    number: int
 
 
 class Preparation:
@@ -53,7 +49,6 @@ class Preparation:
         *,
         rank: int,
         ahead: int | None,
-        threads: int,
         device: torch.device,
     ) -> None:
         self._conversation = conversation
@@ -67,7 +62,7 @@ class Preparation:
         self._room = asyncio.Semaphore(most if ahead is None else min(ahead, most))
         self._enough = most if ahead is None else 1
         self._wanted = asyncio.Semaphore(0)
-        self._worker = Worker(threads)
+        self._worker = Worker()
         self._device = device
         self._ordered = 0
         self._key = b""
@@ -89,8 +84,13 @@ class Preparation:
         """Start to prepare the passes."""
         self._task = asyncio.ensure_future(self._prepare(layers, numbers))
 
-    async def ready(self, number: int) -> None:
-        """Until the pass of this number can begin. InferenceError when the session ends before."""
+    @property
+    def stages_of_a_pass(self) -> int:
+        """How many there are."""
+        return len(self._stages)
+
+    async def ready(self) -> None:
+        """Until the next pass can begin. InferenceError when the session ends before."""
         self._wanted.release()
         await self._conversation.expect(ReadyPass)
 
@@ -115,9 +115,9 @@ class Preparation:
                 for position, stage in enumerate(self._stages):
                     await self._room.acquire()
                     run = await self._prepared(stage, self._agreed.images_of(number), layers, numbers)
-                    self._conversation.put(ReadyStage(number, stage.name, run))
+                    self._conversation.put(ReadyStage(stage.name, run))
                     if position + 1 == self._enough:
-                        self._conversation.put(ReadyPass(number))
+                        self._conversation.put(ReadyPass())
         except InferenceError:
             return  # The program learns of it where it waits.
         except Exception as error:

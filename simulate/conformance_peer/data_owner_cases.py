@@ -12,28 +12,24 @@ from tacit.protocol.errors import Code
 from tacit.protocol.inference_messages import (
     InferenceTerms,
     MaskedWeights,
-    Material,
     MaterialWelcome,
-    Opening,
-    OrderMaterial,
     PassStarted,
 )
 from tacit.protocol.inference_schedule import LARGEST_PIXELS
 from tacit.simulate.conformance_peer.inference_script import (
     BOTH,
-    DEALER,
     HOLDS,
     MODEL_OWNER,
     OTHER_HASH,
     InferenceCase,
     Scene,
-    all_openings,
     chunk_faults,
     ends,
     leaving,
     stray,
     wire_faults,
 )
+from tacit.simulate.conformance_peer.owner_cases import OPENING_CASES, WELCOME_CASES
 from tacit.simulate.conformance_peer.script import Lie, Saying, altered, instead
 
 
@@ -52,10 +48,6 @@ def _wider(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
     terms = msgpack.unpackb(message.terms)
     sizes = terms["sizes"]
     return {"terms": msgpack.packb({**terms, "sizes": {**sizes, "side": sizes["side"] + sizes["patch"]}})}
-
-
-def _unasked(scene: Scene, said: Saying) -> list[Saying]:
-    return [said, Saying(Material(number=1 << 40, chunk=0), round=0, payload=bytes(8))]
 
 
 def _later(scene: Scene, said: Saying) -> list[Saying]:
@@ -94,24 +86,8 @@ DATA_OWNER_CASES: Final = (
                   instead(PassStarted, _later)),
     InferenceCase("started-twice", "starts a pass twice", ends(Code.UNEXPECTED, BOTH),
                   instead(PassStarted, lambda scene, said: [said, said])),
-    *chunk_faults(Opening, "step", prefix="opening-"),
-    InferenceCase("opening-early", "opens all at once, before it can know what it depends on",
-                  ends(Code.UNEXPECTED, BOTH), instead(Opening, all_openings), act="stops"),
-    InferenceCase("silence", "says nothing more where an opening is due", ends(Code.TIMEOUT, BOTH),
-                  at=Opening, act="stops"),
-    InferenceCase("gone", "closes its link in the middle of a pass", ends(Code.LEFT, DEALER),
-                  at=Opening, act="hangs up"),
-    InferenceCase("leaves", "gives up in the middle of a pass", ends(Code.LOCAL, DEALER), leaving(Opening)),
-    InferenceCase("dealer-former-session", "the dealer says something of another session first", HOLDS,
-                  instead(MaterialWelcome, lambda scene, said: [stray(said), said])),
-    *wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
-    InferenceCase("dealer-twice", "the dealer welcomes twice, correctly numbered", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, lambda scene, said: [said, said])),
-    InferenceCase("dealer-unasked", "the dealer sends what nobody ordered", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, _unasked)),
-    InferenceCase("dealer-out-of-turn", "the dealer orders material", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, lambda scene, said: [
-                      replace(said, message=OrderMaterial(first=0, count=1, requests=b""))])),
+    *OPENING_CASES,
+    *WELCOME_CASES,
     InferenceCase("dealer-refuses", "the dealer gives up", ends(Code.LOCAL, MODEL_OWNER), leaving(MaterialWelcome)),
     InferenceCase("dealer-silence", "the dealer never welcomes", ends(Code.TIMEOUT, BOTH),
                   at=MaterialWelcome, act="stops"),

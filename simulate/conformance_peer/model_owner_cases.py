@@ -12,9 +12,7 @@ from tacit.protocol.inference_messages import (
     CloseInference,
     InferenceHello,
     Material,
-    MaterialWelcome,
     Opening,
-    OrderMaterial,
     StartPass,
 )
 from tacit.simulate.conformance_peer.client_cases import PICKLE
@@ -26,23 +24,19 @@ from tacit.simulate.conformance_peer.inference_script import (
     OTHER_HASH,
     InferenceCase,
     Scene,
-    all_openings,
     chunk_faults,
     ends,
     leaving,
     stray,
     wire_faults,
 )
+from tacit.simulate.conformance_peer.owner_cases import OPENING_CASES, WELCOME_CASES
 from tacit.simulate.conformance_peer.script import Saying, altered, enveloped, instead
 
 
 def _pass_too_many(scene: Scene, said: Saying) -> list[Saying]:
     last = scene.former[StartPass]
     return [replace(last, round=last.round + 1)]
-
-
-def _unasked(scene: Scene, said: Saying) -> list[Saying]:
-    return [said, Saying(Material(number=1 << 40, chunk=0), round=0, payload=bytes(8))]
 
 
 MODEL_OWNER_CASES: Final = (
@@ -73,24 +67,8 @@ MODEL_OWNER_CASES: Final = (
                       Saying(Opening(step=0, chunk=0), said.round - 1, payload=bytes(8))])),
     InferenceCase("closes-early", "closes in the middle of a pass", ends(Code.UNEXPECTED, BOTH),
                   instead(Opening, lambda scene, said: [Saying(CloseInference(), round=0)])),
-    *chunk_faults(Opening, "step", prefix="opening-"),
-    InferenceCase("opening-early", "opens all at once, before it can know what it depends on",
-                  ends(Code.UNEXPECTED, BOTH), instead(Opening, all_openings), act="stops"),
-    InferenceCase("silence", "says nothing more where an opening is due", ends(Code.TIMEOUT, BOTH),
-                  at=Opening, act="stops"),
-    InferenceCase("gone", "closes its link in the middle of a pass", ends(Code.LEFT, DEALER),
-                  at=Opening, act="hangs up"),
-    InferenceCase("leaves", "gives up in the middle of a pass", ends(Code.LOCAL, DEALER), leaving(Opening)),
-    InferenceCase("dealer-former-session", "the dealer says something of another session first", HOLDS,
-                  instead(MaterialWelcome, lambda scene, said: [stray(said), said])),
-    *wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
-    InferenceCase("dealer-twice", "the dealer welcomes twice, correctly numbered", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, lambda scene, said: [said, said])),
-    InferenceCase("dealer-unasked", "the dealer sends what nobody ordered", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, _unasked)),
-    InferenceCase("dealer-out-of-turn", "the dealer orders material", ends(Code.UNEXPECTED, BOTH),
-                  instead(MaterialWelcome, lambda scene, said: [
-                      replace(said, message=OrderMaterial(first=0, count=1, requests=b""))])),
+    *OPENING_CASES,
+    *WELCOME_CASES,
     *chunk_faults(Material, "number", prefix="material-", who=DEALER),
     InferenceCase("dealer-refuses", "the dealer gives up", ends(Code.LOCAL, DATA_OWNER), leaving(Material)),
     InferenceCase("dealer-silence", "the dealer does not send what was ordered", ends(Code.TIMEOUT, BOTH),
