@@ -36,6 +36,10 @@ from tacit.simulate import child
 
 Message = dict[str, Any]
 
+_POLLING = threading.Lock()
+"""Held while multiprocessing asks how processes ended. It does so for all of them whenever one is started, in a thread
+here, and takes an answer that another thread has read for the death of the fork server (exit code 255)."""
+
 
 class ProcessError(RuntimeError):
     """A party's process could not be started; the text names the party."""
@@ -176,7 +180,8 @@ class Processes:
         loop = asyncio.get_running_loop()
         loop.remove_reader(party.connection.fileno())
         loop.remove_reader(party.process.sentinel)
-        party.process.join()
+        with _POLLING:
+            party.process.join()
         code = party.process.exitcode or 0
         party.process.close()
         party.connection.close()
@@ -204,7 +209,8 @@ def _launch(process: ForkServerProcess, theirs: Connection, preload: str) -> Non
         with _one_thread_environment():
             forkserver.set_forkserver_preload(["__main__", preload])
             forkserver.ensure_running()
-        process.start()
+        with _POLLING:
+            process.start()
     finally:
         theirs.close()
 

@@ -51,9 +51,8 @@ Simulate = Callable[..., Run]
 def simulate(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, monkeypatch: pytest.MonkeyPatch
 ) -> Simulate:
-    """simulate(*options, deadlines=, clients=, rounds=, more=) holds a run; the frozen get little time at its end."""
-    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 1.5)
-    monkeypatch.setattr(supervision, "STOP_SECONDS", 0.25)
+    """simulate(*options, deadlines=, clients=, rounds=, more=) holds a run. At its end everybody has time to leave."""
+    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 120.0)
 
     def simulate(*options: object, deadlines: str = "grace = 0.5", **experiment: Any) -> Run:
         file = write_experiment(tmp_path / "small.toml", **experiment)
@@ -63,6 +62,12 @@ def simulate(
         return run
 
     return simulate
+
+
+@pytest.fixture
+def frozen_are_ended_soon(simulate: Simulate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "LEAVE_SECONDS", 1.5)
+    monkeypatch.setattr(supervision, "STOP_SECONDS", 0.25)
 
 
 @pytest.fixture
@@ -179,6 +184,7 @@ def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_s
     assert resumed.model == Run(resumed.result, whole).model
 
 
+@pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
     simulate: Simulate, exits: list[tuple[str, Exit]]
 ) -> None:
@@ -192,6 +198,7 @@ def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
     assert exits[-1] == ("client-3", Exit(None, "SIGKILL"))
 
 
+@pytest.mark.usefixtures("frozen_are_ended_soon")
 def test_a_frozen_server_is_given_up_by_its_clients_and_ended(
     simulate: Simulate, exits: list[tuple[str, Exit]]
 ) -> None:

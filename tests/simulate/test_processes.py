@@ -5,6 +5,7 @@ its own (supervisor.py) with a preload that costs nothing.
 """
 
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -12,8 +13,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +137,41 @@ async def test_stop_terminates_and_then_kills(processes: Processes, targets: Any
     await one_message_each(processes, 2)
     await processes.stop("enough", grace_seconds=0.1)
     assert await everything(processes) == {"blocked": [Exit(None, "SIGTERM")], "deaf": [Exit(None, "SIGKILL")]}
+
+
+@pytest.mark.asyncio
+async def test_a_death_while_another_process_starts_is_read_once(
+    processes: Processes, targets: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop sees that an answer is there, and the thread that starts the other process reads it first."""
+    await processes.start("one", targets.wait_for_ever)
+    await one_message_each(processes, 1)
+    ready, read_signed = connection.wait, forkserver.read_signed
+    seen, read = threading.Event(), threading.Event()
+
+    def wait(*arguments: Any) -> list[Any]:
+        answered = ready(*arguments)
+        if answered == [sentinel] and threading.current_thread() is threading.main_thread():
+            seen.set()
+            read.wait(timeout=0.5)
+        elif answered == [sentinel]:
+            seen.wait(timeout=0.5)
+        return answered
+
+    def reading(descriptor: int) -> int:
+        number: int = read_signed(descriptor)
+        read.set()
+        return number
+
+    (victim,) = multiprocessing.active_children()
+    sentinel = victim.sentinel
+    monkeypatch.setattr(connection, "wait", wait)
+    monkeypatch.setattr(forkserver, "read_signed", reading)
+    victim.kill()
+    ready([sentinel])
+    await processes.start("two", targets.echo, word="a")
+    said = await everything(processes)
+    assert (said["one"][-1], said["two"][-1]) == (Exit(None, "SIGKILL"), Exit(0, None))
 
 
 @pytest.mark.asyncio
