@@ -10,18 +10,21 @@ export OMP_NUM_THREADS ?= 1
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test exhaustive fuzz check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end exhaustive fuzz check format docs vectors bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(VENV)/.installed ## create .venv with everything that the project needs
 
 demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
-test: setup ## run the test suite
-	$(BIN)/python -m pytest -m "not exhaustive"
+test: setup ## run the test suite, less what has a target of its own below
+	$(BIN)/python -m pytest -m "not exhaustive and not end_to_end"
+
+end-to-end: setup ## hold whole runs of the command, with kills and wrong input (minutes)
+	$(BIN)/python -m pytest -m "end_to_end and not exhaustive"
 
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.end_to_end
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
 NOT_HERE = ("make test",)
-"""This very suite."""
+"""It may be what runs this."""
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from tacit.simulate.experiments.study import Arm, Size, Study, Verdict
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.supervision import Show
 
+pytestmark = pytest.mark.end_to_end
+
 Invoke = Callable[..., Result]
 
 ARM = Experiment(

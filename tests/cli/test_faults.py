@@ -14,6 +14,8 @@ from tacit.simulate import run as simulation_run
 from tacit.simulate import supervision
 from tacit.simulate.processes import Exit, Processes
 
+pytestmark = pytest.mark.end_to_end
+
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 

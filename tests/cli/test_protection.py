@@ -22,6 +22,8 @@ from tacit.models.training import evaluate
 from tacit.models.vision_transformer import build
 from tacit.simulate.experiment import load
 
+pytestmark = pytest.mark.end_to_end
+
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[str, str, dict[str, Any]], None]

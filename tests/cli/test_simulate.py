@@ -19,6 +19,8 @@ from click.testing import Result
 from tacit.simulate.experiment import load
 from tacit.simulate.summary import ROUND_KEYS
 
+pytestmark = pytest.mark.end_to_end
+
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[str, str, dict[str, Any]], None]

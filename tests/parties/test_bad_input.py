@@ -28,6 +28,8 @@ from tacit.protocol.link import NO_SESSION, Link, Traffic
 from tacit.protocol.messages import CHUNK_BYTES, Finish, Hello, Message
 from tacit.simulate.run_directory import Progress, RunDirectory, writing
 
+pytestmark = pytest.mark.end_to_end
+
 Frames = Sequence[Frame]
 
 

@@ -22,6 +22,8 @@ from tacit.simulate.run import kept, new_plan, resumed_plan, simulate
 from tacit.simulate.run_directory import RunDirectoryError
 from tacit.simulate.supervision import InputError
 
+pytestmark = pytest.mark.end_to_end
+
 TOML = """
 [federation]
 clients = 4

@@ -57,6 +57,8 @@ class Transport:
     server: ClassVar[Any] = ServerEndpoint
     client: ClassVar[Any] = ClientEndpoint
     scheme: ClassVar[str] = "tcp"
+    refuses: ClassVar[bool] = True
+    """Whether a stranger is told at once that it is one."""
     options: dict[str, Any] = field(default_factory=dict)
 
     def anywhere(self) -> str:
@@ -100,12 +102,14 @@ class PlainIpc(PlainTcp):
 class Inproc(Transport):
     server, client = InprocServerEndpoint, InprocClientEndpoint
     scheme = "inproc"
+    refuses = False
 
 
 @dataclass
 class Memory(Transport):
     server, client = MemoryServerEndpoint, MemoryClientEndpoint
     scheme = "memory"
+    refuses = False
     options: dict[str, Any] = field(default_factory=lambda: {"network": MemoryNetwork()})
 
 

@@ -135,7 +135,7 @@ async def cheating(home: House, name: str, says: Sequence[bytes]) -> None:
 
 @pytest.mark.parametrize(
     ("says", "code", "text"),
-    [((), "TIMEOUT", "no word from dealer for 0.4 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    [((), "TIMEOUT", "no word from dealer for 1 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
     ids=["nothing", "what nobody can read"],
 )
 async def test_a_dealer_that_does_not_deal_is_named_by_both(
@@ -143,9 +143,9 @@ async def test_a_dealer_that_does_not_deal_is_named_by_both(
 ) -> None:
     async with house(tmp_path) as home:
         await cheating(home, DEALER, says)
-        await home.model_owner(private, patience=0.2)
+        await home.model_owner(private, patience=0.5)
         with pytest.raises(InferenceError, match=text) as ended:
-            await home.asks("alice", one_block.images[:1], patience=0.2)
+            await home.asks("alice", one_block.images[:1], patience=0.5)
         assert (ended.value.code, ended.value.culprit) == (Code[code], DEALER)
         over = await home.waits(MODEL_OWNER, "session-over", peer="alice", code=code, culprit=DEALER)
     assert text in over["detail"]
@@ -153,7 +153,7 @@ async def test_a_dealer_that_does_not_deal_is_named_by_both(
 
 @pytest.mark.parametrize(
     ("says", "code", "text"),
-    [((), "TIMEOUT", "no word from model-owner for 0.6 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
+    [((), "TIMEOUT", "no word from model-owner for 1.5 s"), (TOO_MANY_FRAMES, "MALFORMED", "2 or 3 frames")],
     ids=["nothing", "what nobody can read"],
 )
 async def test_a_model_owner_that_does_not_answer_is_named(
@@ -163,7 +163,7 @@ async def test_a_model_owner_that_does_not_answer_is_named(
         await home.dealer()
         await cheating(home, MODEL_OWNER, says)
         with pytest.raises(InferenceError, match=text) as ended:
-            await home.asks("alice", one_block.images[:1], patience=0.2)
+            await home.asks("alice", one_block.images[:1], patience=0.5)
         assert (ended.value.code, ended.value.culprit) == (Code[code], MODEL_OWNER)
 
 
@@ -181,10 +181,10 @@ async def test_a_dealer_that_is_late_with_material_is_named_by_both(
     monkeypatch.setattr(Dealing, "correction", late)
     async with house(tmp_path) as home:
         await home.dealer()
-        await home.model_owner(private, patience=0.2)
+        await home.model_owner(private, patience=0.5)
         try:
-            with pytest.raises(InferenceError, match=r"dealer: no word from dealer for 0\.4 s") as ended:
-                await home.asks("alice", one_block.images[:1], patience=0.2)
+            with pytest.raises(InferenceError, match=r"dealer: no word from dealer for 1 s") as ended:
+                await home.asks("alice", one_block.images[:1], patience=0.5)
         finally:
             over.set()
         assert (ended.value.code, ended.value.culprit) == (Code.TIMEOUT, DEALER)

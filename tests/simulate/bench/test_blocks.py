@@ -14,6 +14,8 @@ from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping
 
 # The smallest of timm's: 50 tokens.
+pytestmark = pytest.mark.end_to_end
+
 MODEL = "vit_small_patch32_224"
 OWNERS = ("model-owner", "data-owner")
 
