@@ -207,7 +207,7 @@ def _launch(process: ForkServerProcess, theirs: Connection, preload: str) -> Non
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with _one_thread_environment():
-            forkserver.set_forkserver_preload(["__main__", preload])
+            forkserver.set_forkserver_preload(["__main__", "tacit.simulate.hand_over", preload])
             forkserver.ensure_running()
         with _POLLING:
             process.start()

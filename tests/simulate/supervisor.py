@@ -1,14 +1,17 @@
 """A program that supervises party processes, for the tests that end it in every way that a program can end.
 
-Usage: supervisor.py DIRECTORY PRELOAD ENDING [TARGET ...], where ENDING is wait, return, raise or abandon
-(leave without a stop). Prints one JSON line
+Usage: supervisor.py DIRECTORY PRELOAD ENDING [TARGET ...], where ENDING is wait, return, raise, abandon (leave without
+a stop), or die with so many bytes of what the first target is to do handed over, such as `die 8`. Prints one JSON line
 for each message of a party.
 """
 
 import asyncio
 import json
+import os
+import signal
 import sys
 from contextlib import AsyncExitStack
+from multiprocessing import forkserver
 from pathlib import Path
 
 import process_targets
@@ -18,8 +21,21 @@ from tacit.simulate.processes import ProcessError, Processes
 ABANDONED: list[Processes] = []  # Kept until the interpreter exits, connections and all.
 
 
+def die_handing_over(written: int) -> None:
+    connect = forkserver.connect_to_new_process
+
+    def die(descriptors: list[int]) -> None:
+        _, handed = connect(descriptors)
+        os.write(handed, b"\x80\x04\x95\xff\x00\x00\x00\x00"[:written])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    forkserver.connect_to_new_process = die
+
+
 async def supervise(directory: Path, preload: str, ending: str, targets: list[str]) -> None:
     processes = Processes(directory, preload=preload, grace_seconds=0.2)
+    if ending.startswith("die"):
+        die_handing_over(int(ending.split()[1]))
     async with AsyncExitStack() as stack:
         if ending == "abandon":
             ABANDONED.append(processes)

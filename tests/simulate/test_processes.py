@@ -318,6 +318,13 @@ def test_ctrl_c_while_the_fork_server_loads(tmp_path: Path) -> None:
     os.close(opener)
 
 
+@pytest.mark.parametrize("handed", [0, 1, 8], ids=["nothing", "a byte", "a part"])
+def test_a_supervisor_that_dies_while_it_hands_over_leaves_no_complaint(tmp_path: Path, handed: int) -> None:
+    with supervisor(tmp_path, "string", f"die {handed}", "wait_for_ever") as process:
+        assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == -signal.SIGKILL
+
+
 def test_a_preload_that_fails_is_reported_by_the_child(tmp_path: Path) -> None:
     (tmp_path / "bad_preload.py").write_text('raise ImportError("timm is too old")\n')
     with supervisor(tmp_path, "bad_preload", "wait", "wait_for_ever") as process:
