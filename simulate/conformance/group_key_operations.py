@@ -7,17 +7,16 @@ from typing import Any
 import msgspec
 
 from tacit.protocol.aggregation_results import ClientAborted
-from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.protocol.group_key_agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
 from tacit.protocol.group_key_member import GroupKeyMember
 from tacit.protocol.group_key_relay import GroupKeyRelay
 from tacit.protocol.group_key_transcript import Transcript, commit_record
-from tacit.protocol.link import Link, Traffic
-from tacit.protocol.machine import Output, Report, Send
+from tacit.protocol.machine import Output, Report
 from tacit.protocol.primitives import AgreementKey, Label, SigningKey
-from tacit.simulate.conformance.notation import Octets, VectorError
+from tacit.simulate.conformance.exchange_stage import ExchangeStage
+from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
-from tacit.simulate.conformance.stage import Done, Stage, coded, entropy_of
+from tacit.simulate.conformance.stage import coded, entropy_of
 
 
 class KeyTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -96,14 +95,10 @@ def use_group_key(*, key: Octets, transcript: Octets, label: str, info: Octets) 
     return GroupKey(0, bytes(key), (), bytes(transcript)).derive(Label(label.encode()), bytes(info))
 
 
-class GroupKeyStage(Stage):
+class GroupKeyStage(ExchangeStage):
     """One attempt at a group key."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._agreement: KeyAgreement
-        self._machines: dict[str, GroupKeyMember | GroupKeyRelay] = {}
-        self._links: dict[tuple[str, str], Link] = {}
+    member, server = GroupKeyMember, GroupKeyRelay
 
     def operations(self) -> Operations:
         """By the names that vectors use."""
@@ -111,15 +106,12 @@ class GroupKeyStage(Stage):
             "group key": group_key,
             "use group key": use_group_key,
             "begin group key": self.begin_group_key,
-            "start": self.start,
-            "receive": self.receive,
-            "drop": self.drop,
-            "expire": self.expire,
+            **super().operations(),
         }
 
     def begin_group_key(self, *, terms: KeyTerms, members: tuple[KeyMember, ...], server: bool) -> bytes:
         """Begin an attempt at a group key, of which these parties are played, at time 0. Returns its context."""
-        self._agreement = agreement = terms.agreement()
+        agreement = terms.agreement()
         if server:
             self._machines[agreement.server] = GroupKeyRelay(agreement, 0.0)
         for member in members:
@@ -129,58 +121,10 @@ class GroupKeyStage(Stage):
                 signing=SigningKey(member.signing_private),
                 entropy=entropy_of(member.entropy),
             )
-        traffic = Traffic()
-        for name in agreement.members:
-            for own, peer in ((name, agreement.server), (agreement.server, name)):
-                self._links[own, peer] = Link(own, peer, agreement.session, traffic)
+        self.link(agreement.session, server=agreement.server, members=agreement.members, round=0)
         return agreement.context
 
-    def start(self, *, party: str) -> Done:
-        """A member begins."""
-        machine = self._machine(party)
-        if not isinstance(machine, GroupKeyMember):
-            raise VectorError(f"{party} is no member")
-        return self._done(party, machine.start(0.0))
-
-    def receive(
-        self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
-    ) -> Done:
-        """A party gets a message over the authenticated link from another."""
-        machine = self._machine(party)
-        try:
-            packet = self._links[party, sender].packet(self.delivered(party, sender, message, frames))
-        except RemoteProtocolError as error:
-            return self._done(party, machine.reject(sender, error, now))
-        return self._done(party, machine.receive(sender, packet, now))
-
-    def drop(self, *, party: str, now: float = 0.0) -> Done:
-        """The server learns that the link to a member is lost for good."""
-        relay = self._machine(self._agreement.server)
-        if not isinstance(relay, GroupKeyRelay):
-            raise VectorError("the server is not played")
-        return self._done(self._agreement.server, relay.drop(party, Code.LEFT, "its link was lost", now))
-
-    def expire(self, *, party: str, now: float) -> Done:
-        """A party is told the time, in seconds from the beginning of the attempt."""
-        return self._done(party, self._machine(party).expire(now))
-
-    def _machine(self, party: str) -> GroupKeyMember | GroupKeyRelay:
-        if party not in self._machines:
-            raise VectorError(f"{party} is not played")
-        return self._machines[party]
-
-    def _done(self, party: str, outputs: list[Output]) -> Done:
-        sends, events = [], []
-        for output in outputs:
-            if isinstance(output, Send):
-                frames = self._links[party, output.to].frames(output.message, round=0)
-                sends.append(self.sent(party, output.to, frames))
-            else:
-                events += self._event(output)
-        machine = self._machine(party)
-        return Done(sends=tuple(sends), events=tuple(events), state=machine.state.name, deadline=machine.deadline)
-
-    def _event(self, output: Output) -> list[dict[str, Any]]:
+    def described(self, output: Output) -> list[dict[str, Any]]:
         match output:
             case GroupKey():
                 return [{"event": "group key", "key": output.key, "transcript": output.transcript}]

@@ -107,7 +107,7 @@ def machines(name: str, *steps: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("name", "inputs", "expected"),
     [
-        ("round_active", {"do": "start", "party": "server"}, "server is no client"),
+        ("round_active", {"do": "start", "party": "server"}, "server is no member"),
         ("round_active", {"do": "start", "party": "nobody"}, "nobody is not played"),
         ("round_active", {"do": "receive", "party": "server", "sender": "client-0", "message": 0}, "message 0 is none"),
         ("keys_bad_point", {"do": "start", "party": "client-0"}, "client-0 is not played"),

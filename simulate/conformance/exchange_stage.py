@@ -1,0 +1,93 @@
+"""A stage for one exchange of a server with its members: a secure sum, or an attempt at a group key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from tacit.protocol.aggregation_client import AggregationClient
+from tacit.protocol.aggregation_server import AggregationServer
+from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.group_key_member import GroupKeyMember
+from tacit.protocol.group_key_relay import GroupKeyRelay
+from tacit.protocol.link import Link, Traffic
+from tacit.protocol.machine import Machine, Output, Send
+from tacit.simulate.conformance.notation import Octets, VectorError
+from tacit.simulate.conformance.operations import Operations
+from tacit.simulate.conformance.stage import Done, Stage
+
+
+class ExchangeStage(Stage):
+    """Plays some of the machines of one exchange. Subclasses make them, and describe what they report."""
+
+    member: ClassVar[type[AggregationClient] | type[GroupKeyMember]]
+    server: ClassVar[type[AggregationServer] | type[GroupKeyRelay]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._machines: dict[str, Machine[Any]] = {}
+        self._server = ""
+        self._round = 0
+        self._links: dict[tuple[str, str], Link] = {}
+
+    def operations(self) -> Operations:
+        """By the names that vectors use."""
+        return {"start": self.start, "receive": self.receive, "drop": self.drop, "expire": self.expire}
+
+    def link(self, session: bytes, *, server: str, members: Iterable[str], round: int) -> None:
+        """Give every member its link with the server."""
+        self._server, self._round = server, round
+        traffic = Traffic()
+        for name in members:
+            for own, peer in ((name, server), (server, name)):
+                self._links[own, peer] = Link(own, peer, session, traffic)
+
+    def start(self, *, party: str) -> Done:
+        """A member begins."""
+        machine = self._machine(party)
+        if not isinstance(machine, self.member):
+            raise VectorError(f"{party} is no member")
+        return self._done(party, machine.start(0.0))
+
+    def receive(
+        self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
+    ) -> Done:
+        """A party gets a message over the authenticated link from another."""
+        machine = self._machine(party)
+        try:
+            packet = self._links[party, sender].packet(self.delivered(party, sender, message, frames))
+        except RemoteProtocolError as error:
+            return self._done(party, machine.reject(sender, error, now))
+        return self._done(party, machine.receive(sender, packet, now))
+
+    def drop(self, *, party: str, now: float = 0.0) -> Done:
+        """The server learns that the link to a member is lost for good."""
+        server = self._machine(self._server)
+        if not isinstance(server, self.server):
+            raise VectorError(f"{self._server} is no server")
+        return self._done(self._server, server.drop(party, Code.LEFT, "its link was lost", now))
+
+    def expire(self, *, party: str, now: float) -> Done:
+        """A party is told the time, in seconds from the beginning of the exchange."""
+        return self._done(party, self._machine(party).expire(now))
+
+    def described(self, output: Output) -> list[dict[str, Any]]:
+        """The events that an output of a machine, other than a message, is for others."""
+        raise NotImplementedError
+
+    def _machine(self, party: str) -> Machine[Any]:
+        if party not in self._machines:
+            raise VectorError(f"{party} is not played")
+        return self._machines[party]
+
+    def _done(self, party: str, outputs: list[Output]) -> Done:
+        sends, events = [], []
+        for output in outputs:
+            if isinstance(output, Send):
+                link = self._links[party, output.to]
+                frames = link.frames(output.message, round=self._round, payload=output.payload)
+                sends.append(self.sent(party, output.to, frames))
+            else:
+                events += self.described(output)
+        machine = self._machine(party)
+        return Done(sends=tuple(sends), events=tuple(events), state=machine.state.name, deadline=machine.deadline)
