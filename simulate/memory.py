@@ -1,4 +1,4 @@
-"""A secure sum in memory: the real machines and the real codec, joined by queues instead of sockets.
+"""An exchange of a server with its members in memory: the real machines and the real codec, joined by a queue.
 
 It serves tests, test vectors and benchmarks. Every message is encoded and decoded on its way; a hook sees each one
 before it is delivered and may drop, repeat or replace it, and members can be killed between any two messages. Time is
@@ -8,8 +8,8 @@ virtual: it stands still while anything is under way, and then leaps to the next
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256, shake_256
 from itertools import count
 from typing import Any
@@ -22,6 +22,7 @@ from tacit.protocol.aggregation_server import AggregationServer
 from tacit.protocol.agreement import Agreement
 from tacit.protocol.codec import Frame
 from tacit.protocol.errors import Code, RemoteProtocolError
+from tacit.protocol.group_key_relay import GroupKeyRelay
 from tacit.protocol.link import Link, Traffic
 from tacit.protocol.machine import Entropy, Machine, Output, Send
 from tacit.protocol.messages import Message
@@ -50,50 +51,41 @@ class Delivery:
 Hook = Callable[[Delivery], "list[Delivery]"]
 
 
-@dataclass
-class MemorySum:
-    """One server and its clients. `results` collects every output that is no message, by party."""
+class MemoryExchange:
+    """A server and its members, joined by one queue. `results` collects every output that is no message, by party.
 
-    agreement: Agreement
-    signing: Mapping[str, SigningKey]
-    vectors: Mapping[str, npt.NDArray[Any]]
-    entropy: Entropy
-    hook: Hook = lambda delivery: [delivery]
-    now: float = 0.0
-    results: list[tuple[str, Output]] = field(default_factory=list)
-    log: list[Delivery] = field(default_factory=list)
+    Subclasses make the machines, and start their members.
+    """
 
-    def __post_init__(self) -> None:
-        server = self.agreement.server
-        secure = self.agreement.secure
-        self.server = (AggregationServer if secure else PlainSumServer)(self.agreement, self.now)
-        self.clients = {
-            name: (AggregationClient if secure else PlainSumClient)(
-                self.agreement, name, signing=self.signing[name], vector=self.vectors[name], entropy=self.entropy
-            )
-            for name in self.agreement.cohort
-        }
+    def __init__(self, server: str, members: Sequence[str], *, session: bytes, round: int) -> None:
+        self.hook: Hook = lambda delivery: [delivery]
+        self.now = 0.0
+        self.results: list[tuple[str, Output]] = []
+        self.log: list[Delivery] = []
         self.dead: set[str] = set()
-        self._queue: deque[Delivery] = deque()
-        session = self.agreement.session
         self.traffic = Traffic()
+        self._server = server
+        self._round = round
+        self._queue: deque[Delivery] = deque()
         self._links = {
             end: Link(end[0], end[1], session, self.traffic)
-            for name in self.clients
+            for name in members
             for end in ((name, server), (server, name))
         }
 
-    def run(self) -> AggregationServer:
-        """Start every client and deliver until nothing is under way and no deadline is left."""
-        self.start()
-        self.settle()
-        return self.server
+    @property
+    def parties(self) -> dict[str, Machine[Any]]:
+        """Every machine by its name, the server's first."""
+        raise NotImplementedError
+
+    @property
+    def living(self) -> dict[str, Machine[Any]]:
+        """The parties that were not killed."""
+        return {name: party for name, party in self.parties.items() if name not in self.dead}
 
     def start(self) -> None:
-        """Start every client."""
-        for name, client in self.clients.items():
-            if name not in self.dead:
-                self.emit(name, client.start(self.now))
+        """Start every member that lives."""
+        raise NotImplementedError
 
     def advance(self, until: Callable[[], bool] = lambda: False) -> bool:
         """Deliver what is under way until the condition holds; whether it does. No time passes."""
@@ -103,45 +95,36 @@ class MemorySum:
 
     def settle(self) -> None:
         """Deliver everything; then let time pass to the next deadline, until there is none."""
-        while True:
+        self.advance()
+        while deadlines := [party.deadline for party in self.living.values() if party.deadline is not None]:
+            self.now = min(deadlines)
+            for name, party in self.living.items():
+                self.emit(name, party.expire(self.now))
             self.advance()
-            machines: dict[str, Machine[Any]] = {self.agreement.server: self.server, **self.clients}
-            waiting = [
-                machine.deadline
-                for name, machine in machines.items()
-                if machine.deadline is not None and name not in self.dead
-            ]
-            if not waiting:
-                return
-            self.now = min(waiting)
-            for name, machine in machines.items():
-                if name not in self.dead:
-                    self.emit(name, machine.expire(self.now))
 
     def deliver(self, original: Delivery) -> None:
         """Hand a message, after the hook has seen it, to its receiver."""
         for delivery in self.hook(original):
-            if delivery.receiver in self.dead or delivery.sender in self.dead:
+            if {delivery.sender, delivery.receiver} & self.dead:
                 continue
             self.log.append(delivery)
             out = self._links[delivery.sender, delivery.receiver]
-            frames = [
-                bytes(f) for f in out.frames(delivery.message, round=self.agreement.round, payload=delivery.payload)
-            ]
-            machine = self.server if delivery.receiver == self.agreement.server else self.clients[delivery.receiver]
+            frames = [bytes(f) for f in out.frames(delivery.message, round=self._round, payload=delivery.payload)]
+            receiver = self.parties[delivery.receiver]
             try:
                 packet = self._links[delivery.receiver, delivery.sender].packet(frames)
             except RemoteProtocolError as error:
-                self.emit(delivery.receiver, machine.reject(delivery.sender, error, self.now))
+                self.emit(delivery.receiver, receiver.reject(delivery.sender, error, self.now))
                 continue
-            self.emit(delivery.receiver, machine.receive(delivery.sender, packet, self.now))
+            self.emit(delivery.receiver, receiver.receive(delivery.sender, packet, self.now))
 
     def kill(self, name: str) -> None:
         """The party is gone: nothing more comes from it, and the server notices at once."""
         self.dead.add(name)
         self._queue = deque(delivery for delivery in self._queue if delivery.sender != name)
-        if name != self.agreement.server:
-            self.emit(self.agreement.server, self.server.drop(name, Code.LEFT, "killed", self.now))
+        server = self.parties[self._server]
+        if name != self._server and isinstance(server, (AggregationServer, GroupKeyRelay)):
+            self.emit(self._server, server.drop(name, Code.LEFT, "killed", self.now))
 
     def emit(self, party: str, outputs: list[Output]) -> None:
         """Queue the messages among the outputs, keep the rest."""
@@ -154,6 +137,43 @@ class MemorySum:
     def outcome(self, kind: type[Any], party: str | None = None) -> list[Any]:
         """The outputs of one kind, of all parties or of one."""
         return [output for name, output in self.results if isinstance(output, kind) and party in (None, name)]
+
+
+class MemorySum(MemoryExchange):
+    """One server and its clients."""
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        signing: Mapping[str, SigningKey],
+        vectors: Mapping[str, npt.NDArray[Any]],
+        entropy: Entropy,
+    ) -> None:
+        super().__init__(agreement.server, agreement.cohort, session=agreement.session, round=agreement.round)
+        self.agreement, self.signing, self.vectors, self.entropy = agreement, signing, vectors, entropy
+        secure = agreement.secure
+        self.server = (AggregationServer if secure else PlainSumServer)(agreement, self.now)
+        self.clients = {
+            name: (AggregationClient if secure else PlainSumClient)(
+                agreement, name, signing=signing[name], vector=vectors[name], entropy=entropy
+            )
+            for name in agreement.cohort
+        }
+
+    @property
+    def parties(self) -> dict[str, Machine[Any]]:
+        return {self.agreement.server: self.server, **self.clients}
+
+    def run(self) -> AggregationServer:
+        """Start every client and deliver until nothing is under way and no deadline is left."""
+        self.start()
+        self.settle()
+        return self.server
+
+    def start(self) -> None:
+        for name, client in self.clients.items():
+            if name not in self.dead:
+                self.emit(name, client.start(self.now))
 
     def plain_sum(self, names: Iterable[str]) -> npt.NDArray[Any]:
         """What the secure sum over these clients must be, added in the clear."""

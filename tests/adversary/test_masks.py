@@ -175,7 +175,7 @@ def variants() -> Iterator[tuple[str, MemorySum]]:
         "other threshold": {"parameters": GraphParameters(neighbours=3, threshold=4)},
     }
     for name, fields in changes.items():
-        template = replace(base, agreement=replace(base.agreement, **fields))
+        template = MemorySum(replace(base.agreement, **fields), base.signing, base.vectors, base.entropy)
         yield name, observed_sum(template, b"the same secrets")[0]
     yield "new secrets", observed_sum(base, b"other secrets")[0]
 
