@@ -204,7 +204,7 @@ def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
 def test_a_frozen_server_is_given_up_by_its_clients_and_ended(
     simulate: Simulate, exits: list[tuple[str, Exit]]
 ) -> None:
-    deadlines = "grace = 0.5\nphase = 0.5\njoin = 4.0\ntrain = 0.5"
+    deadlines = "grace = 0.5\nphase = 0.5\njoin = 10.0\ntrain = 0.5"
     run = simulate("--stall", "server@TRAIN", rounds=1, deadlines=deadlines)
     assert run.result.exit_code == 4
     assert run.result.stderr == (
