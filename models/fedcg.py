@@ -118,6 +118,15 @@ class CoupledModel(nn.Module):
             logits: torch.Tensor = self.network(self._blank.to(features.device))
         return logits
 
+    def train_shared(self) -> None:
+        """Training mode for all but the extractor: its batch normalisation cannot train on the image of `classify`."""
+        self.train()
+        for name, module in self.network.named_modules():
+            if name == self._cut:
+                break
+            if not any(module.children()):
+                module.eval()
+
     @contextmanager
     def observed(self) -> Iterator[list[torch.Tensor]]:
         """The features [B, *shape] of every run of the network meanwhile, in their order."""

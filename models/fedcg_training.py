@@ -84,7 +84,7 @@ def distil(
     models = [student, *(teacher for teacher, _ in teachers)]
     for model in models:
         model.to(device).eval()
-    student.train()
+    student.train_shared()
     optimizer = Adam(student.parameters(), lr=RATE)
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)

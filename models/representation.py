@@ -12,6 +12,7 @@ itself; a representation without variance is consistent with another one like it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Self
 
@@ -51,7 +52,7 @@ class Stimuli(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     pixels: Annotated[bytes, Meta(max_length=MOST_STIMULUS_BYTES)]
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 4 or int(np.prod(self.shape)) != len(self.pixels) or self.low > self.high:
+        if len(self.shape) != 4 or math.prod(self.shape) != len(self.pixels) or self.low > self.high:
             raise ValueError(f"stimuli of {len(self.pixels)} bytes are not images of shape {list(self.shape)}")
         if self.shape[0] < FEWEST_STIMULI:
             raise ValueError(f"{self.shape[0]} stimuli are too few to compare; at least {FEWEST_STIMULI} are needed")

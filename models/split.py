@@ -7,6 +7,7 @@ stands before its first tensor in the layout is the extractor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from tacit.models.configuration import ModelConfiguration
@@ -27,17 +28,19 @@ def extractor(layout: Layout, model: ModelConfiguration, split: str) -> frozense
     ValueError if there is no such module, no known middle, or nothing before it.
     """
     cut = first_shared(model, split)
+    modules = [*dict.fromkeys(entry.name.rpartition(".")[0] for entry in layout.entries if "." in entry.name)]
     if not cut:
         raise ValueError(
             f'protection.split = "": where to cut "{model.name}" is not known; name the first module that is shared, '
-            f"such as {_examples(layout)}"
+            f"such as {_listed(modules[1:])}"
         )
     first = next((i for i, entry in enumerate(layout.entries) if entry.name.startswith(f"{cut}.")), None)
     if first is None:
         raise ValueError(
-            f'protection.split = "{split}": this model has no module "{cut}" with tensors; it has {_examples(layout)}'
+            f'protection.split = "{split}": this model has no module "{cut}" with tensors; it has {_listed(modules)}'
         )
-    if first == 0:
+    # Tensors of no module, such as the position embedding of a vision transformer, extract nothing.
+    if not any("." in entry.name for entry in layout.entries[:first]):
         raise ValueError(
             f'protection.split = "{split}": "{cut}" is the first module of this model, so that nothing would stay with '
             "the clients; name a later one"
@@ -45,6 +48,5 @@ def extractor(layout: Layout, model: ModelConfiguration, split: str) -> frozense
     return frozenset(entry.name for entry in layout.entries[:first])
 
 
-def _examples(layout: Layout) -> str:
-    modules = dict.fromkeys(entry.name.rpartition(".")[0] for entry in layout.entries[1:] if "." in entry.name)
-    return ", ".join(f'"{name}"' for name in list(modules)[:8]) + (", ..." if len(modules) > 8 else "")
+def _listed(modules: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in modules[:8]) + (", ..." if len(modules) > 8 else "")

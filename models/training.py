@@ -67,8 +67,8 @@ def train(
     The optimizer starts without memory of earlier rounds. `seed` decides the order of the batches and whatever the
     model draws itself (dropout); PyTorch's global generators are left as they were. penalty: what is added to the loss
     of a batch, called with its labels when the model has computed its logits. The statistics are those of the last
-    epoch without it, each batch measured just before its step. Raises ValueError for no images, FloatingPointError as
-    soon as a loss is not finite.
+    epoch without it, each batch measured just before its step. Raises ValueError for no images, and for a last batch of
+    one image where the model cannot train on it; FloatingPointError as soon as a loss is not finite.
     """
     _check(x, y)
     model.to(device).train()
@@ -80,7 +80,7 @@ def train(
         for _ in range(configuration.epochs):
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
-                logits = model(inputs)
+                logits = _logits(model, inputs, configuration, len(x))
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
                 optimizer.zero_grad(set_to_none=True)
@@ -137,6 +137,20 @@ def shuffled(
     """All images and labels once, in batches on the device."""
     for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
         yield x[indices].to(device), y[indices].to(device)
+
+
+def _logits(model: nn.Module, inputs: torch.Tensor, configuration: TrainingConfiguration, images: int) -> torch.Tensor:
+    try:
+        logits: torch.Tensor = model(inputs)
+    except ValueError as error:
+        if len(inputs) > 1:
+            raise
+        # Batch normalisation of maps of one pixel.
+        raise ValueError(
+            f"training.batch_size = {configuration.batch_size} leaves one of {images} images for a batch of its own, "
+            f"on which this model cannot train ({error}); take another batch_size"
+        ) from error
+    return logits
 
 
 def _check(x: torch.Tensor, y: torch.Tensor) -> None:

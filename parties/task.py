@@ -227,11 +227,11 @@ class Learner:
         return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
 
     def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
-        """Train from the server's model and encode the result. FloatingPointError if training diverges."""
+        """Train from the server's model and encode the result. Raises as `learn` does."""
         return self.encode(self.learn(round, model, group))
 
     def learn(self, round: int, model: bytes, group: Group | None = None) -> Draft:
-        """Train from the server's model. FloatingPointError if training diverges."""
+        """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges."""
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
@@ -244,6 +244,7 @@ class Learner:
                 self._model, self._x, self._y, batch_size=self._task.training.batch_size, device=self._device
             )
             samples = 1
+        self.layout.check_finite(values)
         trained = time.perf_counter()
         kept: frozenset[str] = frozenset()
         masked: tuple[str, ...] = ()
@@ -399,7 +400,9 @@ class Keeper:
         self.flat = flat
 
     def _moved(self, step: npt.NDArray[np.float64], moved: npt.NDArray[np.bool_]) -> Flat:
-        return np.where(moved, self.flat + step, self.flat).astype(np.float32)
+        flat: Flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
+        self.layout.mend_variances(flat)
+        return flat
 
     def _client(self, name: str, words: Words) -> tuple[Flat, int]:
         """The model of one client, and its number of samples."""

@@ -57,7 +57,9 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "protocol_share": protocol_share(_seconds_by_phase(server)) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
         "parties": {name: _party(events) for name, events in logs.items()},
-        "privacy": privacy.guarantee(experiment, listed),
+        "privacy": privacy.guarantee(
+            experiment, listed, max((_count(events, "update") for events in logs.values()), default=0)
+        ),
         "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
     }
@@ -73,6 +75,10 @@ def write(summary: dict[str, Any], path: Path) -> None:
     """Write a summary as indented JSON. OSError, which names the file, if it cannot be."""
     with writing(path):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+
+
+def _count(events: list[dict[str, Any]], kind: str) -> int:
+    return sum(event["event"] == kind for event in events)
 
 
 def _is_server(events: list[dict[str, Any]]) -> bool:

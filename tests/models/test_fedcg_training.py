@@ -144,6 +144,25 @@ def test_the_server_takes_the_step_of_the_formula() -> None:
     assert_first_step_of_adam(before, student, gradients(loss, before))
 
 
+def test_an_extractor_with_batch_normalisation_stands_still_while_the_server_trains() -> None:
+    """One image takes part in the classifier, on which batch normalisation could not train."""
+
+    def made(seed: int) -> CoupledModel:
+        network = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 4), nn.BatchNorm1d(4))
+        return couple(network, "3", shape=(1, 2, 2), classes=4, squash=True, seed=seed)
+
+    student, before = made(0), made(0)
+    before.load_state_dict(student.state_dict())
+    distil(student, [(made(1), 1.0)], steps=1, batch_size=8, seed=SEED, device=CPU)
+    moved = {
+        name
+        for name, tensor in student.network.state_dict().items()
+        if not torch.equal(tensor, before.network.state_dict()[name])
+    }
+    assert moved >= {"3.weight", "4.weight", "4.bias", "4.running_mean"}
+    assert not any(name.startswith(("1.", "2.")) for name in moved)
+
+
 def test_the_student_comes_to_agree_with_its_teachers() -> None:
     student, teachers = model(0), [(model(1), 0.5), (model(2), 0.5)]
     labels, noise = torch.randint(3, (64,)), torch.randn(64, NOISE)

@@ -160,6 +160,7 @@ def test_two_of_every_class_serve_as_stimuli() -> None:
         ({"shape": (12, 1, 16, 15)}, "stimuli of 3072 bytes are not images of shape [12, 1, 16, 15]"),
         ({"shape": (12, 256)}, "not images of shape [12, 256]"),
         ({"low": 2.0, "high": 1.0}, "are not images of shape"),
+        ({"shape": (65536,) * 4, "pixels": b""}, "stimuli of 0 bytes are not images of shape"),  # 2^64 values
         (
             {"shape": (2, 1, 16, 16), "pixels": bytes(512)},
             f"2 stimuli are too few to compare; at least {FEWEST_STIMULI}",

@@ -44,6 +44,8 @@ def test_what_stands_before_the_cut_stays() -> None:
         ("lenet", "act1", 'no module "act1" with tensors'),
         ("lenet", "conv", 'no module "conv" with tensors'),
         ("lenet", "conv1", '"conv1" is the first module of this model, so that nothing would stay'),
+        ("vit", "patch_embed", '"patch_embed" is the first module of this model, so that nothing would stay'),
+        ("vit_tiny_patch16_224", "", 'name the first module that is shared, such as "blocks.0.norm1"'),
         ("test_resnet", "", 'where to cut "test_resnet" is not known; name the first module that is shared'),
     ],
 )

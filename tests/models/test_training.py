@@ -167,6 +167,25 @@ def test_images_and_labels_must_match(small_model: nn.Module, count: int, labels
         evaluate(small_model, x, y, batch_size=1, device=CPU)
 
 
+def test_a_last_batch_of_one_image_is_refused_where_the_model_cannot_train_on_it() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3), nn.BatchNorm1d(3))
+    train(model, *images(6), TrainingConfiguration(batch_size=4), seed=0, device=CPU)
+    with pytest.raises(
+        ValueError, match=r"batch_size = 4 leaves one of 5 images .* \(Expected more than 1 value.*take"
+    ):
+        train(model, *images(5), TrainingConfiguration(batch_size=4), seed=0, device=CPU)
+    # Other errors stay what they are.
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        train(
+            model,
+            torch.zeros(1, 1, 4, 4),
+            torch.zeros(1, dtype=torch.int64),
+            TrainingConfiguration(),
+            seed=0,
+            device=CPU,
+        )
+
+
 def test_divergence_is_reported(small_model: nn.Module) -> None:
     x, y = images(4)
     configuration = TrainingConfiguration(optimizer="sgd", learning_rate=100.0, weight_decay=10.0, epochs=100)

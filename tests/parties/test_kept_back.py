@@ -13,6 +13,7 @@ from tacit.models.configuration import ModelConfiguration, ProtectionConfigurati
 from tacit.models.layers import layers
 from tacit.models.layout import Flat, Layout
 from tacit.models.representation import Representation, Stimuli, alteration, consistency
+from tacit.models.training import evaluate
 from tacit.parties.layer_masking import (
     MOST_METRICS,
     LayerMasking,
@@ -20,7 +21,7 @@ from tacit.parties.layer_masking import (
     unpack_uploads,
     upload_metrics,
 )
-from tacit.parties.task import METRICS, Keeper, Learner, Task, TaskError, Update
+from tacit.parties.task import METRICS, Keeper, Learner, Task, TaskError, Update, read_task
 from tacit.protocol.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.experiment import Aggregation, Experiment, Federation
@@ -270,6 +271,20 @@ def test_stimuli_that_do_not_fit_are_refused(stimuli: Stimuli | None, complaint:
         learner(configuration, 7)
 
 
+@pytest.mark.parametrize("scheme", ["none", "fedrsm", "fedsplit", "dp-gaussian"])
+def test_a_model_that_diverged_in_the_last_step_is_not_sent(scheme: str) -> None:
+    """Its loss was finite. Clipping would hide an infinite weight, and a weight of zero any."""
+    training = TrainingConfiguration(optimizer="sgd", epochs=1, batch_size=8, learning_rate=100.0)
+    configuration, keeper = proposal(scheme=scheme)
+    task = msgspec.structs.replace(read_task(configuration), training=training)
+    configuration = msgspec.structs.replace(configuration, task=task.encode())
+    # Without weights sigmoids are not saturated, so that the gradient is as large as the images.
+    keeper.layout.split(keeper.flat)["conv1.weight"][...] = 0
+    x, y = torch.full((8, 1, 8, 8), 3e38), torch.zeros(8, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"tensor 'conv1\.weight' holds a value that is not finite"):
+        Learner(configuration, x, y, seed=5, device=CPU).update(1, keeper.bytes)
+
+
 def test_a_split_model_shares_its_latter_half() -> None:
     configuration, keeper = proposal(scheme="fedsplit")
     own, first = ("conv1", "conv2"), keeper.flat.copy()
@@ -336,6 +351,23 @@ def test_noise_is_fresh_for_every_round_and_client_and_needs_no_seed() -> None:
 
     assert noise(12, 1, 5) == noise(12, 1, 5)
     assert len({noise(12, 1, 5), noise(12, 2, 5), noise(7, 1, 5), noise(12, 1, None), noise(12, 1, None)}) == 5
+
+
+def test_noise_makes_no_variance_negative() -> None:
+    """Running variances are noisy too, and the root of one below zero would end the run."""
+    configuration, keeper = proposal(model=ModelConfiguration(name="convnet", image_size=9), scheme="dp-gaussian")
+    packing, values = configuration.packing(), np.zeros(keeper.layout.size, np.float32)
+    lowered = keeper.layout.split(values)["bn3.running_var"]
+    lowered[::2] = -0.5
+    encoded = packing.encode(values, 1, dict.fromkeys(METRICS, 0), np.random.default_rng(0))
+    for _ in range(3):
+        keeper.apply(packing.decode(encoded.words, contributors=1))
+    after = keeper.layout.split(keeper.flat)["bn3.running_var"]
+    # They began at one; 20 bits round a value of 0.5 by 10^-6 at most.
+    assert after[::2].max() == 0
+    assert np.abs(after[1::2] - 1).max() < 1e-5
+    x, y = torch.randn(4, 1, 9, 9), torch.zeros(4, dtype=torch.int64)
+    assert np.isfinite(evaluate(keeper.model, x, y, batch_size=4, device=CPU).loss)
 
 
 def test_noisy_updates_come_without_exact_metrics() -> None:

@@ -31,7 +31,8 @@ def test_the_full_size_has_the_papers_settings() -> None:
         training, protection = experiment.training, experiment.protection
         assert (experiment.federation.clients, experiment.federation.rounds) == (10, 300)
         assert (training.batch_size, training.learning_rate, experiment.model.image_size) == (20, 1e-3, 32)
-        assert (protection.masked_layers, protection.granularity) == (1, "layer")
+        blocks = experiment.model.name == "resnet18" and protection.masks_layers
+        assert (protection.masked_layers, protection.granularity) == (1, "block" if blocks else "layer")
         assert protection.mask == ("lowest" if arm.name.endswith("lowest") else "highest")
         variance = {"dp-0.1": 0.1, "dp-0.001": 0.001}.get(arm.name.partition("-")[2])
         assert protection.noisy == (variance is not None)
