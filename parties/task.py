@@ -15,12 +15,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 
 from tacit.models import split
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
@@ -62,8 +63,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: ModelConfiguration
     training: TrainingConfiguration
     protection: ProtectionConfiguration = ProtectionConfiguration()
-    classes: int
-    channels: int
+    classes: Annotated[int, Meta(ge=1, le=65_536)]
+    channels: Annotated[int, Meta(ge=1, le=256)]
     stimuli: Stimuli | None = None
     """The server's images for fedrsm, prepared for the model; no client's own may be among them."""
 

@@ -13,7 +13,7 @@ from tacit.models.layout import Layout
 from tacit.models.training import gradient, train
 from tacit.parties.task import LOSS_UNIT, METRICS, Keeper, Learner, Task, TaskError, Update, read_task
 from tacit.protocol.configuration import Configuration, Scheme
-from tacit.protocol.errors import RemoteProtocolError
+from tacit.protocol.errors import Code, RemoteProtocolError
 from tacit.secagg.packing import Packing, Total, WeightForm
 
 CPU = torch.device("cpu")
@@ -207,6 +207,15 @@ def test_another_layout_is_refused() -> None:
     ):
         with pytest.raises(TaskError, match="install the same versions of timm"):
             learner(other, 12)
+
+
+@pytest.mark.parametrize(("field", "value"), [("classes", 0), ("classes", 65_537), ("channels", -1), ("channels", 257)])
+def test_a_size_that_no_data_have_is_refused(field: str, value: int) -> None:
+    configuration, _ = proposal("fedavg")
+    task = msgspec.structs.replace(read_task(configuration), **{field: value})
+    with pytest.raises(RemoteProtocolError, match=field) as refused:
+        learner(msgspec.structs.replace(configuration, task=task.encode()), 12)
+    assert refused.value.code is Code.MALFORMED
 
 
 def test_more_samples_than_the_largest_weight_are_refused() -> None:
