@@ -142,6 +142,7 @@ def crypten(
 
 @app.command()
 def inference(
+    context: typer.Context,
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Results of `tacit distill`.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="With DIR: only so many of the test images.")] = None,
     batch: Annotated[
@@ -171,19 +172,27 @@ def inference(
 
     With DIR: a distilled student on its test images, on CrypTen with our transport and dealer. Without: transformer
     blocks of a model with random weights, by the protocol of our own, on a link of the two owners that can be shaped;
-    it is shaped for CrypTen too. Dealer and third party are not delayed. Exit status: 0 done; 1 a party failed; 2 wrong
-    input.
+    it is shaped for CrypTen too. Dealer and third party are not delayed.
+
+    Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
 
     In the JSON file: "ours", and with CrypTen "crypten" and "crypten_ttp", each with "online_seconds",
     "online_bytes_sent" by party, "rounds" and "relative_error"; "ours" has "offline_bytes" and "per_operation" as well.
     """
-    import msgspec
     from rich.console import Console
 
+    from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
     from tacit.simulate.bench.ends import BenchmarkError
+    from tacit.simulate.distillation import check_json, write_json
+    from tacit.simulate.processes import ProcessError
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
+        if directory is None:
+            _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
+        else:
+            _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
+        check_json(json_file)
         with console.status("starting the parties") as status:
             if directory is None:
                 from tacit.simulate.bench import blocks as measured_blocks
@@ -199,21 +208,40 @@ def inference(
                     shaping=Shaping(latency_ms=latency, bandwidth_mbit=bandwidth),
                 )
                 figures = measured_blocks.measure(setting, status.update, against_crypten=against is Against.CRYPTEN)
-            elif latency is not None or bandwidth is not None:
-                raise ValueError("--latency and --bandwidth shape the link of the blocks: leave out the directory")
             else:
                 from tacit.simulate.bench.inference import measure
 
                 figures = measure(directory, images=images, batch=batch or 60, check=check, progress=status.update)
-    except (BenchmarkError, ValueError, OSError) as error:
-        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, BenchmarkError) else 2) from None
+    except (BenchmarkError, ProcessError) as error:
+        raise typer.Exit(complain(errors, error, FAILED)) from None
+    except (ValueError, OSError) as error:
+        raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(complain(errors, "interrupted", INTERRUPTED)) from None
     if directory is None:
         _show_blocks(console, figures)
     else:
         _show_student(console, figures, batch or 60)
     if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+        try:
+            write_json(figures, json_file)
+        except OSError as error:
+            raise typer.Exit(complain(errors, error, FAILED)) from None
+
+
+_OF_STUDENTS = {"images", "check"}
+_OF_BLOCKS = {"model", "blocks", "known", "against", "latency", "bandwidth", "repeats", "device"}
+
+
+def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
+    """ValueError if one of these parameters of the command was given."""
+    given = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            given.append(parameter.opts[0])
+    if given:
+        raise ValueError(f"{', '.join(given)}: {remedy}")
 
 
 def _show_student(console: Any, figures: dict[str, Any], batch: int) -> None:
@@ -238,7 +266,7 @@ def _show_blocks(console: Any, figures: dict[str, Any]) -> None:
         title += f", {figures['latency_ms']:g} ms"
     if figures["bandwidth_mbit"] is not None:
         title += f", {figures['bandwidth_mbit']:g} Mbit/s"
-    table = Table("", "seconds", "MB sent by each owner", "rounds", "error", title=title)
+    table = Table("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error", title=title)
     for column in table.columns[1:]:
         column.justify = "right"
     names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}

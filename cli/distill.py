@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 def distill(
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file, with or without a section [distillation]."),
+        typer.Argument(
+            metavar="[EXPERIMENT.toml]", help="Experiment file, with or without a section \\[distillation]."
+        ),
     ] = None,
     data: Annotated[
         str | None,
         typer.Option(metavar="SOURCE", help='Images instead of data.source: "digits", or an .npz file.'),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Fixes initial weights and the order of images.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**63 - 1, help="Fixes initial weights and the order of images.")
+    ] = None,
     device: Annotated[str, typer.Option(help="Where both models run: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the results; default runs/<time>-<name>-student.")
@@ -51,17 +55,16 @@ def _run(
     import msgspec
     from rich.console import Console
 
-    from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import DistillationExperiment, OutputError, claim, load, with_data
+    from tacit.cli.simulation import INTERRUPTED, WRONG_INPUT, complain
+    from tacit.simulate.distillation import DistillationExperiment, OutputError, check_json, claim, load, with_data
     from tacit.simulate.experiment import ExperimentError
     from tacit.simulate.run import default_directory
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     if device not in ("cpu", "cuda"):
         return complain(errors, f"--device {device}: choose cpu or cuda", WRONG_INPUT)
-    if json_file is not None and not json_file.parent.is_dir():
-        return complain(errors, f"--json {json_file}: there is no directory {json_file.parent}; make it", WRONG_INPUT)
     try:
+        check_json(json_file)
         chosen = with_data(load(experiment) if experiment is not None else DistillationExperiment(), data)
         if seed is not None:
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
@@ -69,8 +72,6 @@ def _run(
         claim(directory)
     except (ExperimentError, OutputError) as error:
         return complain(errors, error, WRONG_INPUT)
-    except OSError as error:
-        return complain(errors, error, FAILED)
     try:
         return _distil(console, chosen, device=device, directory=directory, json_file=json_file)
     except KeyboardInterrupt:

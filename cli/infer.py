@@ -57,17 +57,15 @@ def infer(
     from rich.console import Console
 
     from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
+    from tacit.simulate.distillation import OutputError, check_json, write_json
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    if json_file is not None and not json_file.parent.is_dir():
-        reason = f"--json {json_file}: there is no directory {json_file.parent}; make it"
-        raise typer.Exit(complain(errors, reason, WRONG_INPUT))
-    if json_file is not None and json_file.is_dir():
-        raise typer.Exit(complain(errors, f"--json {json_file}: it is a folder; name a file", WRONG_INPUT))
+    try:
+        check_json(json_file)
+    except OutputError as error:
+        raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None
     from tacit.simulate import private_images
-    from tacit.simulate.distillation import write_json
     from tacit.simulate.inference import InferenceFailed
-    from tacit.simulate.processes import ProcessError
 
     try:
         with console.status("starting") as status:
@@ -81,7 +79,7 @@ def infer(
                 device=device,
                 progress=status.update,
             )
-    except (InferenceFailed, ProcessError) as error:
+    except InferenceFailed as error:
         raise typer.Exit(complain(errors, error, FAILED)) from None
     except (ValueError, OSError) as error:
         raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None

@@ -213,8 +213,12 @@ class InferenceDealer(Machine[DealerState]):
     def _failed(self, error: RemoteProtocolError, *, told: str = "") -> Step[DealerState]:
         culprit = error.culprit or self.own
         abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
+        # Who has not come does not know of this session yet, or never will: anybody could name it to the dealer.
+        come = self.owners if self.state is DealerState.SERVING else {*self._hellos, culprit}
         sends = tuple(
-            self._transmit(owner, abort) for owner in self.owners if owner != told and owner not in self._closed
+            self._transmit(owner, abort)
+            for owner in self.owners
+            if owner in come and owner != told and owner not in self._closed
         )
         ended = InferenceEnded(error.code, error.detail, culprit)
         return Step(DealerState.ABORTED, (*sends, ended), self._forget)

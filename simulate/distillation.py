@@ -46,7 +46,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
 
 
 class OutputError(ValueError):
-    """The directory cannot take the results; the message says why and what to do."""
+    """The results cannot be written there; the message says why and what to do."""
 
 
 def load(path: Path) -> DistillationExperiment:
@@ -64,10 +64,23 @@ def load(path: Path) -> DistillationExperiment:
 
 
 def claim(directory: Path) -> None:
-    """Make the directory of the results. OutputError unless it is new or empty; OSError if it cannot be made."""
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise OutputError(f"{directory} exists already and is not empty: choose another directory with --out")
-    directory.mkdir(parents=True, exist_ok=True)
+    """Make the directory of the results. OutputError unless it is empty then."""
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise OutputError(f"{directory} exists already and is not empty: choose another directory with --out")
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
+
+
+def check_json(path: Path | None) -> None:
+    """OutputError if the file of --json cannot be written, as far as that shows beforehand."""
+    if path is None:
+        return
+    if path.is_dir():
+        raise OutputError(f"--json {path}: it is a folder; name a file")
+    if not path.parent.is_dir():
+        raise OutputError(f"--json {path}: there is no directory {path.parent}; make it")
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
@@ -96,8 +109,8 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     convert(teacher, approximation)  # A model that cannot be converted says so before it is trained.
     test = data.x_test, data.y_test
     judged = _train(teacher, experiment, data, seed, chosen)
-    _keep(teacher, out / "teacher.safetensors")
     progress("teacher", judged)
+    _keep(teacher, out / "teacher.safetensors")
     student = convert(teacher, approximation).to(chosen)
     before = {"accuracy": distillation.accuracy(student, *test, device=chosen)}
     progress("converted", before)
@@ -143,8 +156,8 @@ def with_data(experiment: DistillationExperiment, source: str | None) -> Distill
     return msgspec.structs.replace(experiment, data=data)
 
 
-def read(directory: Path, source: str | None = None) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
-    """The experiment, the images (of another source, if one is given) and the student of a finished distillation.
+def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
+    """The experiment, its images and the student of a finished distillation.
 
     Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
     """
@@ -160,11 +173,19 @@ def read(directory: Path, source: str | None = None) -> tuple[DistillationExperi
         raise ValueError(
             f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
         ) from error
-    experiment = with_data(experiment, source)
-    data = load_images(experiment.data, image_size=experiment.model.image_size)
-    student = checkpoint.load(
-        directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
-    )
+    try:
+        data = load_images(experiment.data, image_size=experiment.model.image_size)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the images that {path} tells of are needed, and not there: {error}; paths count from the directory where "
+            "`tacit distill` ran"
+        ) from error
+    try:
+        student = checkpoint.load(
+            directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
+        )
+    except FileNotFoundError as error:
+        raise ValueError(f"{error}; name a directory that `tacit distill --out` has written") from error
     return experiment, data, student
 
 

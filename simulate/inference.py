@@ -27,7 +27,7 @@ from tacit.parties.keys import PartyKeys, generate
 from tacit.protocol.inference_messages import Input
 from tacit.protocol.roster import Roster
 from tacit.simulate.child import Control
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.processes import Exit, ProcessError, Processes
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
@@ -65,9 +65,12 @@ def run(
     """What each data owner learns of its images [N, C, S, S], all served at the same time.
 
     `progress` gets the name of a data owner and how many of its images are done. InferenceFailed names the party that
-    failed.
+    failed, and says what it knows itself of the reason; or that this process could not run them.
     """
-    return asyncio.run(_run(model, images, plan, progress))
+    try:
+        return asyncio.run(_run(model, images, plan, progress))
+    except (OSError, ProcessError) as error:
+        raise InferenceFailed(f"the parties cannot be run here: {error}") from error
 
 
 async def _run(
@@ -84,6 +87,7 @@ async def _run(
     )
     found: dict[str, Inferred] = {}
     addresses: dict[str, str] = {}
+    reasons: list[str] = []
     with TemporaryDirectory() as logs:
         async with Processes(Path(logs), grace_seconds=0.5) as processes:
 
@@ -105,6 +109,9 @@ async def _run(
                         continue
                     for owner, mine in zip(owners, images, strict=True):
                         await start(owner, _data_owner, images=mine, batch=plan.batch, ahead=plan.ahead)
+                elif "failure" in message:
+                    # Its peers, who only hear that it cannot go on, are heard here after it.
+                    reasons.append(f"{name}: {message['failure']}")
                 elif "done" in message:
                     progress(name, message["done"])
                 elif "finished" in message:
@@ -112,7 +119,7 @@ async def _run(
                     if len(found) == len(owners):
                         break
                 else:
-                    raise InferenceFailed(f"{name}: {message.get('failed', message)}")
+                    raise InferenceFailed("; ".join([f"{name}: {message.get('failed', message)}", *reasons]))
     return [found[name] for name in owners]
 
 
@@ -129,11 +136,13 @@ class _Seat:
     """Where those listen who have started before."""
 
     def diary(self, control: Control) -> Diary:
-        """Its event log, and its address for the supervisor."""
+        """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
 
         def tell(event: str, fields: dict[str, Any]) -> None:
             if event == "listening":
                 control.send({"address": fields["address"]})
+            elif fields.get("failure") is not None:
+                control.send({"failure": fields["failure"]})
 
         return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 

@@ -12,18 +12,24 @@ import numpy as np
 import torch
 
 from tacit.models.data import Dataset
-from tacit.models.datasets.samples import FileImages
+from tacit.models.data import read as read_images
+from tacit.models.datasets.samples import FileImages, Indices, Pixels, Samples
 from tacit.models.device import resolve_device
+from tacit.models.friendly.gauge import ActivationError
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.private_model import prepared_model
 from tacit.protocol.inference_messages import Input
-from tacit.simulate.distillation import read
+from tacit.simulate.distillation import DistillationExperiment, read, with_data
 from tacit.simulate.inference import Plan, data_owner_names, run
 
 EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
 _TYPICAL_IMAGES: Final = 64
 _MARGIN: Final = 2.0
 """How much wider than on typical images the bounds are that no gauge of the student states."""
+_WHITE: Final = 255
+_WHITE_OF_DIGITS: Final = 16
+"""Of the source "digits"; all others have whole bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +43,42 @@ class Chosen:
     """int64 [N], where they are known."""
 
 
-def chosen(wanted: str | None, data: Dataset) -> Chosen:
+def chosen(wanted: str | None, source: str | None, *, experiment: DistillationExperiment, data: Dataset) -> Chosen:
     """What --images names: so many of the test images, an image file or a folder of them; without it all test images.
 
-    ValueError for anything else, and for a file that cannot be decoded.
+    source: as of infer(). Whatever they are, they are normalised as `data` is, which the student has learned from.
+    ValueError for anything else, and for images that cannot be decoded or are none for this student.
     """
     if wanted is None or wanted.isdecimal():
-        count = len(data.x_test) if wanted is None else int(wanted)
-        if not 1 <= count <= len(data.x_test):
-            raise ValueError(f"--images {wanted}: there are {len(data.x_test)} test images, ask for 1 or more of them")
-        return Chosen(tuple(f"test {index}" for index in range(count)), data.x_test[:count], data.y_test[:count])
+        test = _test_images(experiment, data, source)
+        count = len(test.labels) if wanted is None else int(wanted)
+        if not 1 <= count <= len(test.labels):
+            raise ValueError(f"--images {wanted}: there are {len(test.labels)} test images, ask for 1 or more of them")
+        pixels = data.normalised(test.images, np.arange(count))
+        return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
     path = Path(wanted)
-    if not path.exists():
-        raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
     files: tuple[Path, ...] = (path,)
+    if not wanted or not (path.is_file() or path.is_dir()):
+        raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
+    if source is not None:
+        raise ValueError(f"--data {source} is for test images: leave it out, or --images {wanted}")
     if path.is_dir():
         files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in EXTENSIONS))
         if not files:
             raise ValueError(f"--images {wanted}: the folder has no image file ({', '.join(EXTENSIONS)})")
-    return Chosen(tuple(str(file) for file in files), data.normalised(FileImages(files)), None)
+    white = _WHITE_OF_DIGITS if experiment.data.source == "digits" else _WHITE
+    return Chosen(tuple(str(file) for file in files), data.normalised(_Files(files, white=white)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Files(FileImages):
+    """Files, whose pixels go up to 255, for a student that has learned from images where white is another number."""
+
+    white: int
+
+    def pixels(self, indices: Indices, *, size: int) -> Pixels:
+        scaled: Pixels = np.rint(super().pixels(indices, size=size) * (self.white / _WHITE)).astype(np.uint8)
+        return scaled
 
 
 def infer(
@@ -71,20 +94,21 @@ def infer(
 ) -> dict[str, Any]:
     """What the student of `tacit distill` in `directory` says of the images, by private inference; with its costs.
 
-    source: where test images come from, if not where the student's did; as of with_data.
+    source: where test images come from, if not where the student's did: "digits", or an .npz file.
 
     Raises ValueError or OSError for what cannot be used, and InferenceFailed.
     """
     resolve_device(device)
     progress("reading the student")
-    _, data, student = read(directory, source)
-    images = chosen(wanted, data)
+    experiment, data, student = read(directory)
+    images = chosen(wanted, source, experiment=experiment, data=data)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
-    student = student.cpu().eval()
-    with torch.no_grad():
-        clear = torch.cat([student(pixels) for pixels in torch.split(images.pixels, batch)])
-    typical, _ = data.share(np.arange(min(_TYPICAL_IMAGES, len(data.y_train))))
+    progress("asking the student in the clear")
+    clear = _in_the_clear(student, images, batch)
+    # Evenly spaced, since some sources are sorted by class.
+    count = min(_TYPICAL_IMAGES, len(data.y_train))
+    typical, _ = data.share(np.arange(count) * len(data.y_train) // count)
     model = prepared_model(student, typical, margin=_MARGIN)
     parts = torch.tensor_split(images.pixels, data_owners)
     done = dict.fromkeys(data_owner_names(data_owners), 0)
@@ -96,6 +120,32 @@ def infer(
     progress("starting the parties")
     found = run(model, parts, Plan(input=input, batch=batch, device=device), show)
     return _figures(images, data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
+
+
+def _test_images(experiment: DistillationExperiment, data: Dataset, source: str | None) -> Samples:
+    """Those of the student's own source, or of another. ValueError if that has classes that the student has not."""
+    if source is None:
+        return data.source.test
+    other = read_images(with_data(experiment, source).data)
+    if len(other.class_names) > data.classes:
+        raise ValueError(
+            f"--data {source}: there are {len(other.class_names)} classes, and {data.classes} that the student knows"
+        )
+    return other.test
+
+
+def _in_the_clear(student: FriendlyTransformer, images: Chosen, batch: int) -> torch.Tensor:
+    """Logits [N, classes]. ValueError for an image for which the student is not valid, with its name."""
+    with torch.no_grad():
+        try:
+            return torch.cat([student(pixels) for pixels in torch.split(images.pixels, batch)])
+        except ActivationError:
+            for name, pixels in zip(images.names, torch.split(images.pixels, 1), strict=True):
+                try:
+                    student(pixels)
+                except ActivationError as error:
+                    raise ValueError(f"{name} is unlike what the student was calibrated on: {error}") from error
+            raise
 
 
 def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence[Inferred]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
-from tacit.parties.endpoint import EndpointError
+from tacit.parties.endpoint import EndpointError, PeerStalledError
 from tacit.parties.server_endpoint import ServerEndpoint
 from tacit.protocol.codec import Frame
 from tacit.protocol.errors import Code, RemoteProtocolError
@@ -39,6 +39,8 @@ FOR_DEALER: Final = 2
 """How many times its patience an owner waits for the dealer,"""
 FOR_OWNER: Final = 3
 """and for the other owner."""
+MOST_WAITING: Final = 1 << 14
+"""Messages that may wait for one link. No layer, no correction and no round has more than half as many chunks."""
 
 
 class InferenceError(Exception):
@@ -62,16 +64,24 @@ def place(error: BaseException) -> str:
 
 
 class Courier:
-    """Puts messages onto one link, in order, without holding up whoever has something to say."""
+    """Puts messages onto one link, in order, without holding up whoever has something to say.
 
-    def __init__(self, send: Callable[[Sequence[Frame]], Awaitable[None]]) -> None:
+    stalled: told why, when whoever is at the other end takes nothing for too long, or less than it makes this side say.
+    What is waiting for it is dropped then: messages are numbered, so what would follow a gap is of no use.
+    """
+
+    def __init__(self, send: Callable[[Sequence[Frame]], Awaitable[None]], stalled: Callable[[str], None]) -> None:
         self._send = send
+        self._stalled = stalled
         self._waiting: asyncio.Queue[Sequence[Frame]] = asyncio.Queue()
         self._running = asyncio.ensure_future(self._run())
 
     def put(self, frames: Sequence[Frame]) -> None:
         """Send this after what was put before."""
-        self._waiting.put_nowait(frames)
+        if self._waiting.qsize() == MOST_WAITING:
+            self._give_up(f"it has left {MOST_WAITING} messages waiting")
+        else:
+            self._waiting.put_nowait(frames)
 
     async def drained(self) -> None:
         """Until all that was put is on its way."""
@@ -87,19 +97,28 @@ class Courier:
             frames = await self._waiting.get()
             try:
                 await self._send(frames)
+            except PeerStalledError as error:
+                self._give_up(str(error))
             except EndpointError:
                 pass  # The machine learns of it by the lost link, or by its deadline.
             finally:
                 self._waiting.task_done()
 
+    def _give_up(self, detail: str) -> None:
+        # Not at once: who puts a message is in the middle of something.
+        asyncio.get_running_loop().call_soon(self._stalled, detail)
+        while not self._waiting.empty():
+            self._waiting.get_nowait()
+            self._waiting.task_done()
 
-def courier_to(endpoint: ServerEndpoint, name: str) -> Courier:
+
+def courier_to(endpoint: ServerEndpoint, name: str, stalled: Callable[[str], None]) -> Courier:
     """To one of those who have a link to this endpoint."""
 
     async def send(frames: Sequence[Frame]) -> None:
         await endpoint.send(name, frames)
 
-    return Courier(send)
+    return Courier(send, stalled)
 
 
 class Worker:
@@ -184,6 +203,10 @@ class Conversation:
         """A message of the dealer that belongs to this session."""
         if self._material is not None:
             self.hear_dealer(self._material.feed(frames, self.now()))
+
+    def peer_lost(self, detail: str) -> None:
+        """The link to the other owner is gone."""
+        self.hear(self.machine.drop(detail, self.now()))
 
     def dealer_lost(self, detail: str) -> None:
         """The link to the dealer is gone."""

@@ -101,7 +101,8 @@ async def infer(
         wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
         patience = FOR_OWNER * settings.patience
         machine = InferenceDataOwner(keys.name, roster, wish=wish, policy=settings.policy, patience=patience)
-        to_peer, to_dealer = Courier(peer.send), Courier(dealing.send)
+        to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
+        to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
         conversation = Conversation(
             machine,
             roster,
@@ -128,19 +129,17 @@ async def infer(
 
 async def _hear(endpoint: ClientEndpoint, conversation: Conversation, *, from_dealer: bool) -> None:
     """Feed what comes from one of both."""
-    machine = conversation.machine
     async for event in events(endpoint):
-        now = conversation.now()
         if isinstance(event, Received | MessageRefused):
             if from_dealer:
                 conversation.from_dealer(readable(event))
             else:
-                conversation.hear(machine.feed(readable(event), now))
+                conversation.hear(conversation.machine.feed(readable(event), conversation.now()))
         elif isinstance(event, LinkLost):
             if from_dealer:
                 conversation.dealer_lost("the link to the dealer is lost")
             else:
-                conversation.hear(machine.drop("the link to the model owner is lost", now))
+                conversation.peer_lost("the link to the model owner is lost")
 
 
 async def _session(

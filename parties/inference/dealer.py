@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tacit.parties.diary import Diary
 from tacit.parties.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
@@ -82,13 +83,16 @@ class DealerParty:
             now = Conversation.now()
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
-                    self._couriers[event.sender] = courier_to(endpoint, event.sender)
+                    self._couriers[event.sender] = courier_to(endpoint, event.sender, partial(self._lose, event.sender))
                 self._spread(self._service.feed(event.sender, readable(event), now))
             elif isinstance(event, LinkLost):
                 self.diary.write("link-lost", peer=event.peer)
-                self._spread(self._service.drop(event.peer, f"the link to {event.peer} is lost", now))
+                self._lose(event.peer, f"the link to {event.peer} is lost")
             elif isinstance(event, HandshakeRefused):
                 self.diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+
+    def _lose(self, owner: str, detail: str) -> None:
+        self._spread(self._service.drop(owner, detail, Conversation.now()))
 
     def _expire(self) -> None:
         self._spread(self._service.expire(Conversation.now()))

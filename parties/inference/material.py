@@ -76,7 +76,11 @@ class Narrow(Request, frozen=True):
 
 
 class Matrix(Product, frozen=True):
-    """A product of matrices, for shares modulo 2^64 or less."""
+    """A product of matrices, for shares modulo 2^64 or less. ValueError for any other operation."""
+
+    def __post_init__(self) -> None:
+        if self.operation != "matmul" or self.arguments or min(len(self.left), len(self.right)) < 2:
+            raise ValueError(f"{self}: only matrices are multiplied here")
 
     def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return product(left, right, WORD_BITS)

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -96,7 +97,7 @@ class ModelOwnerParty:
                 settings.address, keys=settings.keys, roster=settings.roster, limits=limits(settings.patience)
             ) as endpoint,
         ):
-            self._to_dealer = Courier(dealing.send)
+            self._to_dealer = Courier(dealing.send, self._lose_dealer)
             self._diary.write("listening", address=endpoint.address)
             tasks = [
                 asyncio.ensure_future(self._serve(endpoint)),
@@ -123,11 +124,11 @@ class ModelOwnerParty:
             now = Conversation.now()
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
-                    self._couriers[event.sender] = courier_to(endpoint, event.sender)
+                    self._couriers[event.sender] = courier_to(endpoint, event.sender, partial(self._lose, event.sender))
                 self._spread(self._service.feed(event.sender, readable(event), now))
             elif isinstance(event, LinkLost):
                 self._diary.write("link-lost", peer=event.peer)
-                self._spread(self._service.drop(event.peer, "the link to the data owner is lost", now))
+                self._lose(event.peer, "the link to the data owner is lost")
             elif isinstance(event, HandshakeRefused):
                 self._diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
 
@@ -139,8 +140,14 @@ class ModelOwnerParty:
                     conversation.from_dealer(frames)
             elif isinstance(event, LinkLost):
                 self._diary.write("link-lost", peer=event.peer)
-                for conversation in list(self._conversations.values()):
-                    conversation.dealer_lost("the link to the dealer is lost")
+                self._lose_dealer("the link to the dealer is lost")
+
+    def _lose(self, data_owner: str, detail: str) -> None:
+        self._spread(self._service.drop(data_owner, detail, Conversation.now()))
+
+    def _lose_dealer(self, detail: str) -> None:
+        for conversation in list(self._conversations.values()):
+            conversation.dealer_lost(detail)
 
     def _of_dealer(self, frames: Sequence[Frame]) -> list[Conversation]:
         """The session that a message of the dealer is of; all of them if it cannot be read."""

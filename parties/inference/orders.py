@@ -32,8 +32,10 @@ def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
         requests = msgspec.msgpack.decode(data, type=tuple[AnyBlockRequest, ...])
         for request in requests:
             check(request, _OWNERS)
-    except (ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
         raise OrderError(str(error)) from error
+    if encoded_requests(requests) != data:
+        raise OrderError("the requests are not in their canonical encoding")
     return requests
 
 

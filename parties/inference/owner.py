@@ -31,7 +31,11 @@ def limits(patience: float) -> Limits:
 
 
 async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
-    """What an endpoint reports, for ever. A lost link comes after what had arrived over it: whoever leaves says why."""
+    """What an endpoint reports, for ever. A lost link comes after what had arrived over it: whoever leaves says why.
+
+    Everything else has its turn between two events. An endpoint whose peers say more than can be read never makes its
+    reader wait: one of them would hold up the sessions of all others.
+    """
     lost: list[LinkLost] = []
     due: float | None = None
     while True:
@@ -49,6 +53,7 @@ async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
             lost, due = [], None
         if event is not None:
             yield event
+            await asyncio.sleep(0)
 
 
 def readable(event: Received | MessageRefused) -> Sequence[Frame]:

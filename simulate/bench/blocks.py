@@ -36,6 +36,7 @@ from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Shaping, relaying
 from tacit.simulate.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, Plan, run
+from tacit.simulate.processes import ProcessError
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 2.0
@@ -81,7 +82,8 @@ class _Task:
 
 
 def measure(setting: Setting, progress: Callable[[str], object], *, against_crypten: bool = False) -> dict[str, Any]:
-    """The figures, under stable keys. ValueError for a model that cannot be computed; BenchmarkError if a party fails.
+    """The figures, under stable keys. ValueError for a model that cannot be computed; BenchmarkError if a party fails
+    or cannot be run here.
 
     Bytes are those of shares, of one pass of all blocks; `relayed_bytes` are all that have passed the relay of a shaped
     link, from the first greeting on. Errors are those of the logits behind the blocks, relative to their norm; the head
@@ -92,6 +94,15 @@ def measure(setting: Setting, progress: Callable[[str], object], *, against_cryp
     resolve_device(setting.device)
     progress("making the model")
     task = _task(setting)
+    try:
+        return _figures(setting, task, progress, against_crypten=against_crypten)
+    except (OSError, ProcessError) as error:
+        raise BenchmarkError(f"the parties cannot be run here: {error}") from error
+
+
+def _figures(
+    setting: Setting, task: _Task, progress: Callable[[str], object], *, against_crypten: bool
+) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "model": setting.model,
         "blocks": setting.blocks,

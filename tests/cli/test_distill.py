@@ -1,6 +1,7 @@
 """`tacit distill` and `tacit bench inference`: from an experiment file to a student, and to its labels on shares."""
 
 import json
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,11 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
     ),
     "a device": (lambda tmp, images: ["--device", "tpu"], "--device tpu: choose cpu or cuda"),
     "a place for --json": (lambda tmp, images: ["--json", tmp / "nowhere" / "x.json"], "there is no directory"),
+    "a folder for --json": (lambda tmp, images: ["--json", tmp], "it is a folder; name a file"),
+    "a directory that cannot be made": (
+        lambda tmp, images: [write(tmp / "x.toml", images), "--out", tmp / "x.toml" / "out"],
+        "out cannot be made: Not a directory; choose another with --out",
+    ),
     "a directory that is used": (
         lambda tmp, images: [write(tmp / "x.toml", images), "--out", filled(tmp / "used")],
         "used exists already and is not empty: choose another directory with --out",
@@ -184,6 +190,28 @@ def test_a_directory_without_a_student_is_refused(
     result = tacit("bench", "inference", tmp_path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert reason in result.stderr
+
+
+def test_a_seed_that_no_experiment_file_could_name_is_refused(tacit: Invoke, tmp_path: Path) -> None:
+    result = tacit("distill", tmp_path / "none.toml", "--seed", 2**63)
+    assert result.exit_code == 2
+    assert "--seed" in result.stderr
+
+
+def test_the_help_names_the_section(tacit: Invoke) -> None:
+    assert "[distillation]" in tacit("distill", "--help").stdout
+
+
+def test_a_teacher_that_cannot_be_written_is_no_wrong_input(tacit: Invoke, tmp_path: Path, images: Path) -> None:
+    out = tmp_path / "out"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        result = tacit("distill", write(tmp_path / "x.toml", images), "--out", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result.exit_code == 1
+    assert f"{out / 'teacher.safetensors'} cannot be written: File too large; make room" in result.stderr
 
 
 def test_the_documentation_lists_every_key_with_its_default() -> None:

@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ import torch
 from click.testing import Result
 from PIL import Image
 
+from tacit.models.data import load
 from tacit.protocol.inference_schedule import Sizes, by_operation, pass_rounds, weight_bytes
 from tacit.simulate import private_images
-from tacit.simulate.distillation import read
+from tacit.simulate.distillation import DistillationExperiment, read
 from tacit.simulate.inference import DEALER
 
 Invoke = Callable[..., Result]
@@ -56,12 +59,15 @@ def test_labels_are_those_in_the_clear_and_costs_as_declared(
     if owners > 1:
         source = str(tmp_path / "the other way round.npz")
         arrays = dict(np.load(images))
-        np.savez(source, **arrays | {name: arrays[name][::-1] for name in ("x_test", "y_test")})
+        reversed_test = {name: arrays[name][::-1] for name in ("x_test", "y_test")}
+        # What it has for training is nobody's business: the student was not trained on it.
+        np.savez(source, **arrays | reversed_test | {"x_train": arrays["x_train"] // 2})
         options += ["--data", source]
     result, figures = asked(tacit, out, tmp_path / "figures.json", *options)
-    _, data, student = read(out, source)
+    _, data, student = read(out)
+    order = list(range(6)) if source is None else list(range(11, 5, -1))
     with torch.no_grad():
-        clear = student.cpu().eval()(data.x_test[:6])
+        clear = student(data.x_test[order])
     top = clear.softmax(dim=1).max(dim=1)
     assert [row["label"] for row in figures["images"]] == [data.source.class_names[label] for label in top.indices]
     assert [row["image"] for row in figures["images"]] == [f"test {index}" for index in range(6)]
@@ -70,7 +76,10 @@ def test_labels_are_those_in_the_clear_and_costs_as_declared(
     assert 0 < figures["largest_difference"] < 0.1
     assert (confidences - top.values).abs().max() <= 2 * figures["largest_difference"]
     assert (figures["input"], figures["batch"], figures["data_owners"]) == (input, 4, owners)
-    assert (figures["agreement"], figures["accuracy"]) == (1.0, (top.indices == data.y_test[:6]).double().mean().item())
+    assert (figures["agreement"], figures["accuracy"]) == (
+        1.0,
+        (top.indices == data.y_test[order]).double().mean().item(),
+    )
     batches = [4, 2] if owners == 1 else [3, 3]
     declared = by_operation([each for batch in batches for each in pass_rounds(SIZES, batch, known=input == "known")])
     assert {
@@ -108,6 +117,29 @@ def nothing(directory: Path) -> Path:
     return directory / "empty"
 
 
+def without(out: Path, directory: Path, name: str) -> Path:
+    """The results of a distillation, one file of which has gone."""
+    shutil.copytree(out, directory / "half")
+    (directory / "half" / name).unlink()
+    return directory / "half"
+
+
+def moved(out: Path, directory: Path, source: str) -> Path:
+    """The results of a distillation, as if its images had come from elsewhere."""
+    shutil.copytree(out, directory / "moved")
+    file = directory / "moved" / "distillation.json"
+    figures = json.loads(file.read_bytes())
+    figures["experiment"]["data"]["source"] = source
+    file.write_text(json.dumps(figures))
+    return directory / "moved"
+
+
+def more_classes(directory: Path) -> Path:
+    arrays = {"x_train": np.zeros((4, 8, 8), np.uint8), "y_train": np.arange(4)}
+    np.savez(directory / "four.npz", **arrays, x_test=arrays["x_train"], y_test=arrays["y_train"])
+    return directory / "four.npz"
+
+
 WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
     "no such directory": (
         lambda out, folder, tmp: [tmp / "nowhere"],
@@ -131,7 +163,7 @@ WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
         lambda out, folder, tmp: [out, "--images", folder / "notes.txt"], "notes.txt is not a readable image: ",
     ),
     "an image unlike all others": (
-        lambda out, folder, tmp: [out, "--images", bright(tmp)], "beyond the calibrated interval from ",
+        lambda out, folder, tmp: [out, "--images", bright(tmp).parent], "bright.png is unlike what the student was",
     ),
     "more data owners than images": (
         lambda out, folder, tmp: [out, "--images", 2, "--data-owners", 3], "--data-owners 3: there are 2 images for",
@@ -139,8 +171,23 @@ WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
     "a place for --json": (
         lambda out, folder, tmp: [out, "--json", tmp / "nowhere" / "x.json"], "nowhere; make it",
     ),
+    "images of two kinds": (
+        lambda out, folder, tmp: [out, "--images", folder, "--data", "digits"], "--data digits is for test images: ",
+    ),
     "no such images": (lambda out, folder, tmp: [out, "--data", tmp / "gone.npz"], "gone.npz' is no file"),
     "no such device": (lambda out, folder, tmp: [out, "--device", "tpu"], "unknown device 'tpu'; use "),
+    "no student any more": (
+        lambda out, folder, tmp: [without(out, tmp, "student.safetensors")],
+        "student.safetensors; name a directory that `tacit distill --out` has written",
+    ),
+    "no images any more": (
+        lambda out, folder, tmp: [moved(out, tmp, "gone.npz")],
+        "distillation.json tells of are needed, and not there: data.source 'gone.npz' is no file",
+    ),
+    "a name that is empty": (lambda out, folder, tmp: [out, "--images", ""], "no such file or folder, and no number"),
+    "classes of others": (
+        lambda out, folder, tmp: [out, "--data", more_classes(tmp)], "there are 4 classes, and 3 that the student",
+    ),
     "a folder for --json": (lambda out, folder, tmp: [out, "--json", tmp], "it is a folder; name a file"),
 }  # fmt: skip
 
@@ -155,6 +202,47 @@ def test_wrong_input_is_refused_before_anything_is_started(
     assert result.stderr.startswith("tacit: ")
     assert reason in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_files_are_scaled_to_the_pixels_of_digits(tmp_path: Path) -> None:
+    experiment = DistillationExperiment()
+    data = load(experiment.data, image_size=8)
+    (digit,) = data.source.test.images.pixels(np.array([0]), size=8)
+    assert digit.max() == 16
+    Image.fromarray(np.rint(digit[..., 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / "digit.png")
+    found = private_images.chosen(str(tmp_path / "digit.png"), None, experiment=experiment, data=data)
+    # The same numbers but for the mean of three equal colours, taken in float64 on the way.
+    assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
+
+
+def test_bounds_are_those_of_images_of_all_classes(
+    tacit: Invoke, out: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = dict(np.load(images))
+    order = np.argsort(np.tile(arrays["y_train"], 3), kind="stable")
+    by_class = {name: np.concatenate([arrays[name]] * 3)[order] for name in ("x_train", "y_train")}
+    np.savez(tmp_path / "sorted.npz", **arrays | by_class)
+    seen: list[torch.Tensor] = []
+
+    def prepared_model(student: object, typical: torch.Tensor, *, margin: float) -> None:
+        seen.append(typical)
+        raise ValueError("that is enough")
+
+    monkeypatch.setattr(private_images, "prepared_model", prepared_model)
+    assert tacit("infer", moved(out, tmp_path, str(tmp_path / "sorted.npz")), "--images", 1).exit_code == 2
+    # Each class is 1.2 deviations brighter than the one before, and the mean of all of them is 0.
+    assert len(seen[0]) == 64
+    assert abs(seen[0].mean()) < 0.1
+
+
+def test_a_machine_that_cannot_run_the_parties_is_no_wrong_input(
+    tacit: Invoke, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    result = tacit("infer", out, "--images", 1)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("tacit: the parties cannot be run here: ")
+    assert str(tmp_path / "gone") in result.stderr
 
 
 def kill_dealer() -> None:

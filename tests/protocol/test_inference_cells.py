@@ -166,6 +166,12 @@ def sender_to(role: str) -> str:
     return {DATA_OWNER: MODEL_OWNER, MATERIAL: DEALER}.get(role, DATA_OWNER)
 
 
+def hears(role: str, state: str, culprit: str) -> set[str]:
+    """Who is told that a machine ends an exchange: of a dealer, who has come to it, and who is at fault."""
+    come = {DATA_OWNER} if state == "AWAIT_OWNERS" else {MODEL_OWNER, DATA_OWNER}
+    return come | {culprit} if role == DEALER else {culprit}
+
+
 FORGOTTEN = {"state", "deadline", "_rounds", "_hellos", "_orders", "_arrivals", "_contribution", "_link", "_links"}
 
 
@@ -204,7 +210,7 @@ def test_every_message_in_every_state(role: str, state: str) -> None:
         *told, ended = outputs
         assert isinstance(ended, InferenceEnded)
         assert (ended.code, ended.culprit) == (code, sender)
-        assert {told.to for told in told} == ({MODEL_OWNER, DATA_OWNER} if role == DEALER else {sender})
+        assert {told.to for told in told} == hears(role, state, sender)
         for message in told:
             assert isinstance(message, Transmit)
             abort = decode(message.frames, INFERENCE_MESSAGES).parse()
@@ -295,7 +301,7 @@ def test_genuine_messages_and_events_take_every_transition(taken: set[Transition
                 ended = InferenceEnded(Code.TIMEOUT, outputs[-1].detail, late)
             assert outputs[-1] == ended
             # Who says it, or is gone, is not told; the other owner is.
-            heard = {MODEL_OWNER, DATA_OWNER} if role == DEALER else {sender}
+            heard = hears(role, state, ended.culprit)
             assert {told.to for told in outputs[:-1]} == (heard if cause == "expire" else heard - {sender})
             assert (machine.state.name, machine.deadline, holds_secrets(machine)) == ("ABORTED", None, False)
     wanted = {

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,3 +82,11 @@ def test_who_is_killed_is_named_and_nobody_stays(
         ),
     }
     assert multiprocessing.active_children() == []
+
+
+def test_who_could_not_go_on_says_why(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
+    weights = {name: weight for name, weight in model[0].weights.items() if name != "0.fc2"}
+    with pytest.raises(
+        InferenceFailed, match=r"model-owner: it cannot go on \(\w+\); .*; model-owner: \w+ in \w+\.py, line \d+$"
+    ):
+        run(replace(model[0], weights=weights), (images[:1],), Plan(batch=1), lambda name, count: None)

@@ -253,7 +253,9 @@ def inference_material_bad_request() -> Script:
     for changed in (
         NARROW | {"bits": 1}, NARROW | {"bits": 65}, NARROW | {"degree": 17}, NARROW | {"shape": [1 << 28]},
         WEIGHT | {"owner": 2}, TABLE | {"index_bits": 17}, TABLE | {"function": "root"},
-        TABLE | {"curve": CURVE | {"divisor": 0.0}}, TABLE | {"more": 1}, {"type": "Square", "shape": [1]}, {},
+        TABLE | {"curve": CURVE | {"divisor": 0.0}}, TABLE | {"curve": CURVE | {"scale": 1}}, TABLE | {"more": 1},
+        MATRIX | {"operation": "mul", "left": [2, 2], "right": [2, 2]}, MATRIX | {"arguments": [["groups", 1]]},
+        MATRIX | {"left": [3]}, dict(reversed(NARROW.items())), {"type": "Square", "shape": [1]}, {},
     ):  # fmt: skip
         script.refuse(INVALID, "read requests", encoding=msgpack.packb([changed]))
     linear = REQUESTS[1] | {"weight": 1}

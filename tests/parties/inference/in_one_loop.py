@@ -111,9 +111,9 @@ class House:
         party = DealerParty(DealerSettings(address=address, **settings), self.diary(DEALER))
         await self._serve(DEALER, party)
 
-    async def model_owner(self, model: PrivateModel, **settings: Any) -> ModelOwnerParty:
+    async def model_owner(self, model: PrivateModel, *, address: str = LISTEN, **settings: Any) -> ModelOwnerParty:
         settings = {"keys": KEYS[MODEL_OWNER], "roster": ROSTER, "dealer_address": self.addresses[DEALER], **settings}
-        party = ModelOwnerParty(ModelOwnerSettings(address=LISTEN, **settings), model, self.diary(MODEL_OWNER))
+        party = ModelOwnerParty(ModelOwnerSettings(address=address, **settings), model, self.diary(MODEL_OWNER))
         await self._serve(MODEL_OWNER, party)
         return party
 

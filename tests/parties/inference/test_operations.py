@@ -164,9 +164,37 @@ def test_cutting_both_factors_leaves_their_product_correct_to_the_last_bits() ->
     assert ((found - (x @ w) / 2**16).abs() <= w.abs().sum(0) + 1).all()
 
 
-@pytest.mark.parametrize("factor", [(5, 2, 3), (2, 4)])
-def test_a_dealer_takes_no_factor_that_is_larger_than_its_value(factor: tuple[int, ...]) -> None:
-    order = msgspec.msgpack.encode([{"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": factor}])
-    with pytest.raises(OrderError, match=r"shape"):
-        decoded_requests(order)
-    assert decoded_requests(order.replace(msgspec.msgpack.encode(factor), msgspec.msgpack.encode((2, 1))))
+NARROW = {"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": (2, 1)}
+MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 4), "arguments": ()}
+CURVE = {"steps": 1, "unit": 1.0, "offset": 0.0, "divisor": 1.0, "scale": 1.0}
+TABLE = {"type": "Table", "shape": (2,), "index_bits": 1, "function": "inverse", "curve": CURVE}
+NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a factor of more dimensions than its value": (NARROW, {"factor": (5, 2, 3)}, "shape"),
+    "a factor that is larger than its value": (NARROW, {"factor": (2, 4)}, "shape"),
+    "a product of elements": (MATRIX, {"operation": "mul"}, "only matrices"),
+    "a convolution": (MATRIX, {"operation": "conv2d", "left": (1, 4, 8, 8), "right": (4, 4, 1, 1)}, "only matrices"),
+    "a product with arguments": (MATRIX, {"arguments": (("groups", 1),)}, "only matrices"),
+    "a row": (MATRIX, {"left": (4,)}, "only matrices"),
+    "a column": (MATRIX, {"right": (4,)}, "only matrices"),
+    "matrices that do not fit": (MATRIX, {"right": (3, 4)}, "no such product"),
+    "a real as an integer": (TABLE, {"curve": CURVE | {"unit": 1}}, "not in their canonical encoding"),
+    "a real that is none": (TABLE, {"curve": CURVE | {"offset": math.nan}}, "float"),
+    "fields in another order": (dict(reversed(NARROW.items())), {}, "not in their canonical encoding"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_DEALT)
+def test_a_dealer_takes_only_what_the_specification_has(case: str) -> None:
+    request, change, reason = NOT_DEALT[case]
+    with pytest.raises(OrderError, match=reason):
+        decoded_requests(msgspec.msgpack.encode([request | change]))
+
+
+@pytest.mark.parametrize("request_", [NARROW, MATRIX, TABLE])
+def test_a_dealer_takes_what_the_specification_has(request_: dict[str, Any]) -> None:
+    assert len(decoded_requests(msgspec.msgpack.encode([request_]))) == 1
+
+
+def test_an_order_that_is_nested_without_end_is_none() -> None:
+    with pytest.raises(OrderError):
+        decoded_requests(b"\x91\x82\xa1a" + b"\x91" * 100_000)

@@ -332,3 +332,22 @@ async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link
     heard = events(Scripted(lost, last, up, first, again, other))
     assert [await anext(heard) for _ in range(6)] == [last, lost, up, first, other, again]
     await heard.aclose()
+
+
+async def test_peers_that_never_stop_leave_everything_else_its_turn() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    heard = events(Scripted(*[Received("alice", (memoryview(b"again"),))] * 10))
+    for _ in range(10):
+        await anext(heard)
+    assert turns >= 9
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await heard.aclose()

@@ -1,6 +1,7 @@
 """`tacit bench inference` without a directory: blocks on shares between processes, beside stock CrypTen."""
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,15 @@ def test_bytes_that_do_not_pass_the_relay_end_the_benchmark(monkeypatch: pytest.
         blocks.measure(setting, lambda text: None)
 
 
+def test_a_machine_that_cannot_run_the_parties_ends_the_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    setting = blocks.Setting(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
+    with pytest.raises(BenchmarkError, match=r"the parties cannot be run here: .*gone"):
+        blocks.measure(setting, lambda text: None)
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -76,6 +86,10 @@ def test_bytes_that_do_not_pass_the_relay_end_the_benchmark(monkeypatch: pytest.
         (["--bandwidth", "100", "."], "leave out the directory"),
         (["--latency", "1", "."], "leave out the directory"),
         (["--device", "tpu"], "unknown device 'tpu'"),
+        ([".", "--against", "crypten", "--input", "known"], "--input, --against: of blocks with random weights only"),
+        (["--images", "3"], "--images: of a student only; name the directory of its results"),
+        (["--check"], "--check: of a student only; name the directory of its results"),
+        (["--json", "."], "it is a folder; name a file"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(options: list[str], reason: str) -> None:
@@ -100,6 +114,7 @@ def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(blocks, "_task", without_weights)
     with pytest.raises(
-        BenchmarkError, match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why"
+        BenchmarkError,
+        match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why; model-owner: \w+ in \w+\.py",
     ):
         blocks.measure(blocks.Setting(model=MODEL, repeats=1), lambda text: None)
