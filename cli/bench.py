@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from tacit.cli.json_file import check_json, keep_json
+
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 
 
@@ -62,14 +64,14 @@ def secagg(
 ) -> None:
     """One secure sum with the real machines and real cryptography, timed party by party.
 
-    Exit status: 0 the sum is exact; 1 it is not, or could not be held; 2 wrong input.
+    Exit status: 0 the sum is exact; 1 it is not, could not be held, or the file cannot be written; 2 wrong input.
     """
-    import msgspec
     from rich.console import Console
 
     from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.bench.secagg import Setting, measure
 
+    check_json(json_file)
     setting = Setting(
         clients=clients,
         dimension=dimension,
@@ -89,8 +91,7 @@ def secagg(
         errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1 if isinstance(error, BenchmarkError) else 2) from None
     _show(console, figures)
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    keep_json(json_file, figures)
     raise typer.Exit(0 if figures["sum_is_exact"] else 1)
 
 
@@ -100,17 +101,16 @@ def protection(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """What the protections of an update cost a client, alone and as a share of its local training."""
-    import msgspec
     from rich.console import Console
 
     from tacit.simulate.bench.protection import measure
 
+    check_json(json_file)
     console = Console(highlight=False)
     with console.status("starting") as status:
         figures = measure(status.update, repeats=repeats)
     _show_protection(console, figures)
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    keep_json(json_file, figures)
 
 
 @app.command()
@@ -120,14 +120,14 @@ def crypten(
 ) -> None:
     """CrypTen over its own transport and over ours, with and without encryption, between two processes.
 
-    Exit status: 0 done; 1 a party ended early.
+    Exit status: 0 done; 1 a party ended early, or the file cannot be written; 2 wrong input.
     """
-    import msgspec
     from rich.console import Console
 
     from tacit.simulate.bench.crypten import measure
     from tacit.simulate.bench.ends import BenchmarkError
 
+    check_json(json_file)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
         with console.status("starting") as status:
@@ -136,8 +136,7 @@ def crypten(
         errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(1) from None
     _show_crypten(console, figures)
-    if json_file is not None:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+    keep_json(json_file, figures)
 
 
 @app.command()
@@ -181,18 +180,17 @@ def inference(
     """
     from rich.console import Console
 
-    from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
+    from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
     from tacit.simulate.bench.ends import BenchmarkError
-    from tacit.simulate.distillation import check_json, write_json
     from tacit.simulate.processes import ProcessError
 
+    check_json(json_file)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
         if directory is None:
             _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
         else:
             _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
-        check_json(json_file)
         with console.status("starting the parties") as status:
             if directory is None:
                 from tacit.simulate.bench import blocks as measured_blocks
@@ -222,11 +220,7 @@ def inference(
         _show_blocks(console, figures)
     else:
         _show_student(console, figures, batch or 60)
-    if json_file is not None:
-        try:
-            write_json(figures, json_file)
-        except OSError as error:
-            raise typer.Exit(complain(errors, error, FAILED)) from None
+    keep_json(json_file, figures)
 
 
 _OF_STUDENTS = {"images", "check"}

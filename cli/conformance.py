@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tacit.cli.json_file import check_json, keep_json
+from tacit.cli.outcome import WRONG_INPUT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from tacit.simulate.conformance.vectors import Verdict
     from tacit.simulate.conformance_peer.script import Verdict as PeerVerdict
 
-WRONG_INPUT: Final = 2
 
 app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
 
@@ -38,11 +40,12 @@ def vectors(
 ) -> None:
     """Hold this installation to test vectors: every operation in them must have exactly the outcome that they expect.
 
-    Exit status: 0 all vectors hold; 1 they do not; 2 wrong input.
+    Exit status: 0 all vectors hold; 1 they do not, or the file cannot be written; 2 wrong input.
     """
     from tacit.simulate.conformance.registry import PROTOCOLS
     from tacit.simulate.conformance.vectors import check_all, installed, vector_files
 
+    check_json(json_file)
     folder = installed() if directory is None else directory
     try:
         paths = vector_files(folder)
@@ -52,8 +55,7 @@ def vectors(
     except OSError as error:
         raise _wrong_input(f"{error.filename or folder}: {error.strerror}; name a directory with vectors") from None
     _show(verdicts)
-    if json_file is not None:
-        _write(json_file, verdicts)
+    keep_json(json_file, verdicts)
     raise typer.Exit(1 if any(verdict.fault for verdict in verdicts) else 0)
 
 
@@ -89,7 +91,8 @@ def peer(
 
     A party whose session ends must be started again; run it in a loop. docs/conformance.md describes every case.
 
-    Exit status: 0 all cases hold; 1 they do not; 2 wrong input, or no link to the party.
+    Exit status: 0 all cases hold; 1 they do not, or the file cannot be written; 2 wrong input, or no
+    link to the party.
     """
     import asyncio
 
@@ -100,6 +103,8 @@ def peer(
     from tacit.parties.roster import RosterFileError
     from tacit.simulate.conformance_peer.play import play
     from tacit.simulate.conformance_peer.script import PeerError
+
+    check_json(json_file)
 
     def tell(text: str) -> None:
         typer.echo(f"tacit: {text}", err=True)
@@ -113,8 +118,7 @@ def peer(
     console.print(_peer_table(verdicts))
     failed = sum(not verdict.holds for verdict in verdicts)
     console.print(f"{len(verdicts)} cases: {f'{failed} do not hold' if failed else 'all hold'}")
-    if json_file is not None:
-        _write(json_file, verdicts)
+    keep_json(json_file, verdicts)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -150,15 +154,6 @@ def _show(verdicts: Sequence[Verdict]) -> None:
     operations = sum(verdict.operations for verdict in verdicts)
     summary = f"{failed} do not hold" if failed else "all hold"
     console.print(f"{len(verdicts)} files, {operations} operations: {summary}")
-
-
-def _write(json_file: Path, verdicts: Sequence[Verdict] | Sequence[PeerVerdict]) -> None:
-    import msgspec
-
-    try:
-        json_file.write_bytes(msgspec.json.format(msgspec.json.encode(verdicts), indent=2) + b"\n")
-    except OSError as error:
-        raise _wrong_input(f"--json {json_file}: {error.strerror}; choose another file") from None
 
 
 def _wrong_input(text: str) -> typer.Exit:

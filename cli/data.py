@@ -5,13 +5,15 @@ Everything slow is imported inside the command, so that --help answers at once.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+
+from tacit.cli.json_file import check_json, keep_json
+from tacit.cli.outcome import WRONG_INPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
     from tacit.simulate.experiment import Experiment
 
-WRONG_INPUT: Final = 2
 MOST_COLUMNS: Final = 10
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
 UNBOUNDED: Final = 10_000
@@ -50,11 +51,14 @@ def inspect(
 ) -> None:
     """Show the classes and images of a data set, and the images of every client.
 
-    Nothing is downloaded; every file is checked. Exit status: 0, or 2 for wrong input.
+    Nothing is downloaded; every file is checked.
+
+    Exit status: 0 done; 1 the file of --json cannot be written; 2 wrong input.
     """
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 
+    check_json(json_file)
     errors = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), *Progress.get_default_columns(), TimeElapsedColumn())
     given = {
@@ -67,11 +71,10 @@ def inspect(
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
             chosen = _chosen(experiment, given, clients, seed)
             figures = _figures(chosen, progress)
-        if json_file is not None:
-            json_file.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     except (ValueError, OSError) as error:
         errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
         raise typer.Exit(WRONG_INPUT) from None
+    keep_json(json_file, figures)
     _show(figures, Console(highlight=False))
 
 

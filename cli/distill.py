@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacit.cli.json_file import check_json, keep_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -40,6 +42,7 @@ def distill(
 
     Exit status: 0 done; 1 a training diverged, or the results cannot be written; 2 wrong input; 130 Ctrl-C.
     """
+    check_json(json_file)
     raise typer.Exit(_run(experiment, data=data, seed=seed, device=device, out=out, json_file=json_file))
 
 
@@ -55,8 +58,8 @@ def _run(
     import msgspec
     from rich.console import Console
 
-    from tacit.cli.simulation import INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import DistillationExperiment, OutputError, check_json, claim, load, with_data
+    from tacit.cli.outcome import INTERRUPTED, WRONG_INPUT, complain
+    from tacit.simulate.distillation import DistillationExperiment, OutputError, claim, load, with_data
     from tacit.simulate.experiment import ExperimentError
     from tacit.simulate.run import default_directory
 
@@ -64,7 +67,6 @@ def _run(
     if device not in ("cpu", "cuda"):
         return complain(errors, f"--device {device}: choose cpu or cuda", WRONG_INPUT)
     try:
-        check_json(json_file)
         chosen = with_data(load(experiment) if experiment is not None else DistillationExperiment(), data)
         if seed is not None:
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
@@ -84,9 +86,9 @@ def _run(
 def _distil(console: Console, experiment: Any, *, device: str, directory: Path, json_file: Path | None) -> int:
     from rich.console import Console
 
-    from tacit.cli.simulation import FAILED, WRONG_INPUT, complain
+    from tacit.cli.outcome import FAILED, WRONG_INPUT, complain
     from tacit.models.friendly.gauge import ActivationError
-    from tacit.simulate.distillation import distil, write_json
+    from tacit.simulate.distillation import distil
 
     errors = Console(stderr=True, highlight=False)
     total = experiment.distillation.layer_epochs + experiment.distillation.prediction_epochs
@@ -112,8 +114,6 @@ def _distil(console: Console, experiment: Any, *, device: str, directory: Path, 
     try:
         with console.status("training the teacher") as status:
             figures = distil(experiment, device=device, out=directory, progress=progress)
-        if json_file is not None:
-            write_json(figures, json_file)
     except (ActivationError, FloatingPointError) as error:
         return complain(errors, error, FAILED)
     except (ValueError, OSError) as error:
@@ -122,6 +122,7 @@ def _distil(console: Console, experiment: Any, *, device: str, directory: Path, 
         if not any(directory.iterdir()):
             directory.rmdir()
         return complain(errors, error, WRONG_INPUT)
+    keep_json(json_file, figures)
     student = figures["student"]
     refused = f", {student['refused']} images beyond the calibrated intervals" if student["refused"] else ""
     show(

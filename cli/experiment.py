@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tacit.cli.json_file import check_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -44,6 +46,7 @@ def experiment(
     if name == LIST:
         _list(Console(highlight=False))
         return
+    check_json(json_file)
     raise typer.Exit(_run(name, small=small, seeds=seeds, data=data, device=device, out=out, json_file=json_file))
 
 
@@ -52,7 +55,8 @@ def _run(
 ) -> int:
     from rich.console import Console
 
-    from tacit.cli.simulation import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain, interruptible
+    from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
+    from tacit.cli.simulation import interruptible
     from tacit.cli.study_screen import StudyScreen
     from tacit.parties.event_log import EventLogError
     from tacit.simulate.experiments.catalogue import STUDIES
@@ -71,8 +75,6 @@ def _run(
         return complain(errors, f"there is no experiment {name!r}; choose one of {names}", WRONG_INPUT)
     if device not in ("cpu", "cuda"):
         return complain(errors, f"--device {device}: choose cpu or cuda", WRONG_INPUT)
-    if json_file is not None and not json_file.parent.is_dir():
-        return complain(errors, f"--json {json_file}: there is no directory {json_file.parent}; make it", WRONG_INPUT)
     if study is None:
         from tacit.cli.measurement import run_measurement
 

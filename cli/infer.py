@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tacit.cli.json_file import check_json, keep_json
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -52,18 +54,14 @@ def infer(
     owner learns labels and confidences. Both are compared with the student in the clear, which a real data owner
     does not have.
 
-    Exit status: 0 done; 1 a party failed; 2 wrong input; 130 Ctrl-C.
+    Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
     """
     from rich.console import Console
 
-    from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import OutputError, check_json, write_json
+    from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    try:
-        check_json(json_file)
-    except OutputError as error:
-        raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None
+    check_json(json_file)
     from tacit.simulate import private_images
     from tacit.simulate.inference import InferenceFailed
 
@@ -86,11 +84,7 @@ def infer(
     except KeyboardInterrupt:
         raise typer.Exit(complain(errors, "interrupted", INTERRUPTED)) from None
     _show(console, figures)
-    if json_file is not None:
-        try:
-            write_json(figures, json_file)
-        except OSError as error:
-            raise typer.Exit(complain(errors, error, FAILED)) from None
+    keep_json(json_file, figures)
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:

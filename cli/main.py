@@ -15,6 +15,7 @@ from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
 from tacit.cli.infer import infer
+from tacit.cli.json_file import check_json
 from tacit.cli.report import report
 
 BEGAN = time.monotonic()
@@ -82,6 +83,7 @@ def simulate(
     """
     from tacit.cli.simulation import run_simulation
 
+    check_json(json_file)
     raise typer.Exit(
         run_simulation(
             experiment=experiment,

@@ -11,7 +11,7 @@ def run_measurement(
     name: str, *, small: bool, seeds: str, data: Path | None, device: str, out: Path | None, json_file: Path | None
 ) -> int:
     """Measure and write; returns the exit status."""
-    from tacit.cli.simulation import FAILED, INTERRUPTED, WRONG_INPUT, complain
+    from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
     from tacit.simulate.distillation import OutputError, claim
     from tacit.simulate.experiments.page import command_line
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-WRONG_INPUT = 2
+from tacit.cli.outcome import WRONG_INPUT
 
 
 def report(

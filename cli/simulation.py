@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
 from tacit.cli.screen import Screen
 from tacit.parties.event_log import EventLogError
 from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
@@ -22,8 +23,6 @@ from tacit.simulate.supervision import InputError, ServerLostError, SimulationEr
 from tacit.simulate.verification import VerificationError
 
 Result = TypeVar("Result")
-
-FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
 
 
 class UsageError(Exception):
@@ -59,8 +58,6 @@ def run_simulation(
         options = {"device": device, "verify": verify, "began": began}
         if device not in ("cpu", "cuda"):
             raise UsageError(f"--device {device}: choose cpu or cuda")
-        if json_file is not None and not json_file.parent.is_dir():
-            raise UsageError(f"--json {json_file}: there is no directory {json_file.parent}; make it first")
         if resume is not None:
             given = {"an experiment file": experiment, "--clients": clients, "--seed": seed, "--out": out}
             if surplus := [name for name, value in given.items() if value is not None]:
@@ -97,12 +94,6 @@ def run_simulation(
     screen.finish(summary)
     held = [entry["status"] for entry in summary["rounds"]]
     return 0 if held.count("completed") == plan.experiment.federation.rounds else ABORTED
-
-
-def complain(errors: Console, complaint: object, status: int) -> int:
-    """Print a complaint; returns the exit status that it comes with."""
-    errors.print(f"tacit: {complaint}", style="red", markup=False, soft_wrap=True)
-    return status
 
 
 async def _shown(plan: Plan, screen: Screen) -> dict[str, Any]:

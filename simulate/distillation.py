@@ -73,16 +73,6 @@ def claim(directory: Path) -> None:
         raise OutputError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
 
 
-def check_json(path: Path | None) -> None:
-    """OutputError if the file of --json cannot be written, as far as that shows beforehand."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise OutputError(f"--json {path}: it is a folder; name a file")
-    if not path.parent.is_dir():
-        raise OutputError(f"--json {path}: there is no directory {path.parent}; make it")
-
-
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
     """Train or load the teacher, distil and calibrate the student, write everything; returns distillation.json.
 

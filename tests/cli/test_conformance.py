@@ -59,12 +59,8 @@ def test_a_file_that_is_none_does_not_hold(tacit: Invoke, copy: Path) -> None:
     [
         (["empty"], "empty: there are no vectors; name a directory with vector files (*.json)"),
         (["nowhere"], "nowhere: No such file or directory; name a directory with vectors"),
-        (
-            ["vectors", "--json", "nowhere/verdicts.json"],
-            "verdicts.json: No such file or directory; choose another file",
-        ),
     ],
-    ids=["empty", "missing", "no place for the verdicts"],
+    ids=["empty", "missing"],
 )
 def test_wrong_input(
     tacit: Invoke, copy: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], expected: str

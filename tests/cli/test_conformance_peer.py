@@ -243,17 +243,6 @@ def test_a_model_owner_without_terms_is_told_of(tacit: Invoke, tmp_path: Path) -
     assert "says no terms: the answer to inference-hello is Abort(code=<Code.ROSTER" in result.stderr
 
 
-def test_verdicts_that_cannot_be_written_are_wrong_input(tacit: Invoke, bench: MakeBench, tmp_path: Path) -> None:
-    live = bench(4)
-    kit = live.give_keys(*SERVED)
-    where = tmp_path / "nowhere" / "verdicts.json"
-    with live.live_client():
-        arguments = ("--as", "server", "--keys", kit, "--case", "honest", "--json", where)
-        result = tacit("conformance", "peer", live.address, *arguments)
-    assert result.exit_code == 2
-    assert "No such file or directory; choose another file" in result.stderr
-
-
 def test_it_starts_without_torch() -> None:
     code = "import sys; import tacit.simulate.conformance_peer.play; print(*sys.modules, sep='\\n')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

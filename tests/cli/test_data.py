@@ -124,7 +124,6 @@ MISTAKES = [
     (["--clients", "1"], "command line: federation.clients = 1: expected an integer from 2"),
     (["--partition", "centre"], 'data.source "digits" does not say at which centre'),
     (["absent.toml"], "absent.toml: cannot be read"),
-    (["--json", "/nowhere/figures.json"], "No such file or directory: '/nowhere/figures.json'"),
 ]
 
 

@@ -125,8 +125,6 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[Any]], str]] = {
         "distillation.degree = 6: there is no such key; did you mean distillation.softmax_degree",
     ),
     "a device": (lambda tmp, images: ["--device", "tpu"], "--device tpu: choose cpu or cuda"),
-    "a place for --json": (lambda tmp, images: ["--json", tmp / "nowhere" / "x.json"], "there is no directory"),
-    "a folder for --json": (lambda tmp, images: ["--json", tmp], "it is a folder; name a file"),
     "a directory that cannot be made": (
         lambda tmp, images: [write(tmp / "x.toml", images), "--out", tmp / "x.toml" / "out"],
         "out cannot be made: Not a directory; choose another with --out",

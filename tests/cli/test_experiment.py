@@ -324,10 +324,6 @@ REFUSALS: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
     "an unknown name": (lambda out, images: ["sawada-fig7"], "no experiment 'sawada-fig7'; choose one of aso-table1"),
     "seeds": (lambda out, images: ["sawada-fig6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
     "a device": (lambda out, images: ["sawada-fig6", "--small", "--device", "tpu"], "--device tpu: choose cpu or cuda"),
-    "a place for --json": (
-        lambda out, images: ["sawada-fig6", "--small", "--json", out / "nowhere" / "table.json"],
-        "there is no directory",
-    ),
     "the full size without images": (lambda out, images: ["sawada-fig5"], "the full size needs --data: a directory"),
     "missing images": (lambda out, images: ["sawada-fig6", "--small", "--data", out / "no.npz"], "no.npz' is no file"),
     "a directory without CIFAR-10": (

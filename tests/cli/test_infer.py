@@ -168,9 +168,6 @@ WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
     "more data owners than images": (
         lambda out, folder, tmp: [out, "--images", 2, "--data-owners", 3], "--data-owners 3: there are 2 images for",
     ),
-    "a place for --json": (
-        lambda out, folder, tmp: [out, "--json", tmp / "nowhere" / "x.json"], "nowhere; make it",
-    ),
     "images of two kinds": (
         lambda out, folder, tmp: [out, "--images", folder, "--data", "digits"], "--data digits is for test images: ",
     ),
@@ -188,7 +185,6 @@ WRONG: dict[str, tuple[Callable[[Path, Path, Path], list[object]], str]] = {
     "classes of others": (
         lambda out, folder, tmp: [out, "--data", more_classes(tmp)], "there are 4 classes, and 3 that the student",
     ),
-    "a folder for --json": (lambda out, folder, tmp: [out, "--json", tmp], "it is a folder; name a file"),
 }  # fmt: skip
 
 

@@ -56,7 +56,6 @@ def test_a_missing_experiment_file(tacit: Invoke, tmp_path: Path) -> None:
         (["--rounds", 0], "command line: federation.rounds = 0: expected an integer from 1 to 100000"),
         (["--seed", -1], "command line: federation.seed = -1: expected an integer from 0 to 9223372036854775807, or"),
         (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
-        (["--json", "/nowhere/s.json"], "--json /nowhere/s.json: there is no directory /nowhere; make it first"),
     ],
 )
 def test_a_bad_option(tacit: Invoke, tmp_path: Path, arguments: list[object], expected: str) -> None:

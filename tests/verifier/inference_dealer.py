@@ -103,8 +103,9 @@ class DealerSession:
         self.transmit(owner, self.conversations[owner].write(kind, 0, body, raw))
 
     def fail(self, code: str, culprit: str, but: str = "") -> None:
+        come = self.owners if self.state == "SERVING" else {*self.hellos, culprit}
         for owner in self.owners:
-            if owner not in self.done and owner != but:
+            if owner in come and owner not in self.done and owner != but:
                 self.send(owner, "abort", abort_body(code, culprit))
         self.end("ABORTED", code, culprit)
 

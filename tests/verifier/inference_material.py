@@ -76,6 +76,9 @@ def read_request(reader: Reader) -> dict[str, Any]:
             found = kind.read(reader)
         except Refused:
             continue
+        if found["type"] == "Matrix":
+            left, right = found["left"], found["right"]
+            require(min(len(left), len(right)) >= 2 and left[-1] == right[-2], "INVALID")
         words = max(sum(math.prod(shape) for shape, _ in free(found, rank)) for rank in (MODEL_OWNER, DATA_OWNER))
         require(words + sum(map(math.prod, dependent(found))) <= LARGEST_WORDS, "INVALID")
         return found

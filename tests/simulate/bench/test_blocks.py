@@ -89,7 +89,6 @@ def test_a_machine_that_cannot_run_the_parties_ends_the_benchmark(
         ([".", "--against", "crypten", "--input", "known"], "--input, --against: of blocks with random weights only"),
         (["--images", "3"], "--images: of a student only; name the directory of its results"),
         (["--check"], "--check: of a student only; name the directory of its results"),
-        (["--json", "."], "it is a folder; name a file"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(options: list[str], reason: str) -> None:

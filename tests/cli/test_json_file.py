@@ -1,0 +1,47 @@
+"""The file of --json is looked at before a command begins with anything, whatever the command."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Invoke = Callable[..., Result]
+
+COMMANDS = (
+    ["simulate"],
+    ["distill"],
+    ["infer", "."],
+    ["experiment", "sawada-fig6"],
+    ["experiment", "tastan-table5"],
+    ["data", "inspect"],
+    ["bench", "secagg"],
+    ["bench", "protection"],
+    ["bench", "crypten"],
+    ["bench", "inference"],
+    ["conformance", "vectors"],
+    ["conformance", "peer", "tcp://127.0.0.1:1", "--as", "client", "--keys", "."],
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [(".", "it is a folder; name a file"), ("nowhere/x.json", "there is no directory nowhere; make it first")],
+)
+def test_a_file_that_cannot_be_written_is_refused_first(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str], file: str, reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = tacit(*command, "--json", file)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == f"tacit: --json {file}: {reason}\n"
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_turns_out_not_to_be_writable_is_a_failure(tacit: Invoke) -> None:
+    result = tacit("data", "inspect", "--json", "/dev/full")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "tacit: /dev/full cannot be written: No space left on device; make room on the disk, or choose another place\n"
+    )
