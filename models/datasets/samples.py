@@ -128,6 +128,9 @@ class Source:
 def _opened(path: Path) -> Iterator[Image.Image]:
     try:
         with Image.open(path) as image:
+            if image.mode.startswith(("I", "F")):
+                # Pillow would cut off what is beyond 255.
+                raise ValueError(f"its pixels are no bytes (mode {image.mode}); save it with 8 bits a channel")
             yield image
     # What Pillow's decoders raise on damaged files; most of it is OSError.
     except (OSError, SyntaxError, ValueError, EOFError, struct.error, Image.DecompressionBombError) as error:

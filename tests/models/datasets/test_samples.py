@@ -37,6 +37,14 @@ def test_grey_files_have_three_equal_channels(tmp_path: Path) -> None:
     assert np.array_equal(decoded[0], np.repeat(pixels[:, :, np.newaxis], 3, axis=2))
 
 
+@pytest.mark.parametrize(("kind", "suffix"), [(np.uint16, "png"), (np.uint16, "tiff"), (np.float32, "tiff")])
+def test_pixels_that_are_no_bytes_are_refused(tmp_path: Path, kind: Any, suffix: str) -> None:
+    path = tmp_path / f"deep.{suffix}"
+    Image.fromarray(np.full((8, 8), 300, dtype=kind)).save(path)
+    with pytest.raises(ValueError, match=r"deep\..*is not a readable image: its pixels are no bytes"):
+        FileImages((path,)).pixels(np.array([0]), size=8)
+
+
 @pytest.mark.parametrize(("height", "width"), [(40, 31), (5, 6), (40, 6)])
 def test_files_are_resized_as_tensors_are(tmp_path: Path, height: int, width: int) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
