@@ -90,9 +90,12 @@ class DealerService:
             yield current, current.feed(sender, frames, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceDealer]:
-        """An owner is gone: all its sessions end."""
+        """An owner is gone: its sessions end, other than those that it has not come to.
+
+        What it is about to come to, over another link, the model owner may have named before the end of this one shows.
+        """
         for session in list(self.sessions.values()):
-            if sender in session.owners:
+            if sender in session.owners and not session.awaits(sender):
                 yield session, session.drop(sender, detail, now)
 
     def expire(self, now: float) -> Answers[InferenceDealer]:

@@ -182,6 +182,19 @@ def test_a_dealer_drops_the_former_session_when_the_new_one_comes_first() -> Non
     assert new.state.name == "AWAIT_OWNERS"
 
 
+def test_a_lost_link_does_not_end_the_session_that_its_owner_is_about_to_come_to() -> None:
+    """The model owner names the next session before the end of the former link shows."""
+    run = world()
+    hello = MaterialHello(roster=run.roster.hash, peer=SECOND, terms=bytes(32), contribution=bytes(32))
+    run.put(run.forge(MODEL_OWNER, DEALER, hello, session=b"\1" * 32))
+    session = run.dealers.sessions[SECOND]
+    assert list(run.dealers.drop(SECOND, "the link is lost", 0.0)) == []
+    assert session.state.name == "AWAIT_OWNERS"
+    ((dropped, outputs),) = run.dealers.drop(MODEL_OWNER, "the link is lost", 0.0)
+    assert dropped is session
+    assert InferenceEnded(Code.LEFT, "the link is lost", MODEL_OWNER) in outputs
+
+
 def test_strangers() -> None:
     """Only clients are data owners; only the two owners of a session have a say in it."""
     run = world()
