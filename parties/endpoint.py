@@ -208,6 +208,10 @@ class Endpoint:
             raise ValueError("a single empty frame is the greeting of the transport; send something")
 
 
+_UNCLOSED: set[Endpoint] = set()
+"""Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
+
+
 class SocketEndpoint(Endpoint):
     """An endpoint on a ZeroMQ socket: merges its messages with what its monitor tells of links."""
 
@@ -227,6 +231,7 @@ class SocketEndpoint(Endpoint):
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.handshake_seconds * 1000))
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        _UNCLOSED.add(self)
         reports = f"inproc://monitor-{self._socket.FD}"
         self._socket.monitor(reports, monitored)
         self._monitor = self._context.socket(zmq.PAIR)
@@ -252,6 +257,7 @@ class SocketEndpoint(Endpoint):
         self._socket.monitor(None, 0)
         self._monitor.close(linger=0)
         self._socket.close()
+        _UNCLOSED.discard(self)
         await self._close_context()
 
     def _open_context(self) -> zmq.asyncio.Context:

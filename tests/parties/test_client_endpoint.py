@@ -80,6 +80,32 @@ def test_a_link_that_has_come_and_gone_unseen_does_not_hold_up_the_deadline() ->
     assert done.stdout == "at its deadline\n", done.stderr
 
 
+ABANDONED = """
+import asyncio, gc
+from tacit.parties.client_endpoint import ClientEndpoint
+from tacit.parties.keys import generate
+from tacit.parties.server_endpoint import ServerEndpoint
+from tacit.protocol.roster import Roster
+
+keys = {name: generate(name) for name in ("server", "alice")}
+roster = Roster((keys["server"].member("server"), keys["alice"].member("client")))
+
+async def abandon():
+    server = await ServerEndpoint.bind("tcp://127.0.0.1:*", keys=keys["server"], roster=roster)
+    client = await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server)
+    server.cycle, client.cycle = client, server
+
+asyncio.run(abandon())
+gc.collect()
+print("collected", flush=True)
+"""
+
+
+def test_an_endpoint_that_nobody_closes_does_not_hang_the_garbage_collector() -> None:
+    done = subprocess.run([sys.executable, "-c", ABANDONED], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == ("collected\n", 0), done.stderr
+
+
 @pytest.mark.asyncio
 async def test_what_listens_says_nothing(keys: Keys, roster: Roster) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
