@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 # uv lives in an environment of its own, so that it never meets the packages of the project.
 UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
+# What proves and documents the packages, and is in no wheel.
+TOOLS := tests.exploration tests.vectors_corpus docs.generate
 SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
 # `:=`, so that the number is drawn once.
@@ -37,6 +39,7 @@ check: setup ## lint, types, layers, generated documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p tacit.%)
+	$(BIN)/mypy $(TOOLS:%=-p %)
 	$(BIN)/python -m pytest -q tests/test_layers.py tests/test_generated_documents.py
 
 format: setup ## format the sources
@@ -44,10 +47,10 @@ format: setup ## format the sources
 	$(BIN)/ruff format .
 
 docs: setup ## write the generated documents again
-	$(BIN)/python -m tacit.simulate.documents docs
+	$(BIN)/python -m docs.generate.documents docs
 
 vectors: setup ## write the test vectors again
-	$(BIN)/python -m tacit.simulate.conformance.corpus tests/vectors docs/spec/vectors.md
+	$(BIN)/python -m tests.vectors_corpus tests/vectors docs/spec/vectors.md
 
 bench: setup ## measure what secure aggregation costs, and write docs/costs.md (minutes)
 	$(BIN)/python -m tacit.simulate.bench.page docs

@@ -182,7 +182,7 @@ def inference(
 
     from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
     from tacit.simulate.bench.ends import BenchmarkError
-    from tacit.simulate.processes import ProcessError
+    from tacit.simulate.federation.processes import ProcessError
 
     check_json(json_file)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)

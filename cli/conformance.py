@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from tacit.simulate.conformance.peer.script import Verdict as PeerVerdict
     from tacit.simulate.conformance.vectors import Verdict
-    from tacit.simulate.conformance_peer.script import Verdict as PeerVerdict
 
 
 app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
@@ -98,11 +98,11 @@ def peer(
 
     from rich.console import Console
 
-    from tacit.parties.endpoint import EndpointError
-    from tacit.parties.keys import KeyFileError
-    from tacit.parties.roster import RosterFileError
-    from tacit.simulate.conformance_peer.play import play
-    from tacit.simulate.conformance_peer.script import PeerError
+    from tacit.parties.links.endpoint import EndpointError
+    from tacit.parties.links.keys import KeyFileError
+    from tacit.parties.links.roster import RosterFileError
+    from tacit.simulate.conformance.peer.play import play
+    from tacit.simulate.conformance.peer.script import PeerError
 
     check_json(json_file)
 

@@ -59,9 +59,15 @@ def _run(
     from rich.console import Console
 
     from tacit.cli.outcome import INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import DistillationExperiment, OutputError, claim, load, with_data
-    from tacit.simulate.experiment import ExperimentError
-    from tacit.simulate.run import default_directory
+    from tacit.simulate.federation.run import default_directory
+    from tacit.simulate.private_inference.distillation import (
+        DistillationExperiment,
+        OutputError,
+        claim,
+        load,
+        with_data,
+    )
+    from tacit.simulate.runs.experiment import ExperimentError
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     if device not in ("cpu", "cuda"):
@@ -88,7 +94,7 @@ def _distil(console: Console, experiment: Any, *, device: str, directory: Path, 
 
     from tacit.cli.outcome import FAILED, WRONG_INPUT, complain
     from tacit.models.friendly.gauge import ActivationError
-    from tacit.simulate.distillation import distil
+    from tacit.simulate.private_inference.distillation import distil
 
     errors = Console(stderr=True, highlight=False)
     total = experiment.distillation.layer_epochs + experiment.distillation.prediction_epochs

@@ -58,15 +58,15 @@ def _run(
     from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
     from tacit.cli.simulation import interruptible
     from tacit.cli.study_screen import StudyScreen
-    from tacit.parties.event_log import EventLogError
+    from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.catalogue import STUDIES
     from tacit.simulate.experiments.data import DataError
     from tacit.simulate.experiments.engine import AbortedError, OutputError, hold, prepare
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
-    from tacit.simulate.processes import ProcessError
-    from tacit.simulate.run_directory import RunDirectoryError
-    from tacit.simulate.supervision import InputError, ServerLostError, SimulationError
+    from tacit.simulate.federation.processes import ProcessError
+    from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
+    from tacit.simulate.runs.directory import RunDirectoryError
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     study = STUDIES.get(name)

@@ -62,8 +62,8 @@ def infer(
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     check_json(json_file)
-    from tacit.simulate import private_images
-    from tacit.simulate.inference import InferenceFailed
+    from tacit.simulate.private_inference import private_images
+    from tacit.simulate.private_inference.inference import InferenceFailed
 
     try:
         with console.status("starting") as status:

@@ -30,7 +30,7 @@ def keep_json(json_file: Path | None, figures: Any) -> None:
     import msgspec
     from rich.console import Console
 
-    from tacit.simulate.run_directory import writing
+    from tacit.simulate.runs.directory import writing
 
     if json_file is None:
         return

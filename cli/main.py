@@ -108,8 +108,8 @@ def simulate(
 @app.command()
 def config() -> None:
     """Print the default experiment file, with every key explained."""
-    from tacit.simulate.experiment import Experiment
-    from tacit.simulate.reference import experiment_toml
+    from tacit.simulate.runs.experiment import Experiment
+    from tacit.simulate.runs.reference import experiment_toml
 
     typer.echo(experiment_toml(Experiment()), nl=False)
 

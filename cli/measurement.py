@@ -12,11 +12,11 @@ def run_measurement(
 ) -> int:
     """Measure and write; returns the exit status."""
     from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
-    from tacit.simulate.distillation import OutputError, claim
     from tacit.simulate.experiments.page import command_line
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, measure, setting
     from tacit.simulate.experiments.tastan_page import write
+    from tacit.simulate.private_inference.distillation import OutputError, claim
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     measurement = MEASUREMENTS[name]

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 
 from tacit.cli.party_table import PartyTable
-from tacit.simulate.run import Plan
+from tacit.simulate.federation.run import Plan
 
 
 class Screen:

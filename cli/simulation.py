@@ -12,15 +12,23 @@ from rich.console import Console
 
 from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
 from tacit.cli.screen import Screen
-from tacit.parties.event_log import EventLogError
-from tacit.simulate.experiment import Experiment, ExperimentError, load, with_overrides
-from tacit.simulate.faults import FaultError, Faults, read_faults
-from tacit.simulate.processes import ProcessError
-from tacit.simulate.run import Plan, default_directory, kept, new_plan, party_names, resumed_plan, simulate
-from tacit.simulate.run_directory import RunDirectory, RunDirectoryError
-from tacit.simulate.summary import write
-from tacit.simulate.supervision import InputError, ServerLostError, SimulationError
-from tacit.simulate.verification import VerificationError
+from tacit.parties.session.event_log import EventLogError
+from tacit.simulate.federation.faults import FaultError, Faults, read_faults
+from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.federation.run import (
+    Plan,
+    default_directory,
+    kept,
+    new_plan,
+    party_names,
+    resumed_plan,
+    simulate,
+)
+from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
+from tacit.simulate.federation.verification import VerificationError
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
+from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
+from tacit.simulate.runs.summary import write
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tacit.simulate.experiments.engine import Work
 from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
-from tacit.simulate.supervision import Show
+from tacit.simulate.federation.supervision import Show
 
 
 class StudyScreen:

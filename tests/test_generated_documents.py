@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tacit.simulate.documents import DOCUMENTS, write_documents
-from tacit.simulate.threats import with_table
+from docs.generate.documents import DOCUMENTS, write_documents
+from docs.generate.threats import with_table
 
 DOCS = Path(__file__).parent.parent / "docs"
 ADVERSARY = Path(__file__).parent / "adversary"

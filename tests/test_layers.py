@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,39 @@ MAY_IMPORT = {
     "simulate": {"parties", "protocol", "secagg", "models"},
     "cli": {"simulate", "parties", "protocol", "secagg", "models"},
 }
+
+LAYERS = (
+    "secagg",
+    "protocol",
+    "protocol.core",
+    "protocol.sum",
+    "protocol.group_key",
+    "protocol.session",
+    "protocol.inference",
+    "protocol.overview",
+    "models.datasets",
+    "models",
+    "models.friendly",
+    "parties",
+    "parties.links",
+    "parties.correlated",
+    "parties.crypten",
+    "parties.learning",
+    "parties.session",
+    "parties.inference",
+    "simulate",
+    "simulate.runs",
+    "simulate.report",
+    "simulate.world",
+    "simulate.federation",
+    "simulate.experiments",
+    "simulate.private_inference",
+    "simulate.conformance",
+    "simulate.conformance.peer",
+    "simulate.bench",
+    "cli",
+)
+"""Every sub-package; one may import those before it, and of them only what its folder may."""
 
 NEVER_IN = {
     "secagg": {"torch", "zmq", "asyncio", "socket", "time", "random", "secrets", "os"},
@@ -54,6 +88,48 @@ def test_imports_go_downwards(folder: str) -> None:
             assert name.split(".")[0] not in MAY_IMPORT, f"{path.relative_to(ROOT)} imports {name} without tacit."
 
 
+def layer(path: Path) -> str:
+    return ".".join(path.parent.relative_to(ROOT).parts)
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its name."""
+    found = {}
+    for folder in MAY_IMPORT:
+        for path in sources(folder):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(("tacit", *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+def imported_modules(path: Path, known: dict[str, Path]) -> set[str]:
+    """Our modules that a file imports, by `import`, or by `from` as a module or as a name in one."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                found.add(whole if whole in known else node.module or "")
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & known.keys()
+
+
+def test_sub_packages_import_downwards() -> None:
+    known = modules()
+    assert {layer(path) for path in known.values()} == {*LAYERS}
+    for path in known.values():
+        above = LAYERS.index(layer(path))
+        for name in imported_modules(path, known):
+            assert LAYERS.index(layer(known[name])) <= above, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    graph = {name: imported_modules(path, known) - {name} for name, path in known.items()}
+    TopologicalSorter(graph).prepare()  # Raises CycleError, which names the circle.
+
+
 @pytest.mark.parametrize("folder", NEVER_IN)
 def test_pure_folders_are_pure(folder: str) -> None:
     for path in sources(folder):
@@ -78,7 +154,7 @@ def test_every_folder_is_packaged() -> None:
     [
         ("tacit.cli.main", {"torch", "numpy", "timm", "crypten", "zmq"}),
         ("tacit.cli.simulation", {"torch", "timm", "crypten", "torchvision"}),
-        ("tacit.protocol.training_server", {"torch", "zmq"}),
+        ("tacit.protocol.session.server", {"torch", "zmq"}),
     ],
 )
 def test_light_modules_stay_light(module: str, forbidden: set[str]) -> None:

@@ -20,10 +20,10 @@ from tacit.models.layout import Layout
 from tacit.models.partition import divide
 from tacit.models.representation import stimulus_indices
 from tacit.models.training import EVALUATION_BATCH, evaluate
-from tacit.parties.task import Keeper, Learner, Task
-from tacit.simulate.client_role import client_seed
+from tacit.parties.learning.task import Keeper, Learner, Task
 from tacit.simulate.experiments.fedrsm_table2 import SMALL_MODELS, experiment
-from tacit.simulate.server_role import configure, prepare_stimuli
+from tacit.simulate.federation.client_role import client_seed
+from tacit.simulate.federation.server_role import configure, prepare_stimuli
 
 CPU = torch.device("cpu")
 ROUNDS = (8, 10, 16)

@@ -42,7 +42,7 @@ from tacit.parties.inference.operations import (
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Scales, Shape
-from tacit.protocol.inference_schedule import (
+from tacit.protocol.inference.schedule import (
     COARSE,
     FACTOR,
     FINE,

@@ -22,16 +22,16 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import torch
 
-from tacit.parties.endpoint import EndpointError, PeerStalledError
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.codec import Frame
-from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.inference_material import MaterialOwner
-from tacit.protocol.inference_results import Agreed, InferenceEnded
-from tacit.protocol.inference_session import InferenceSession
-from tacit.protocol.machine import Output
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Transmit
+from tacit.parties.links.endpoint import EndpointError, PeerStalledError
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.material import MaterialOwner
+from tacit.protocol.inference.results import Agreed, InferenceEnded
+from tacit.protocol.inference.session import InferenceSession
 
 T = TypeVar("T")
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import LinkLost, MessageRefused, Received
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker
 from tacit.parties.inference.operations import CPU, DATA, FixedLinear
 from tacit.parties.inference.owner import AHEAD, dealer_of, events, hold_pass, limits, readable, tick
@@ -22,11 +20,13 @@ from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.rounds import RoundCost
 from tacit.parties.inference.stages import input_share, logits
-from tacit.parties.keys import PartyKeys
-from tacit.protocol.inference_data_owner import InferenceDataOwner, InferencePolicy, Wish
-from tacit.protocol.inference_results import Agreed, MaskedLayer, PassBegun
-from tacit.protocol.inference_schedule import layer_shapes
-from tacit.protocol.roster import Member, Roster
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import LinkLost, MessageRefused, Received
+from tacit.parties.links.keys import PartyKeys
+from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
+from tacit.protocol.inference.schedule import layer_shapes
 
 
 @dataclass(frozen=True, kw_only=True)

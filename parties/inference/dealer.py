@@ -11,20 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tacit.parties.diary import Diary
-from tacit.parties.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
 from tacit.parties.inference.conversation import Conversation, Courier, Worker, courier_to, own_failure, place
 from tacit.parties.inference.orders import Dealing, OrderError, decoded_requests
 from tacit.parties.inference.owner import events, limits, readable, tick
-from tacit.parties.keys import PartyKeys
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.inference_dealer import InferenceDealer
-from tacit.protocol.inference_results import Deal, InferenceEnded, KeysDealt
-from tacit.protocol.inference_service import Answers, DealerService
-from tacit.protocol.machine import Output
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Transmit
+from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.diary import Diary
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.dealer import InferenceDealer
+from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
+from tacit.protocol.inference.service import Answers, DealerService
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from tacit.parties.inference.material import AnyBlockRequest, Curve, Narrow, Tab
 from tacit.parties.inference.operations import NarrowValue, Party, Program, looked_up, widened
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Lookup
-from tacit.protocol.inference_schedule import FACTOR, FINE, NORM_INDEX_BITS
+from tacit.protocol.inference.schedule import FACTOR, FINE, NORM_INDEX_BITS
 
 
 def layer_norm_requests(shape: tuple[int, int, int], norm: Lookup) -> tuple[AnyBlockRequest, ...]:

@@ -1,4 +1,4 @@
-"""The dealer's material of a block: what each party draws, what the dealer corrects (see tacit.parties.mpc.material).
+"""The dealer's material of a block: what each party draws, what the dealer corrects (see correlated/material.py).
 
 | request | free words                | dependent words                                                              |
 |---------|---------------------------|------------------------------------------------------------------------------|
@@ -32,9 +32,9 @@ import torch
 from msgspec import Meta
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
+from tacit.parties.correlated.material import Draw, Linear, Product, Request, Shape, Weight
 from tacit.parties.inference.ring import WORD_BITS, product, signed
-from tacit.parties.mpc.material import Draw, Linear, Product, Request, Shape, Weight
-from tacit.protocol.inference_schedule import SLOPE_BITS
+from tacit.protocol.inference.schedule import SLOPE_BITS
 
 Positive = Annotated[float, Meta(ge=2.0**-100, le=2.0**100)]
 Steps = Annotated[int, Meta(ge=1, le=16)]

@@ -29,7 +29,7 @@ from tacit.parties.inference.scales import (
     power_of_two,
     stream_scale,
 )
-from tacit.protocol.inference_schedule import FACTOR, Sizes
+from tacit.protocol.inference.schedule import FACTOR, Sizes
 
 _HEAD_WEIGHT_SCALE: Final = 2.0**20
 _SMALLEST_SPREAD: Final = 2.0**-20

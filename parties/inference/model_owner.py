@@ -14,9 +14,6 @@ from functools import partial
 
 import torch
 
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.diary import Diary
-from tacit.parties.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
 from tacit.parties.inference.conversation import (
     FOR_OWNER,
     Conversation,
@@ -31,15 +28,18 @@ from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
-from tacit.parties.keys import PartyKeys
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.codec import Frame, decode
-from tacit.protocol.errors import RemoteProtocolError
-from tacit.protocol.inference_messages import INFERENCE_MESSAGES, Input
-from tacit.protocol.inference_model_owner import InferenceModelOwner
-from tacit.protocol.inference_results import Agreed, PassAsked, PassBegun
-from tacit.protocol.inference_service import Answers, ModelOwnerService
-from tacit.protocol.roster import Roster
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.diary import Diary
+from tacit.protocol.core.codec import Frame, decode
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
+from tacit.protocol.inference.service import Answers, ModelOwnerService
 
 
 @dataclass(frozen=True, kw_only=True)

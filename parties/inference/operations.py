@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 import torch
 
+from tacit.parties.correlated.material import Request
 from tacit.parties.inference.material import Fixed, Matrix, Narrow, Table
 from tacit.parties.inference.ring import WORD_BITS, product, shifted, signed
-from tacit.parties.mpc.material import Request
-from tacit.protocol.inference_schedule import COARSE, SLOPE_BITS
+from tacit.protocol.inference.schedule import COARSE, SLOPE_BITS
 
 MODEL: Final = 0
 """Rank of the model owner."""

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import torch
 
+from tacit.parties.correlated.material import Linear, Weight, check, correct, correction_words, expand
+from tacit.parties.correlated.streams import Keystream
 from tacit.parties.inference.material import AnyBlockRequest
-from tacit.parties.mpc.material import Linear, Weight, check, correct, correction_words, expand
-from tacit.parties.mpc.streams import Keystream
 
 _WORD_BYTES = 8
 _OWNERS = 2

@@ -9,13 +9,13 @@ from typing import Final
 
 import torch
 
-from tacit.parties.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.inference.conversation import Conversation, Worker
 from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.rounds import PassAtWork, RoundCost
-from tacit.protocol.codec import Frame
-from tacit.protocol.messages import CHUNK_BYTES
-from tacit.protocol.roster import Member, Roster
+from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, MessageRefused, Received
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.core.roster import Member, Roster
 
 AHEAD: Final = 1
 """Stages that are made ready while another one is computed."""

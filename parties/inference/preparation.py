@@ -14,16 +14,16 @@ from dataclasses import dataclass
 
 import torch
 
+from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.conversation import Conversation, InferenceError, Worker
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party
 from tacit.parties.inference.orders import corrected, correction_bytes, drawn, encoded_requests
 from tacit.parties.inference.stages import Run, Stage, stages
-from tacit.parties.mpc.material import Weight
-from tacit.protocol.inference_dealer import MOST_ORDERS
-from tacit.protocol.inference_results import MaterialArrived, MaterialKey
-from tacit.protocol.inference_schedule import layer_shapes
+from tacit.protocol.inference.dealer import MOST_ORDERS
+from tacit.protocol.inference.results import MaterialArrived, MaterialKey
+from tacit.protocol.inference.schedule import layer_shapes
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import torch
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.model import PublicModel, fitted_model
 from tacit.parties.inference.weights import IntegerWeight, integer_model, weight_octets
-from tacit.protocol.inference_messages import Input, Terms
-from tacit.protocol.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.inference.messages import Input, Terms
 
 
 @dataclass(frozen=True)

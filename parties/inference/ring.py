@@ -19,8 +19,8 @@ import math
 import numpy as np
 import torch
 
-from tacit.protocol.inference_schedule import WORD_BITS as WORD_BITS
-from tacit.protocol.inference_schedule import byte_width as byte_width
+from tacit.protocol.inference.schedule import WORD_BITS as WORD_BITS
+from tacit.protocol.inference.schedule import byte_width as byte_width
 
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""

@@ -12,7 +12,7 @@ import torch
 from tacit.parties.inference.conversation import Conversation, Worker
 from tacit.parties.inference.operations import Exchange, Expected, Program
 from tacit.parties.inference.ring import byte_width, packed, unpacked
-from tacit.protocol.inference_results import Opened
+from tacit.protocol.inference.results import Opened
 
 
 @dataclass(frozen=True)

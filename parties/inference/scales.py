@@ -31,7 +31,7 @@ from tacit.models.friendly.blocks import norm_bound
 from tacit.models.friendly.gauge import Interval
 from tacit.parties.inference.bounds import Bounds
 from tacit.parties.inference.material import LARGEST_DEGREE, Curve, Positive
-from tacit.protocol.inference_schedule import (
+from tacit.protocol.inference.schedule import (
     COARSE,
     FACTOR,
     FINE,

@@ -26,7 +26,7 @@ from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party, Program, together
 from tacit.parties.inference.scales import NORMALISED_SCALE, Lookup, Scales, encoded
-from tacit.protocol.inference_schedule import (
+from tacit.protocol.inference.schedule import (
     FACTOR,
     Round,
     block_layer_shapes,

@@ -14,7 +14,7 @@ from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.scales import NORMALISED_SCALE, Scales
-from tacit.protocol.inference_schedule import COARSE, FACTOR, HIDDEN, layer_shapes
+from tacit.protocol.inference.schedule import COARSE, FACTOR, HIDDEN, layer_shapes
 
 WEIGHT_BITS_LIMIT: Final = 26
 """Of the greatest entry of a weight, with its sign."""
@@ -33,7 +33,7 @@ class IntegerWeight:
 
 
 def integer_model(transformer: FriendlyTransformer, public: PublicModel) -> dict[str, IntegerWeight]:
-    """Of every layer, by the names and in the order of tacit.protocol.inference_schedule.layer_shapes.
+    """Of every layer, by the names and in the order of tacit.protocol.inference.schedule.layer_shapes.
 
     ValueError for another model than the public one was made of, and for weights that are too large or not finite.
     """

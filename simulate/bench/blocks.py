@@ -30,13 +30,13 @@ from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.rounds import RoundCost
 from tacit.parties.inference.stages import BlockStage, stages
-from tacit.protocol.inference_messages import Input
-from tacit.protocol.inference_schedule import layer_shapes, weight_bytes
+from tacit.protocol.inference.messages import Input
+from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
 from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Shaping, relaying
-from tacit.simulate.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, Plan, run
-from tacit.simulate.processes import ProcessError
+from tacit.simulate.federation.processes import ProcessError
+from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, Plan, run
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 2.0

@@ -20,18 +20,18 @@ from typing import Any
 
 import torch
 
-from tacit.parties.keys import PartyKeys, generate
-from tacit.parties.mpc.communicator import LinkCommunicator
-from tacit.parties.mpc.crypten_compatibility import crypten
-from tacit.parties.mpc.ends import DialledEnd, ListeningEnd
-from tacit.parties.mpc.link import Link, connect, listen
-from tacit.parties.zap import ZapHandler
-from tacit.protocol.roster import Member, Roster
+from tacit.parties.crypten.communicator import LinkCommunicator
+from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.ends import DialledEnd, ListeningEnd
+from tacit.parties.crypten.link import Link, connect, listen
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.links.zap import ZapHandler
+from tacit.protocol.core.roster import Member, Roster
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.processes import _one_thread_environment
+from tacit.simulate.federation.processes import _one_thread_environment
 
 # A program has one fork server, which all of ours share.
-_PRELOAD = "tacit.simulate.preload"
+_PRELOAD = "tacit.simulate.federation.preload"
 _ENDING_SECONDS = 10
 TRANSPORTS = ("gloo", "plain", "curve")
 PARTIES = ("owner", "alice")

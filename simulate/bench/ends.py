@@ -14,16 +14,17 @@ from typing import Final
 
 import numpy as np
 
-from tacit.protocol.aggregation_client import AggregationClient
-from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
-from tacit.protocol.aggregation_server import AggregationServer
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.codec import Frame
-from tacit.protocol.errors import Code
-from tacit.protocol.link import Link, Traffic
-from tacit.protocol.machine import Output, Send
-from tacit.protocol.messages import Phase
-from tacit.protocol.primitives import SigningKey
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Output, Send
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.server import AggregationServer
 from tacit.secagg.ring import Ring, Words
 
 SERVER: Final = "server"
@@ -48,7 +49,7 @@ class TimedClient:
         self.seconds: dict[Phase, float] = defaultdict(float)
         self.masks = 0
         self._name = agreement.cohort[number]
-        self._link = Link(self._name, SERVER, agreement.session, Traffic())
+        self._link = Link(self._name, SERVER, agreement.session, Traffic(), MESSAGES)
         self._machine = AggregationClient(
             agreement,
             self._name,
@@ -93,7 +94,7 @@ class TimedServer:
         self.received: Counter[str] = Counter()
         self.summed: Summed | None = None
         self.machine = AggregationServer(agreement, 0.0)
-        self._links = {name: Link(SERVER, name, agreement.session, self.traffic) for name in agreement.cohort}
+        self._links = {name: Link(SERVER, name, agreement.session, self.traffic, MESSAGES) for name in agreement.cohort}
 
     def receive(self, sender: str, frames: Frames) -> list[tuple[str, Frames]]:
         self.received[sender] += sum(len(frame) for frame in frames)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Final
 
-from tacit.protocol.messages import Phase
+from tacit.protocol.core.messages import Phase
 from tacit.simulate.bench.ends import Frames, TimedServer
 from tacit.simulate.bench.hosts import ClientHost, Question
 

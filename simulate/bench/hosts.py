@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
-from tacit.parties.stopwatch import Stopwatch
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.messages import Phase
-from tacit.protocol.primitives import SigningKey
+from tacit.parties.session.stopwatch import Stopwatch
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.sum.agreement import Agreement
 from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient
 from tacit.simulate.bench.peak import Peak
 

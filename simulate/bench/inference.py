@@ -19,17 +19,17 @@ from typing import Any, Final
 import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.keys import PartyKeys, generate
-from tacit.parties.mpc.computation import Computation, dealt_computation
-from tacit.parties.mpc.crypten_compatibility import crypten
-from tacit.parties.mpc.dealer import Dealer
-from tacit.parties.mpc.link import connect, listen
-from tacit.parties.mpc.shared_model import share_model
-from tacit.protocol.roster import Roster
+from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.computation import Computation, dealt_computation
+from tacit.parties.crypten.dealer import Dealer
+from tacit.parties.crypten.link import connect, listen
+from tacit.parties.crypten.shared_model import share_model
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.protocol.core.roster import Roster
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.child import Control
-from tacit.simulate.distillation import read
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.private_inference.distillation import read
 
 DEALER: Final = "dealer"
 MODEL_OWNER, DATA_OWNER = PARTIES = ("model-owner", "data-owner")
@@ -70,7 +70,7 @@ def measure(
 ) -> dict[str, Any]:
     """What the student of `tacit distill` in `directory` says of the first test images on shares and in the clear.
 
-    Raises as tacit.simulate.distillation.read and infer() do.
+    Raises as tacit.simulate.private_inference.distillation.read and infer() do.
     """
     _, data, student = read(directory)
     x, y = data.x_test[:images], data.y_test[:images]

@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 from matplotlib.figure import Figure
 
-from tacit.protocol.primitives import AgreementKey
+from tacit.protocol.core.primitives import AgreementKey
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Usage, keystream
 from tacit.simulate.bench import declared, protection

@@ -27,10 +27,10 @@ from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import Matrix, ModelKey, random_bytes
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
-from tacit.parties.update_weights import Group, UpdateWeights
-from tacit.protocol.group_key_agreement import GroupKey
+from tacit.parties.learning.update_weights import Group, UpdateWeights
+from tacit.protocol.group_key.agreement import GroupKey
 from tacit.secagg.keystream import Usage, keystream
-from tacit.simulate.experiment import Experiment
+from tacit.simulate.runs.experiment import Experiment
 
 LARGE: Final = ModelConfiguration(name="vit_small_patch16_224", image_size=224)
 LARGE_CLASSES: Final = 1000

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from tacit.parties.stopwatch import Stopwatch
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.messages import Phase
-from tacit.protocol.primitives import SigningKey
+from tacit.parties.session.stopwatch import Stopwatch
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vector

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import EndpointClosedError, LinkLost, NotConnectedError, Received
-from tacit.parties.keys import generate
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.messages import Phase
-from tacit.protocol.roster import Roster
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import EndpointClosedError, LinkLost, NotConnectedError, Received
+from tacit.parties.links.keys import generate
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Roster
 from tacit.simulate.bench.ends import SERVER, BenchmarkError, Frames, TimedServer
 
 MOST_CLIENTS = 200

@@ -14,14 +14,14 @@ from typing import Any, Final
 import torch
 
 from tacit.models.friendly.blocks import Block, with_parameters
+from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.mpc.crypten_compatibility import crypten
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping, relaying
 from tacit.simulate.bench.relayed_gloo import rendezvous
-from tacit.simulate.child import Control
-from tacit.simulate.inference import DATA_OWNER, MODEL_OWNER
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
 
 _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 """In the order of their ranks."""

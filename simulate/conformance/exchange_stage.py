@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from tacit.protocol.aggregation_client import AggregationClient
-from tacit.protocol.aggregation_server import AggregationServer
-from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.group_key_member import GroupKeyMember
-from tacit.protocol.group_key_relay import GroupKeyRelay
-from tacit.protocol.link import Link, Traffic
-from tacit.protocol.machine import Machine, Output, Send
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Machine, Output, Send
+from tacit.protocol.group_key.member import GroupKeyMember
+from tacit.protocol.group_key.relay import GroupKeyRelay
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.server import AggregationServer
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.stage import Done, Stage
@@ -40,7 +41,7 @@ class ExchangeStage(Stage):
         traffic = Traffic()
         for name in members:
             for own, peer in ((name, server), (server, name)):
-                self._links[own, peer] = Link(own, peer, session, traffic)
+                self._links[own, peer] = Link(own, peer, session, traffic, MESSAGES)
 
     def start(self, *, party: str) -> Done:
         """A member begins."""

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from tacit.protocol.aggregation_results import ClientAborted
-from tacit.protocol.group_key_agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
-from tacit.protocol.group_key_member import GroupKeyMember
-from tacit.protocol.group_key_relay import GroupKeyRelay
-from tacit.protocol.group_key_transcript import Transcript, commit_record
-from tacit.protocol.machine import Output, Report
-from tacit.protocol.primitives import AgreementKey, Label, SigningKey
+from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
+from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
+from tacit.protocol.group_key.member import GroupKeyMember
+from tacit.protocol.group_key.relay import GroupKeyRelay
+from tacit.protocol.group_key.transcript import Transcript, commit_record
+from tacit.protocol.sum.results import ClientAborted
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations

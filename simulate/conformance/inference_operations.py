@@ -10,12 +10,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.codec import decode_structure, encode_structure
-from tacit.protocol.inference_material import material_key
-from tacit.protocol.inference_messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
-from tacit.protocol.inference_results import Agreed
-from tacit.protocol.inference_schedule import Sizes, layer_shapes, pass_rounds, weight_bytes
-from tacit.protocol.primitives import Label, digest
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.inference.material import material_key
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
+from tacit.protocol.inference.results import Agreed
+from tacit.protocol.inference.schedule import Sizes, layer_shapes, pass_rounds, weight_bytes
 from tacit.simulate.conformance.message_operations import Fields, MessageFamily, fields_of, structure_of
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations

@@ -11,14 +11,18 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tacit.protocol.codec import decode, decode_structure
-from tacit.protocol.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.inference_data_owner import InferenceDataOwner, InferencePolicy, Wish
-from tacit.protocol.inference_dealer import InferenceDealer
-from tacit.protocol.inference_material import MaterialOwner
-from tacit.protocol.inference_messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
-from tacit.protocol.inference_model_owner import InferenceModelOwner
-from tacit.protocol.inference_results import (
+from tacit.protocol.core.codec import decode, decode_structure
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.machine import Entropy, Machine, Output
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.dealer import InferenceDealer
+from tacit.protocol.inference.material import MaterialOwner
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.results import (
     Agreed,
     Deal,
     InferenceEnded,
@@ -30,11 +34,7 @@ from tacit.protocol.inference_results import (
     PassAsked,
     PassBegun,
 )
-from tacit.protocol.inference_service import DealerService, ModelOwnerService
-from tacit.protocol.machine import Entropy, Machine, Output
-from tacit.protocol.messages import Message
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Transmit
+from tacit.protocol.inference.service import DealerService, ModelOwnerService
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of

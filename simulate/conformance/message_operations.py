@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.protocol.codec import VERSION, Envelope, decode, decode_structure, encode, encode_structure
-from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.messages import BODY_LIMIT, MESSAGES, Message
+from tacit.protocol.core.codec import VERSION, Envelope, decode, decode_structure, encode, encode_structure
+from tacit.protocol.core.messages import BODY_LIMIT, Message
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.simulate.conformance.notation import Octets, VectorError, octets
 from tacit.simulate.conformance.operations import Operations
 

@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from tacit.protocol.errors import RemoteProtocolError
+from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.simulate.conformance.notation import VectorError, octets_hook, plain
 
 Operation = Callable[..., Any]

@@ -8,9 +8,8 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.members import decode_members, encode_members
-from tacit.protocol.primitives import (
+from tacit.protocol.core.members import decode_members, encode_members
+from tacit.protocol.core.primitives import (
     AgreementKey,
     Label,
     SigningKey,
@@ -21,8 +20,9 @@ from tacit.protocol.primitives import (
     seal,
     verify,
 )
-from tacit.protocol.roster import Member, Role, Roster
-from tacit.protocol.transcript import pairwise_mask
+from tacit.protocol.core.roster import Member, Role, Roster
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.filled_blocks import pack_filled, unpack_filled
 from tacit.secagg.graph import GraphChoice, GraphParameters, choose_parameters, ring_order
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream

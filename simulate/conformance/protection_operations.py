@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from tacit.protocol.codec import decode_structure
-from tacit.protocol.configuration import Configuration
-from tacit.protocol.counting import derive_limits, limits_digest
-from tacit.protocol.group_key_agreement import GroupKey
-from tacit.protocol.group_key_holder import Reencrypt
-from tacit.protocol.messages import BODY_LIMIT
+from tacit.protocol.core.codec import decode_structure
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.group_key.agreement import GroupKey
+from tacit.protocol.group_key.holder import Reencrypt
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.counting import derive_limits, limits_digest
 from tacit.secagg.counting import COUNTING_RING, CountPacking
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
@@ -24,7 +24,7 @@ from tacit.simulate.conformance.operations import Operations
 if TYPE_CHECKING:
     from tacit.models.configuration import ProtectionConfiguration
     from tacit.models.layout import Layout
-    from tacit.parties.group_model import GroupModel
+    from tacit.parties.learning.group_model import GroupModel
 
 Matrix = Literal["orthogonal", "gaussian"]
 DECIMALS: Final = 5
@@ -82,7 +82,7 @@ def coordinate(
     dropout: float,
 ) -> list[int]:
     """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability."""
-    from tacit.parties.update_weights import Group, UpdateWeights
+    from tacit.parties.learning.update_weights import Group, UpdateWeights
 
     protection = _protection(
         scheme="binary-weights",
@@ -109,7 +109,7 @@ def first_embeddings(*, group: KeyInput, tensors: tuple[Tensor, ...]) -> bytes:
 
 
 def _model(tensors: tuple[Tensor, ...], matrix: Matrix) -> GroupModel:
-    from tacit.parties.group_model import GroupModel
+    from tacit.parties.learning.group_model import GroupModel
 
     layout = _layout(tensors)
     protection = _protection(scheme="model-encryption", matrix=matrix)

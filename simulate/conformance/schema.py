@@ -6,7 +6,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from tacit.protocol.errors import Code
+from tacit.protocol.core.errors import Code
 from tacit.simulate.conformance.notation import PATTERN, Octets
 from tacit.simulate.conformance.operations import INVALID, parameters_of
 from tacit.simulate.conformance.registry import PROTOCOLS

@@ -6,18 +6,19 @@ from typing import Any
 
 import msgspec
 
-from tacit.protocol.aggregation_results import Contribution, Journal
-from tacit.protocol.codec import decode_structure
-from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.group_key_holder import LastModel, Reencrypt
-from tacit.protocol.machine import Output, Report
-from tacit.protocol.messages import BODY_LIMIT
-from tacit.protocol.primitives import Label, SigningKey, digest
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Accepted, Ended, Limit, NewModel, RoundDone, RoundOver, Train, Transmit
-from tacit.protocol.training_client import TrainingClient
-from tacit.protocol.training_server import TrainingServer
-from tacit.protocol.training_tables import TrainingState
+from tacit.protocol.core.codec import decode_structure
+from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.group_key.holder import LastModel, Reencrypt
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.rounds import Accepted, Limit, NewModel, RoundDone, RoundOver, Train
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.results import Contribution, Journal
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets, VectorError

@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from tacit.protocol.codec import Frame, decode
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Entropy
-from tacit.protocol.messages import MESSAGES, Message
+from tacit.protocol.core.codec import Frame, decode
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Entropy
+from tacit.protocol.core.messages import Message
+from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.message_operations import fields_of
 from tacit.simulate.conformance.notation import Octets, VectorError
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from tacit.protocol.aggregation_client import AggregationClient
-from tacit.protocol.aggregation_results import ClientAborted, Journal, ServerAborted, Summed
-from tacit.protocol.aggregation_server import AggregationServer
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.machine import Output, Report
-from tacit.protocol.primitives import SigningKey
-from tacit.protocol.rounds import sum_client, sum_server
+from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.session.rounds import sum_client, sum_server
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
+from tacit.protocol.sum.server import AggregationServer
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.protocol.configuration import Policy
-from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import Arm, ArmResult, Size, Study, Verdict, differences, test_accuracy
+from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ import numpy as np
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets import cifar, digits, gtsrb, npz
 from tacit.models.datasets.samples import Indices, Pixels, Samples, Source
-from tacit.simulate.run_directory import writing
+from tacit.simulate.runs.directory import writing
 
 GTSRB_CLASSES: Final = 43
 CIFAR10_SHAPE: Final = (32, 32, 3)

@@ -24,15 +24,15 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import DataConfiguration
-from tacit.simulate.experiment import Experiment
 from tacit.simulate.experiments.data import Images, find, halve
 from tacit.simulate.experiments.pretraining import pretrain
 from tacit.simulate.experiments.sample import sample
 from tacit.simulate.experiments.study import Arm, ArmResult, Cost, RunResult, Size, Study
-from tacit.simulate.processes import Exit, Processes
-from tacit.simulate.run import GRACE_SECONDS, Plan, new_plan, resumed_plan, simulate
-from tacit.simulate.run_directory import RunDirectory, RunDirectoryError, writing
-from tacit.simulate.supervision import InputError, Show, SimulationError
+from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.run import GRACE_SECONDS, Plan, new_plan, resumed_plan, simulate
+from tacit.simulate.federation.supervision import InputError, Show, SimulationError
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, writing
+from tacit.simulate.runs.experiment import Experiment
 
 
 class Watcher(Protocol):
@@ -185,7 +185,7 @@ def prepare(study: Study, *, small: bool, seeds: Sequence[int], data: Path | Non
 async def hold(work: Work, watcher: Watcher) -> list[ArmResult]:
     """Hold every run that has no result yet; returns the results of all, arm by arm.
 
-    Raises as `tacit.simulate.run.simulate` does, and AbortedError.
+    Raises as `tacit.simulate.federation.run.simulate` does, and AbortedError.
     """
     await _pretrain(work, watcher)
     results: list[RunResult] = []

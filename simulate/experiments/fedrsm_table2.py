@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.protocol.configuration import Policy
-from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import (
     MARGIN,
@@ -31,6 +30,7 @@ from tacit.simulate.experiments.study import (
     spread,
     test_accuracy,
 )
+from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -21,8 +21,8 @@ import msgspec
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import Work
 from tacit.simulate.experiments.study import ArmResult, spread
-from tacit.simulate.report_figures import STYLE
-from tacit.simulate.run_directory import writing
+from tacit.simulate.report.figures import STYLE
+from tacit.simulate.runs.directory import writing
 
 NOT_RUN: Final = "not run"
 

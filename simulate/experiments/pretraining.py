@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.simulate.child import Control
+from tacit.simulate.federation.child import Control
 
 
 async def pretrain(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets.samples import Samples
 from tacit.simulate.experiments.data import DataError, Images
-from tacit.simulate.run_directory import writing
+from tacit.simulate.runs.directory import writing
 
 SIDE: Final = 32
 """Height and width of what is written; files of other sizes are resized, as the papers have them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 PAPER: Final = (
     "Sawada, Imaizumi and Kiya 2024, Enhancing Security Using Random Binary Weights in Privacy-Preserving Federated "

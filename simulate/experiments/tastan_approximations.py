@@ -1,7 +1,7 @@
 """Tables 5 and 6 of Tastan and Nandakumar 2025: what the degree of the softmax and of the inverse are worth.
 
 No federation: for every degree one student learns from one teacher for one epoch of stage 1 of the distillation
-(tacit.models.distillation), all from the same weights and with the same batches. In the clear, as in the paper.
+(models/friendly/distillation.py), all from the same weights and with the same batches. In the clear, as in the paper.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def _one(
     seed: int,
     device: torch.device,
 ) -> dict[str, float]:
-    from tacit.models.distillation import distill
     from tacit.models.friendly.convert import convert
+    from tacit.models.friendly.distillation import distill
 
     student = convert(teacher, approximation)
     # The settings of all rows are the same, the range of the scores too, so that losses can be compared.

@@ -19,7 +19,7 @@ from tacit.simulate.experiments.tastan_approximations import (
     means,
     of,
 )
-from tacit.simulate.run_directory import writing
+from tacit.simulate.runs.directory import writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ def write(
     import matplotlib
 
     from tacit.simulate.experiments.page import date, machine
-    from tacit.simulate.report_figures import STYLE
+    from tacit.simulate.report.figures import STYLE
 
     verdicts = judge(measurement, figures)
     lines = markdown(measurement, chosen, figures, small=small, command=command, machine=f"{date()}, {machine()}")

@@ -14,29 +14,37 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
-from tacit.protocol.aggregation_tables import ClientState
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.primitives import AgreementKey, Label, derive
+from tacit.protocol.session.rounds import RoundDone, RoundOver
+from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
     MaskedInput,
-    Message,
     PeerKeys,
     PeerShares,
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.primitives import AgreementKey, Label, derive
-from tacit.protocol.rounds import Ended, RoundDone, RoundOver
-from tacit.protocol.training_tables import TrainingState
-from tacit.protocol.transcript import pairwise_mask
-from tacit.protocol.unmasking import open_secrets
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.transcript import pairwise_mask
+from tacit.protocol.sum.unmasking import open_secrets
 from tacit.secagg.keystream import Mask, Usage, apply_masks
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
-from tacit.simulate.memory_federation import PATIENCE, SERVER, MemoryFederation, Parcel, altered, small_configuration
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.memory_federation import (
+    PATIENCE,
+    SERVER,
+    MemoryFederation,
+    Parcel,
+    altered,
+    small_configuration,
+)
 
 
 def conftest_of(folder: str) -> ModuleType:

@@ -1,8 +1,8 @@
 """Masks computed a second time, by hand, from what is written down about them: nothing of Tacit and no cipher library.
 
 AES-256 after FIPS 197, counter mode after NIST SP 800-38A, HKDF after RFC 5869 over the standard library, X25519
-after RFC 7748. What Tacit makes of them follows the docstrings of secagg/keystream.py, protocol/primitives.py and
-protocol/transcript.py. Plain integers and bytes, slow, and open to timing: for tests only.
+after RFC 7748. What Tacit makes of them follows the docstrings of secagg/keystream.py, protocol/core/primitives.py and
+protocol/sum/transcript.py. Plain integers and bytes, slow, and open to timing: for tests only.
 """
 
 from __future__ import annotations

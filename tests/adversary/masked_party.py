@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from tacit.parties.keys import PartyKeys
-from tacit.parties.mpc.computation import dealt_computation
-from tacit.parties.mpc.crypten_compatibility import crypten
-from tacit.parties.mpc.dealer import Dealer
-from tacit.parties.mpc.link import connect, listen
-from tacit.protocol.roster import Roster
-from tacit.simulate.child import Control
+from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.computation import dealt_computation
+from tacit.parties.crypten.dealer import Dealer
+from tacit.parties.crypten.link import connect, listen
+from tacit.parties.links.keys import PartyKeys
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.child import Control
 
 PARTIES = ("model", "data", "dealer")
 

@@ -16,15 +16,16 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.endpoint import Limits, LinkUp, Received
-from tacit.parties.keys import PartyKeys
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.parties.task import Update
-from tacit.protocol.codec import decode
-from tacit.protocol.errors import Code
-from tacit.protocol.link import NO_SESSION, Link, Traffic
-from tacit.protocol.messages import FetchModel, Finish, Hello, Message
-from tacit.protocol.roster import Roster
+from tacit.parties.learning.task import Update
+from tacit.parties.links.endpoint import Limits, LinkUp, Received
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.codec import decode
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.messages import MESSAGES, FetchModel, Finish, Hello
 
 CHEAT = "client-4"
 HONEST = ("client-1", "client-2", "client-3")
@@ -42,11 +43,11 @@ class Member:
     async def join(self) -> None:
         """Say hello and wait until the round has begun."""
         hello = Hello(roster=self.federation.roster.hash, promises=())
-        await self.socket.send_multipart(Link(CHEAT, "server", NO_SESSION, Traffic()).frames(hello, round=0))
+        await self.socket.send_multipart(Link(CHEAT, "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0))
         while True:
             frames = await self.socket.recv_multipart()
-            if len(frames) > 1 and (packet := decode(frames)).envelope.type == "start-round":
-                self.link = Link(CHEAT, "server", packet.envelope.session, Traffic())
+            if len(frames) > 1 and (packet := decode(frames, MESSAGES)).envelope.type == "start-round":
+                self.link = Link(CHEAT, "server", packet.envelope.session, Traffic(), MESSAGES)
                 return
 
     async def say(self, message: Message, round: int = 1) -> None:

@@ -7,15 +7,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import MaskedInput, Message, PeerKeys, ShareKeys, UnmaskShares
-from tacit.protocol.primitives import Label
-from tacit.protocol.sharing import PACKET_BYTES, seal_shares
-from tacit.protocol.transcript import shares_signed
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, UnmaskShares
+from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
+from tacit.protocol.sum.transcript import shares_signed
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

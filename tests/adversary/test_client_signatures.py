@@ -7,14 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.adverts import sign_advert
-from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import AdvertiseKeys, ConfirmSurvivors, Message, ShareKeys
-from tacit.protocol.primitives import PRIME_25519, Label
-from tacit.protocol.transcript import survivors_signed
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import PRIME_25519, Label
+from tacit.protocol.sum.adverts import sign_advert
+from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
+from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.transcript import survivors_signed
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

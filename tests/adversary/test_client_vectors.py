@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.messages import (
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
     MaskedInput,
-    Message,
     PeerKeys,
     ShareKeys,
     UnmaskShares,
     VectorChunk,
 )
+from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.secagg.packing import Packing, Total, WeightForm
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

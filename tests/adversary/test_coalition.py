@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tacit.parties.keys import encode_key
-from tacit.protocol.aggregation_results import Summed
-from tacit.protocol.members import decode_members
-from tacit.protocol.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys
-from tacit.protocol.primitives import KEY_BYTES, AgreementKey, Label, derive, digest
-from tacit.protocol.sharing import PACKET_BYTES, shares_array
-from tacit.protocol.transcript import pairwise_mask
+from tacit.parties.links.keys import encode_key
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, derive, digest
+from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, ShareKeys
+from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
+from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
-from tacit.simulate.memory import MemorySum, memory_sum
+from tacit.simulate.world.memory import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.parties.keys import PartyKeys, generate
-from tacit.parties.mpc.material import AnyRequest
-from tacit.parties.mpc.streams import Contribution
-from tacit.parties.mpc.supply import Announcement, Join
-from tacit.protocol.roster import Roster
-from tacit.simulate.processes import Exit, Processes
+from tacit.parties.correlated.material import AnyRequest
+from tacit.parties.crypten.key_agreement import Contribution
+from tacit.parties.crypten.supply import Announcement, Join
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.processes import Exit, Processes
 
 WORDS_OF_STATE = 312
 SCALE = 1 << 16

@@ -12,28 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.protocol.aggregation_results import ClientAborted
-from tacit.protocol.errors import Code
-from tacit.protocol.group_key_agreement import GroupKey, KeyAgreed
-from tacit.protocol.group_key_member import GroupKeyMember
-from tacit.protocol.group_key_transcript import (
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Send
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import AgreementKey, SigningKey
+from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed
+from tacit.protocol.group_key.member import GroupKeyMember
+from tacit.protocol.group_key.messages import ConfirmKey, KeyComplaint, PeerKeyCommits, PeerKeyContributions
+from tacit.protocol.group_key.transcript import (
     COMMIT_BYTES,
     CONFIRMATION_BYTES,
     PACKET_BYTES,
     SEALED_BYTES,
     commit_record,
 )
-from tacit.protocol.machine import Send
-from tacit.protocol.messages import (
-    ConfirmKey,
-    KeyComplaint,
-    Message,
-    PeerKeyCommits,
-    PeerKeyContributions,
-)
-from tacit.protocol.primitives import AgreementKey, SigningKey
-from tacit.simulate.memory import Delivery
-from tacit.simulate.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
+from tacit.protocol.sum.results import ClientAborted
+from tacit.simulate.world.memory import Delivery
+from tacit.simulate.world.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
 
 SIZE = 3
 TOLD = {"peer-key-commits": "commits", "peer-key-contributions": "packets", "peer-key-confirmations": "confirmations"}

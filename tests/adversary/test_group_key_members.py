@@ -5,27 +5,23 @@ from typing import Any
 
 import pytest
 
-from tacit.protocol.aggregation_results import ClientAborted
-from tacit.protocol.errors import Code
-from tacit.protocol.group_key_agreement import GroupKey, KeyFailed
-from tacit.protocol.group_key_member import GroupKeyMember
-from tacit.protocol.group_key_tables import RelayState
-from tacit.protocol.group_key_transcript import (
-    PACKET_BYTES,
-    SEALED_BYTES,
-    Transcript,
-)
-from tacit.protocol.messages import (
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
+from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
+from tacit.protocol.group_key.member import GroupKeyMember
+from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
     KeyComplaint,
     KeyContribution,
-    Message,
     PeerKeyConfirmations,
 )
-from tacit.protocol.primitives import AgreementKey, Label, SigningKey
-from tacit.simulate.memory import Delivery
-from tacit.simulate.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
+from tacit.protocol.group_key.tables import RelayState
+from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES, Transcript
+from tacit.protocol.sum.results import ClientAborted
+from tacit.simulate.world.memory import Delivery
+from tacit.simulate.world.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
 
 SIZE = 3
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.codec import decode
-from tacit.protocol.configuration import Policy
-from tacit.protocol.errors import Code
-from tacit.protocol.group_key_transcript import PACKET_BYTES, SEALED_BYTES
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
-    CHUNK_BYTES,
-    Abort,
+from tacit.protocol.core.codec import decode
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Message
+from tacit.protocol.core.model_transfer import model_digest
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
     FetchKeyedModel,
@@ -29,19 +29,24 @@ from tacit.protocol.messages import (
     KeyContribution,
     KeyedModel,
     KeyedModelChunk,
-    MaskedInput,
-    Message,
     PeerKeyCommits,
     PeerKeyConfirmations,
     ReencryptModel,
     StartKey,
-    StartRound,
 )
-from tacit.protocol.model_transfer import model_digest
-from tacit.protocol.primitives import Label
-from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Train
-from tacit.protocol.training_tables import TrainingState
-from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, altered, small_configuration
+from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES
+from tacit.protocol.session.messages import MESSAGES, StartRound
+from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
+from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.messages import MaskedInput
+from tacit.simulate.world.memory_federation import (
+    SERVER,
+    MemoryFederation,
+    Parcel,
+    altered,
+    small_configuration,
+)
 
 CLIENT = "client-0"
 """The victim of the server, and the member that cheats; it is also the one that provides the model."""
@@ -93,7 +98,7 @@ def refused(one: MemoryFederation, message: Message, code: Code, text: str, payl
     assert isinstance(ended, Ended)
     assert ended.code is code, ended
     assert text in ended.detail
-    abort = decode(transmitted.frames).parse()
+    abort = decode(transmitted.frames, MESSAGES).parse()
     assert isinstance(abort, Abort)
     assert (abort.code, abort.culprit) == (code, SERVER)
     assert (holder._keys, holder._attempt, client.next_deadline) == ({}, None, None)
@@ -270,7 +275,7 @@ def test_every_chunk_of_a_provided_model_goes_out_once(chunks: tuple[int, ...]) 
     *right, wrong = chunks
     for chunk in right:
         (output,) = one.put(one.forge(SERVER, CLIENT, FetchKeyedModel(chunk=chunk), round=0))
-        assert decode(output.frames).kind is KeyedModelChunk
+        assert decode(output.frames, MESSAGES).kind is KeyedModelChunk
     text = "asks for chunk" if chunks != (0, 1, 2) else "not expected"
     refused(one, FetchKeyedModel(chunk=wrong), Code.UNEXPECTED, text)
 

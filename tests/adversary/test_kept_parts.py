@@ -11,16 +11,17 @@ import torch
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.representation import Stimuli
-from tacit.parties.layer_masking import pack_uploads
-from tacit.parties.task import METRICS, Keeper, Learner, Task
-from tacit.protocol.codec import encode_structure
-from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.errors import Code
-from tacit.protocol.messages import MaskedInput, Welcome
-from tacit.simulate.experiment import Aggregation, Experiment, Federation
-from tacit.simulate.memory import MemorySum, memory_sum
-from tacit.simulate.memory_federation import small_configuration
-from tacit.simulate.server_role import configure
+from tacit.parties.learning.layer_masking import pack_uploads
+from tacit.parties.learning.task import METRICS, Keeper, Learner, Task
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.session.messages import Welcome
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.messages import MaskedInput
+from tacit.simulate.federation.server_role import configure
+from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
+from tacit.simulate.world.memory import MemorySum, memory_sum
+from tacit.simulate.world.memory_federation import small_configuration
 
 VICTIM = "client-0"
 CLIENTS = 3

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tacit.protocol import aggregation_client, sharing
-from tacit.protocol.messages import AdvertiseKeys, MaskedInput, PeerKeys, PeerShares, ShareKeys
+from tacit.protocol.sum import client as aggregation_client
+from tacit.protocol.sum import sharing
+from tacit.protocol.sum.messages import AdvertiseKeys, MaskedInput, PeerKeys, PeerShares, ShareKeys
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
-from tacit.simulate.memory import MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.memory import MemorySum, memory_sum, replayable_entropy
 
 FALSE_ALARM = 1e-9
 SEED = bytes(range(32))

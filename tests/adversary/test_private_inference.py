@@ -1,4 +1,4 @@
-"""Parties of private inference that cheat; tests/protocol/test_inference_cheating.py has many more of them."""
+"""Parties of private inference that cheat; tests/protocol/inference/test_cheating.py has many more of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.errors import Code
-from tacit.protocol.inference_data_owner import Wish
-from tacit.protocol.inference_messages import Opening, StartPass
-from tacit.protocol.inference_results import Deal, KeysDealt, MaterialArrived, PassBegun
-from tacit.simulate.memory_federation import Parcel, altered
-from tacit.simulate.memory_inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
+from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.messages import Opening, StartPass
+from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
+from tacit.simulate.world.memory_federation import Parcel, altered
+from tacit.simulate.world.memory_inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 
 (DATA_OWNER,) = data_owner_names(1)
 OTHER = b"\xff" * 32

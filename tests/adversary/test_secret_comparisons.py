@@ -17,25 +17,34 @@ MEASURES = {"len", "type", "isinstance", "np.shape", "range"}
 """What these say of a secret is public."""
 
 ALLOWED = {
-    ("protocol/roster.py", "key in holder_of_key"): "the public keys of a roster",
-    ("protocol/group_key_relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
+    ("protocol/core/roster.py", "key in holder_of_key"): "the public keys of a roster",
+    ("protocol/group_key/relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
         "the public keys that members advertised"
     ),
-    ("protocol/group_key_holder.py", "message.former not in self._keys"): "the epochs of keys that this client holds",
-    ("parties/mpc/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
-    ("parties/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
-    ("parties/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",
-    ("parties/layer_masking.py", "layer not in masked"): "the client's own choice of layers, in its own process",
-    ("parties/task.py", "entry.name not in self._private"): "names of tensors that stay with their client",
-    ("parties/task.py", "0 in weights"): "whether a client's vector has any weight, by the server that sees it (fedcg)",
-    ("protocol/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
+    ("protocol/group_key/holder.py", "message.former not in self._keys"): "the epochs of keys that this client holds",
+    ("parties/crypten/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
+    ("parties/learning/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
+    ("parties/learning/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",
+    (
+        "parties/learning/layer_masking.py",
+        "layer not in masked",
+    ): "the client's own choice of layers, in its own process",
+    ("parties/learning/task.py", "entry.name not in self._private"): "names of tensors that stay with their client",
+    (
+        "parties/learning/task.py",
+        "0 in weights",
+    ): "whether a client's vector has any weight, by the server that sees it (fedcg)",
+    ("protocol/sum/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),
-    ("parties/keys.py", "zmq.curve_public(z85.encode(self.curve_secret)) != z85.encode(self.curve_public)"): (
+    ("parties/links/keys.py", "zmq.curve_public(z85.encode(self.curve_secret)) != z85.encode(self.curve_public)"): (
         "two public keys: the one made of the secret, and the one beside it in the owner's own file"
     ),
-    ("parties/keys.py", "_signing_public(self.signing_secret) != self.signing_public"): "two public keys, as above",
-    ("parties/server_endpoint.py", "keys.member(roster.member(keys.name).role) != roster.member(keys.name)"): (
+    (
+        "parties/links/keys.py",
+        "_signing_public(self.signing_secret) != self.signing_public",
+    ): "two public keys, as above",
+    ("parties/links/server_endpoint.py", "keys.member(roster.member(keys.name).role) != roster.member(keys.name)"): (
         "a member of the roster has public keys only"
     ),
 }
@@ -105,7 +114,7 @@ def test_every_exception_is_still_needed() -> None:
 
 def test_the_check_of_a_share_would_be_found() -> None:
     """The one comparison of secrets there is, if it were made with an operator."""
-    source = (ROOT / "protocol/sharing.py").read_text(encoding="utf-8")
+    source = (ROOT / "protocol/sum/sharing.py").read_text(encoding="utf-8")
     careless = source.replace("not hmac.compare_digest(expected, packet[start : start + KEY_BYTES])", "expected != x")
     assert careless != source
     assert comparisons(careless) == ["expected != x"]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from tacit.protocol import aggregation_client
-from tacit.protocol.aggregation_results import Summed
-from tacit.protocol.messages import AdvertiseKeys, ShareKeys
-from tacit.protocol.primitives import Label
-from tacit.protocol.sharing import PACKET_BYTES, HeldShares
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum import client as aggregation_client
+from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
+from tacit.protocol.sum.results import Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5

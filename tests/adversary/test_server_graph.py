@@ -23,15 +23,15 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import lil_array
 from scipy.stats import hypergeom
 
-from tacit.protocol.adverts import Advert
-from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import AdvertiseKeys, PeerKeys, PeerShares
-from tacit.protocol.neighbourhood import Graph
-from tacit.protocol.sharing import PACKET_BYTES
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.sum.adverts import Advert
+from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares
+from tacit.protocol.sum.neighbourhood import Graph
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.secagg.graph import GraphParameters, regular_parameters
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 Holders = Mapping[int, tuple[int, ...]]

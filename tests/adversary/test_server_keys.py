@@ -7,13 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.adverts import Advert, adverts_digest, sign_advert
-from tacit.protocol.aggregation_results import ClientAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import AdvertiseKeys, Message, PeerKeys
-from tacit.protocol.primitives import PRIME_25519, AgreementKey, SigningKey
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import PRIME_25519, AgreementKey, SigningKey
+from tacit.protocol.sum.adverts import Advert, adverts_digest, sign_advert
+from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys
+from tacit.protocol.sum.results import ClientAborted, Summed
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Change = Callable[[MemorySum, Any], Message]
 ExactSum = Callable[[MemorySum], Summed]

@@ -7,23 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.aggregation_client import AggregationClient
-from tacit.protocol.aggregation_results import ClientAborted, Summed
-from tacit.protocol.aggregation_tables import ClientState
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
-    Message,
-    PeerKeys,
-    PeerShares,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
-from tacit.protocol.primitives import Label
-from tacit.protocol.sharing import PACKET_BYTES
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.results import ClientAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.tables import ClientState
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
 
 Change = Callable[[MemorySum, Any], Message]
 ExactSum = Callable[[MemorySum], Summed]

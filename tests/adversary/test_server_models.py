@@ -7,22 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.codec import encode_structure
-from tacit.protocol.errors import Code
-from tacit.protocol.messages import (
-    Abort,
-    Message,
-    ModelChunk,
-    PeerKeys,
-    PeerShares,
-    StartRound,
-    Survivors,
-    UnmaskRequest,
-    Welcome,
-)
-from tacit.protocol.primitives import Label, digest
-from tacit.protocol.rounds import RoundDone, Train
-from tacit.simulate.memory_federation import SERVER, Parcel, small_configuration
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.session.messages import ModelChunk, StartRound, Welcome
+from tacit.protocol.session.rounds import RoundDone, Train
+from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.simulate.world.memory_federation import SERVER, Parcel, small_configuration
 
 VICTIM = "client-0"
 PARAMETERS = 10

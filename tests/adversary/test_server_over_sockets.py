@@ -17,30 +17,23 @@ import numpy.typing as npt
 import pytest
 from msgspec import structs
 
-from tacit.parties.diary import Diary
-from tacit.parties.endpoint import Received
-from tacit.parties.journal import Journal
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.parties.task import Update
-from tacit.protocol.codec import Frame, decode, encode_structure
-from tacit.protocol.errors import Code
-from tacit.protocol.link import Link, Traffic
-from tacit.protocol.machine import Output
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
-    Abort,
-    Hello,
-    MaskedInput,
-    Message,
-    ModelChunk,
-    StartRound,
-    UnmaskRequest,
-    UnmaskShares,
-    Welcome,
-)
-from tacit.protocol.primitives import Label, digest
-from tacit.protocol.rounds import Ended, RoundDone, Transmit
-from tacit.protocol.training_server import TrainingServer
+from tacit.parties.learning.task import Update
+from tacit.parties.links.endpoint import Received
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.journal import Journal
+from tacit.protocol.core.codec import Frame, decode, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.session.messages import MESSAGES, Hello, ModelChunk, StartRound, Welcome
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.messages import MaskedInput, UnmaskRequest, UnmaskShares
 
 VICTIM = "client-4"
 
@@ -109,7 +102,7 @@ class CheatingServer:
             while not until():
                 event = await self.endpoint.receive()
                 if isinstance(event, Received):
-                    packet = decode(event.frames)
+                    packet = decode(event.frames, MESSAGES)
                     self.heard[event.sender, packet.kind].append(packet.parse())
                     await self.say(self.machine.feed(event.sender, event.frames, Diary.now()))
 
@@ -119,9 +112,9 @@ class CheatingServer:
             if isinstance(output, RoundDone):
                 self.rounds.append(output)
             elif isinstance(output, Transmit):
-                packet = decode(output.frames)
+                packet = decode(output.frames, MESSAGES)
                 if packet.kind is Welcome:
-                    self._links[output.to] = Link("server", output.to, self.machine.session, Traffic())
+                    self._links[output.to] = Link("server", output.to, self.machine.session, Traffic(), MESSAGES)
                 for said in self.lie(Saying(output.to, packet.parse(), packet.envelope.round, packet.payload)):
                     link = self._links[said.to]
                     envelope, body, *rest = link.frames(said.message, round=said.round, payload=said.payload)

@@ -7,36 +7,37 @@ from typing import Any
 import msgpack
 import pytest
 
-from tacit.protocol.adverts import adverts_digest, record_bytes, split_records
-from tacit.protocol.aggregation_tables import CLIENT_TABLES
-from tacit.protocol.codec import encode_structure
-from tacit.protocol.configuration import Policy
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
-    Abort,
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
+from tacit.protocol.session.messages import (
     EndRound,
-    FetchVector,
     Finish,
     LimitsChunk,
-    MaskedInput,
-    Message,
-    PeerKeys,
-    PeerShares,
     StartRound,
     StartSecondStage,
+    Welcome,
+)
+from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
+from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_records
+from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.messages import (
+    FetchVector,
+    MaskedInput,
+    PeerKeys,
+    PeerShares,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
-    Welcome,
 )
-from tacit.protocol.primitives import SIGNATURE_BYTES, Label, digest
-from tacit.protocol.rounds import RoundDone, RoundOver, Train, agree
-from tacit.protocol.sharing import PACKET_BYTES
-from tacit.protocol.training_tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.memory_federation import SERVER, Parcel, small_configuration
+from tacit.simulate.world.memory_federation import SERVER, Parcel, small_configuration
 
 VICTIM = "client-0"
 CLIENTS = 5

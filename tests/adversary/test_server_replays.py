@@ -7,24 +7,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.protocol.adverts import Advert, adverts_digest
-from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import (
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.adverts import Advert, adverts_digest
+from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
     MaskedInput,
-    Message,
     PeerKeys,
     PeerShares,
     ShareKeys,
     Survivors,
     UnmaskRequest,
 )
-from tacit.protocol.sharing import PACKET_BYTES
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

@@ -6,32 +6,33 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tacit.protocol.aggregation_results import Contribution
-from tacit.protocol.errors import Code
-from tacit.protocol.messages import (
-    Abort,
-    AdvertiseKeys,
-    ConfirmSurvivors,
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.session.messages import (
     EndRound,
     FetchModel,
-    MaskedInput,
-    Message,
     ModelChunk,
-    PeerKeys,
-    PeerShares,
     Promise,
-    ShareKeys,
     StartRound,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
     VoidedRound,
     Welcome,
 )
-from tacit.protocol.primitives import SigningKey
-from tacit.protocol.rounds import RoundDone, RoundOver, Train
-from tacit.protocol.voiding import promise
-from tacit.simulate.memory_federation import SERVER, Parcel, altered
+from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
+from tacit.protocol.session.voiding import promise
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskedInput,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+)
+from tacit.protocol.sum.results import Contribution
+from tacit.simulate.world.memory_federation import SERVER, Parcel, altered
 
 VICTIM = "client-0"
 Deceived = Callable[..., Any]

@@ -14,16 +14,16 @@ import msgspec
 import numpy as np
 import pytest
 
-from tacit.protocol.adverts import Advert, adverts_digest, check_advert
-from tacit.protocol.aggregation_client import AggregationClient
-from tacit.protocol.aggregation_results import ClientAborted, ServerAborted, Summed
-from tacit.protocol.agreement import Agreement
-from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.members import encode_members
-from tacit.protocol.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
-from tacit.protocol.primitives import Label
-from tacit.protocol.sharing import PACKET_BYTES
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum.adverts import Advert, adverts_digest, check_advert
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

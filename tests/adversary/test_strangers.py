@@ -9,15 +9,15 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.client_endpoint import ClientEndpoint, NotAdmittedError
-from tacit.parties.keys import encode_key, generate
-from tacit.parties.task import Update
-from tacit.protocol.codec import decode, encode_structure
-from tacit.protocol.errors import Code
-from tacit.protocol.link import NO_SESSION, Link, Traffic
-from tacit.protocol.messages import Hello
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Ended
+from tacit.parties.learning.task import Update
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
+from tacit.parties.links.keys import encode_key, generate
+from tacit.protocol.core.codec import decode, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.messages import MESSAGES, Hello
 
 REFUSED = "a handshake failed: a peer without this server's key, or no tacit client"
 
@@ -63,7 +63,7 @@ async def test_a_round_among_strangers(federation: Any) -> None:
             socket.setsockopt(zmq.LINGER, 0)
             socket.connect(federation.address)
             await socket.send_multipart(
-                Link("client-1", "server", NO_SESSION, Traffic()).frames(
+                Link("client-1", "server", NO_SESSION, Traffic(), MESSAGES).frames(
                     Hello(roster=federation.roster.hash, promises=()), round=0
                 )
             )
@@ -111,8 +111,8 @@ async def test_a_member_that_is_not_who_it_says_or_speaks_otherwise(federation: 
     changes, code, detail = MISNAMED[case]
     server = await federation.serve(rounds=1)
     hello = Hello(roster=federation.roster.hash, promises=())
-    envelope, body = Link("client-4", "server", NO_SESSION, Traffic()).frames(hello, round=0)
-    read = decode([envelope, body]).envelope
+    envelope, body = Link("client-4", "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0)
+    read = decode([envelope, body], MESSAGES).envelope
     changed = type(read)(**{name: getattr(read, name) for name in read.__struct_fields__} | changes)
     async with await ClientEndpoint.connect(
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server
@@ -130,7 +130,7 @@ async def test_a_second_start_under_one_name_replaces_the_first(federation: Any)
     """client-4 says hello twice, over two links: it counts once."""
     server = await federation.serve(rounds=1)
     hello = Hello(roster=federation.roster.hash, promises=())
-    frames = Link("client-4", "server", NO_SESSION, Traffic()).frames(hello, round=0)
+    frames = Link("client-4", "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0)
     async with await ClientEndpoint.connect(
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server
     ) as first:

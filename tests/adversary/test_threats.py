@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.simulate.threats import BEGIN, END, read_tests, read_threats, with_table
+from docs.generate.threats import BEGIN, END, read_tests, read_threats, with_table
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -69,7 +69,7 @@ who = "server"
 attempt = "lies"
 outcome = "nothing"
 rule = "none"
-modules = ["protocol/link.py"]
+modules = ["protocol/core/link.py"]
 """
 
 
@@ -82,7 +82,7 @@ def test_the_table_stands_between_its_comments_and_links_to_the_tests(tmp_path: 
     assert page.endswith(f"{END}after\n")
     assert "old" not in page
     link = f"[test_it](../tests/{tmp_path.name}/test_cheats.py)"
-    rule = "none: [link.py](../protocol/link.py)"
+    rule = "none: [link.py](../protocol/core/link.py)"
     assert f"| lies | nothing *(active mode)* | {rule} | {link} |" in page
     assert with_table(page, tmp_path) == page
 

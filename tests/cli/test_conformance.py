@@ -82,4 +82,4 @@ def test_it_starts_without_torch_and_sockets(copy: Path) -> None:
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "3 files" in run.stdout
-    assert not {"torch", "timm", "crypten", "zmq", "tacit.simulate.conformance.corpus"} & set(run.stdout.split())
+    assert not {"torch", "timm", "crypten", "zmq", "tests.vectors_corpus"} & set(run.stdout.split())

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tacit.parties.keys import generate, save
-from tacit.parties.roster import write_roster
-from tacit.protocol.codec import encode_structure
-from tacit.protocol.roster import Roster
-from tacit.simulate.conformance_peer.play import CASES, Side
-from tacit.simulate.memory_federation import small_configuration
+from tacit.parties.links.keys import generate, save
+from tacit.parties.links.roster import write_roster
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.conformance.peer.play import CASES, Side
+from tacit.simulate.world.memory_federation import small_configuration
 
 with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance_peer")
+    patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance" / "peer")
     from inference_bench import InferenceBench
 
 Invoke = Callable[..., Result]
@@ -28,7 +28,7 @@ Invoke = Callable[..., Result]
 
 def _live_parties() -> ModuleType:
     """The conftest of the kit, whose fixtures pytest shows to its own folder alone."""
-    path = Path(__file__).parents[1] / "simulate" / "conformance_peer" / "conftest.py"
+    path = Path(__file__).parents[1] / "simulate" / "conformance" / "peer" / "conftest.py"
     spec = importlib.util.spec_from_file_location("conftest_of_conformance_peer", path)
     assert spec is not None
     assert spec.loader is not None
@@ -244,6 +244,6 @@ def test_a_model_owner_without_terms_is_told_of(tacit: Invoke, tmp_path: Path) -
 
 
 def test_it_starts_without_torch() -> None:
-    code = "import sys; import tacit.simulate.conformance_peer.play; print(*sys.modules, sep='\\n')"
+    code = "import sys; import tacit.simulate.conformance.peer.play; print(*sys.modules, sep='\\n')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "timm", "crypten"} & set(run.stdout.split())

@@ -18,12 +18,12 @@ from click.testing import Result
 
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.simulate.experiment import Aggregation, Deadlines, Experiment, Federation
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, Size, Study, Verdict
 from tacit.simulate.experiments.study import test_accuracy as accuracy
-from tacit.simulate.supervision import Show
+from tacit.simulate.federation.supervision import Show
+from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 pytestmark = pytest.mark.end_to_end
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tacit.simulate import run as simulation_run
-from tacit.simulate import supervision
-from tacit.simulate.processes import Exit, Processes
+from tacit.simulate.federation import run as simulation_run
+from tacit.simulate.federation import supervision
+from tacit.simulate.federation.processes import Exit, Processes
 
 pytestmark = pytest.mark.end_to_end
 

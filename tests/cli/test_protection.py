@@ -20,7 +20,7 @@ from tacit.models.layout import Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 from tacit.models.training import evaluate
 from tacit.models.vision_transformer import build
-from tacit.simulate.experiment import load
+from tacit.simulate.runs.experiment import load
 
 pytestmark = pytest.mark.end_to_end
 
@@ -73,8 +73,8 @@ def test_an_encrypted_run_learns_what_the_plain_one_learns(encrypted: Run, held_
 
     layout, read = encrypted.model("plain-model.safetensors")
     held, expected = encrypted.model()[1], plain.model()[1]
-    # As in tests/parties/test_encrypted_training.py; the rows of an orthogonal matrix [16, 16] are below 4 in sum, all
-    # coordinates below 1.1, and the four clients' vectors off by a step each.
+    # As in tests/parties/session/test_encrypted_training.py; the rows of an orthogonal matrix [16, 16] are below 4 in
+    # sum, all coordinates below 1.1, and the four clients' vectors off by a step each.
     step = encrypted.summary["aggregation"]["step"]
     each = (4 + 1) * (2 * 2.0**-24 * 1.1 + 4 * step / 60)
     assert np.abs(read - expected).max() <= 8 * (3 * each + 2 * 4 * 2.0**-24 * 1.1)
@@ -223,7 +223,7 @@ def test_a_protection_that_does_not_fit_the_model(
     ],
 )  # fmt: skip
 def test_a_protection_that_cannot_be(tacit: Invoke, tmp_path: Path, text: str, complaint: str) -> None:
-    """Found before any process is started; the whole table is in tests/simulate/test_experiment.py."""
+    """Found before any process is started; the whole table is in tests/simulate/runs/test_experiment.py."""
     file = tmp_path / "bad.toml"
     file.write_text(text)
     result = tacit("simulate", file, "--out", tmp_path / "run")

@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import Screen
-from tacit.simulate.experiment import Experiment
-from tacit.simulate.run import Plan
-from tacit.simulate.run_directory import RunDirectory
+from tacit.simulate.federation.run import Plan
+from tacit.simulate.runs.directory import RunDirectory
+from tacit.simulate.runs.experiment import Experiment
 
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 

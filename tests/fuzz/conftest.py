@@ -9,7 +9,7 @@ import msgpack
 import pytest
 from hypothesis import settings
 
-from tacit.protocol.codec import Frame
+from tacit.protocol.core.codec import Frame
 
 settings.register_profile("fuzz", deadline=None, database=None, print_blob=True)
 

@@ -9,22 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.codec import VERSION, Envelope, decode, encode
-from tacit.protocol.errors import Code, RemoteProtocolError
-from tacit.protocol.messages import (
-    MESSAGES,
-    Abort,
-    EndKey,
-    FetchLimits,
-    FetchVector,
-    KeyComplaint,
-    LimitsChunk,
-    StartSecondStage,
-    VectorChunk,
-    VoidRound,
-)
+from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.group_key.messages import EndKey, KeyComplaint
+from tacit.protocol.session.messages import MESSAGES, FetchLimits, LimitsChunk, StartSecondStage, VoidRound
+from tacit.protocol.sum.messages import FetchVector, VectorChunk
 from tacit.simulate.bench.peak import Peak
-from tacit.simulate.memory_federation import MemoryFederation, small_configuration
+from tacit.simulate.world.memory_federation import MemoryFederation, small_configuration
 
 FRAMES_PER_EXAMPLE = 100
 MOST_BYTES = 64 << 20
@@ -50,13 +42,13 @@ def samples() -> list[list[Any]]:
     envelope = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}
     messages = [list(parcel.frames) for parcel in federation.log]
     messages += [encode(message, Envelope(type=message.TYPE, **envelope)) for message in rare]
-    assert {decode(frames).envelope.type for frames in messages} == set(MESSAGES)
+    assert {decode(frames, MESSAGES).envelope.type for frames in messages} == set(MESSAGES)
     return messages
 
 
 def outcome(frames: list[Any]) -> str:
     try:
-        packet = decode(frames)
+        packet = decode(frames, MESSAGES)
         message = packet.parse()
     except RemoteProtocolError as error:
         return Code(error.code).name

@@ -16,16 +16,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tacit.protocol.aggregation_results import ClientAborted, Journal, ServerAborted, Summed
-from tacit.protocol.codec import ENVELOPE_LIMIT, Envelope, decode, decode_structure, encode_structure
-from tacit.protocol.errors import Code
-from tacit.protocol.machine import Report
-from tacit.protocol.messages import Abort, VoidRound
-from tacit.protocol.rounds import Ended, RoundDone, RoundOver, Transmit
-from tacit.protocol.training_tables import TrainingState
+from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, decode, decode_structure, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.session.messages import MESSAGES, VoidRound
+from tacit.protocol.session.rounds import RoundDone, RoundOver
+from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
-from tacit.simulate.memory import Delivery, MemorySum, memory_sum
-from tacit.simulate.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
 
 MOST_BYTES = 64 << 20
 """Above what a run starts with; one federation of these tests takes less than a megabyte."""
@@ -217,11 +219,11 @@ def test_what_a_client_refuses_leaves_no_trace(mutate: Callable, budget: Callabl
         outputs = client.feed(frames, federation.now)
         ended = [output for output in outputs if isinstance(output, Ended | RoundOver) and output.code is not None]
         if not ended:
-            assert decode(frames).envelope.session == federation.server.session
+            assert decode(frames, MESSAGES).envelope.session == federation.server.session
             outcomes["accepted" if outputs or client.state is not state else "ignored"] += 1
             return
         outcomes[codes(ended)[0].name] += 1
-        said = {decode(output.frames).kind for output in outputs if isinstance(output, Transmit)}
+        said = {decode(output.frames, MESSAGES).kind for output in outputs if isinstance(output, Transmit)}
         assert said <= {Abort, VoidRound}
         assert client.state in (TrainingState.ENDED, TrainingState.AWAIT_ROUND)
         assert not [output for output in outputs if isinstance(output, Journal)]

@@ -10,13 +10,22 @@ import torch
 from torch import nn
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from tacit.models import distillation
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.distillation import Epoch, Trace, distill, judge, layer_losses, prediction_loss, range_loss, traced
+from tacit.models.friendly import distillation
 from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.calibration import calibrate, fix_intervals, intervals
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.friendly.convert import convert
+from tacit.models.friendly.distillation import (
+    Epoch,
+    Trace,
+    distill,
+    judge,
+    layer_losses,
+    prediction_loss,
+    range_loss,
+    traced,
+)
 from tacit.models.friendly.gauge import Interval
 from tacit.models.vision_transformer import build
 

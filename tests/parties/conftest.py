@@ -12,21 +12,22 @@ import torch
 
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
-from tacit.parties.client import ClientParty, ClientSettings, OnModel
-from tacit.parties.diary import Diary
-from tacit.parties.endpoint import Endpoint, Event
-from tacit.parties.event_log import EventLog
-from tacit.parties.journal import Journal
-from tacit.parties.keys import PartyKeys, generate
-from tacit.parties.server import OnRound, ServerParty, ServerSettings
-from tacit.parties.task import Keeper, Learner, Task, Update
-from tacit.protocol.configuration import Configuration, Policy
-from tacit.protocol.roster import Roster
-from tacit.protocol.rounds import Ended, RoundDone
+from tacit.parties.learning.task import Keeper, Learner, Task, Update
+from tacit.parties.links.endpoint import Endpoint, Event
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.journal import Journal
+from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
-from tacit.simulate.experiment import Aggregation, Deadlines, Experiment
-from tacit.simulate.experiment import Federation as Cohort
-from tacit.simulate.server_role import configure
+from tacit.simulate.federation.server_role import configure
+from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment
+from tacit.simulate.runs.experiment import Federation as Cohort
 
 # Only how long a broken test hangs; no test passes or fails by it otherwise.
 PATIENCE_SECONDS = 30

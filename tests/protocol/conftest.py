@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from msgspec import inspect
 
-from tacit.protocol.aggregation_results import ServerAborted, Summed
-from tacit.protocol.messages import Message, ShareKeys, UnmaskShares
-from tacit.protocol.primitives import Label
-from tacit.protocol.sharing import PACKET_BYTES, commit_share
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum.messages import ShareKeys, UnmaskShares
+from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
 from tacit.secagg.shamir import SHARE_BYTES
-from tacit.simulate.memory import MemorySum
+from tacit.simulate.world.memory import MemorySum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import pytest
 import zmq
 
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import Limits
-from tacit.parties.inproc_endpoint import InprocClientEndpoint, InprocServerEndpoint
-from tacit.parties.keys import PartyKeys
-from tacit.parties.memory_endpoint import MemoryClientEndpoint, MemoryNetwork, MemoryServerEndpoint
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.parties.zap import ZapHandler
-from tacit.protocol.roster import Member, Roster
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Limits
+from tacit.parties.links.inproc_endpoint import InprocClientEndpoint, InprocServerEndpoint
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.memory_endpoint import MemoryClientEndpoint, MemoryNetwork, MemoryServerEndpoint
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.links.zap import ZapHandler
+from tacit.protocol.core.roster import Member, Roster
 
 _NUMBERS = count()
 

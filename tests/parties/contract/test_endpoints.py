@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.client_endpoint import UnreachableError
-from tacit.parties.endpoint import (
+from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.endpoint import (
     EndpointClosedError,
     EndpointError,
     Event,

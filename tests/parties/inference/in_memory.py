@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from tacit.parties.correlated.material import Linear, Request, Weight, correct, expand
+from tacit.parties.correlated.streams import Keystream
 from tacit.parties.inference.operations import CPU, DATA, MODEL, Exchange, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
 from tacit.parties.inference.weights import IntegerWeight
-from tacit.parties.mpc.material import Linear, Request, Weight, correct, expand
-from tacit.parties.mpc.streams import Keystream
-from tacit.protocol.inference_schedule import Round
+from tacit.protocol.inference.schedule import Round
 
 
 @dataclass

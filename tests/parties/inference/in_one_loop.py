@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import torch
 
-from tacit.parties.diary import Diary
-from tacit.parties.endpoint import EndpointError
-from tacit.parties.event_log import EventLog
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.keys import PartyKeys, generate
-from tacit.protocol.roster import Roster
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.roster import Roster
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"

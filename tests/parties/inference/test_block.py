@@ -16,7 +16,7 @@ from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.scales import NORMALISED_SCALE, BoundError, encoded, fitted, stream_scale
 from tacit.parties.inference.weights import integer_weights
-from tacit.protocol.inference_schedule import FACTOR, block_rounds
+from tacit.protocol.inference.schedule import FACTOR, block_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

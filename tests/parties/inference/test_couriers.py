@@ -11,16 +11,17 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties import endpoint
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import Limits, LinkUp, Received
 from tacit.parties.inference import conversation, dealer, model_owner
 from tacit.parties.inference.conversation import courier_to
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.inference_messages import InferenceHello, MaterialHello
-from tacit.protocol.link import NO_SESSION, Link, Traffic
-from tacit.protocol.messages import CHUNK_BYTES, Message
+from tacit.parties.links import endpoint
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Limits, LinkUp, Received
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.messages import CHUNK_BYTES, Message
+from tacit.protocol.inference.messages import InferenceHello, MaterialHello
+from tacit.protocol.session.messages import MESSAGES
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -101,7 +102,7 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
                 while True:
                     session = NO_SESSION if party == MODEL_OWNER else os.urandom(32)
                     await alice.send_multipart(
-                        Link("alice", party, session, Traffic()).frames(HELLOS[party](), round=0)
+                        Link("alice", party, session, Traffic(), MESSAGES).frames(HELLOS[party](), round=0)
                     )
 
             asking = asyncio.create_task(asks())

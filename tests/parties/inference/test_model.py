@@ -15,13 +15,13 @@ from tacit.models.friendly.blocks import Approximation
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.gauge import Interval
 from tacit.models.vision_transformer import build
+from tacit.parties.correlated.material import Request, check
 from tacit.parties.inference.model import PublicModel, fitted_model
 from tacit.parties.inference.operations import DATA, FixedLinear, Party, Program
 from tacit.parties.inference.scales import BoundError
 from tacit.parties.inference.stages import input_share, stages
 from tacit.parties.inference.weights import integer_model, weight_octets
-from tacit.parties.mpc.material import Request, check
-from tacit.protocol.inference_schedule import layer_shapes
+from tacit.protocol.inference.schedule import layer_shapes
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -14,17 +14,17 @@ import pytest
 import torch
 
 from tacit.models.friendly.blocks import with_parameters
-from tacit.parties.client_endpoint import NotAdmittedError
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.parties.keys import generate
-from tacit.protocol.errors import Code
-from tacit.protocol.inference_data_owner import InferencePolicy
-from tacit.protocol.inference_messages import Terms
-from tacit.protocol.inference_schedule import pass_rounds, weight_bytes
-from tacit.protocol.roster import Roster
+from tacit.parties.links.client_endpoint import NotAdmittedError
+from tacit.parties.links.keys import generate
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.data_owner import InferencePolicy
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.schedule import pass_rounds, weight_bytes
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -12,20 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from tacit.parties import endpoint
-from tacit.parties.client_endpoint import ClientEndpoint
-from tacit.parties.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
+from tacit.parties.correlated import material
 from tacit.parties.inference import preparation
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.orders import Dealing
 from tacit.parties.inference.owner import events
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.mpc import material
-from tacit.parties.server_endpoint import ServerEndpoint
-from tacit.protocol.errors import Code
-from tacit.protocol.inference_messages import InferenceHello, MaterialHello
-from tacit.protocol.link import NO_SESSION, Link, Traffic
+from tacit.parties.links import endpoint
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.inference.messages import InferenceHello, MaterialHello
+from tacit.protocol.session.messages import MESSAGES
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -210,7 +211,7 @@ async def test_a_message_beyond_the_limits_ends_the_session_of_its_sender_alone(
         async with await ClientEndpoint.connect(
             home.addresses[party], keys=KEYS["alice"], server=ROSTER.member(party), limits=Limits()
         ) as alice:
-            await alice.send(Link("alice", party, NO_SESSION, Traffic()).frames(HELLOS[party], round=0))
+            await alice.send(Link("alice", party, NO_SESSION, Traffic(), MESSAGES).frames(HELLOS[party], round=0))
             await alice.send(TOO_MANY_FRAMES)
             over = await home.waits(party, "session-over", code="MALFORMED", culprit="alice")
         assert over["detail"] == "a message has 2 or 3 frames, not 0"

@@ -15,7 +15,7 @@ from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
 from tacit.parties.inference.scales import NORMALISED_SCALE
 from tacit.parties.inference.stages import Stage, input_share, logits, stages
 from tacit.parties.inference.weights import integer_model
-from tacit.protocol.inference_schedule import Round, pass_rounds
+from tacit.protocol.inference.schedule import Round, pass_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.protocol.inference_schedule import Sizes, block_rounds, by_operation
+from tacit.protocol.inference.schedule import Sizes, block_rounds, by_operation
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping

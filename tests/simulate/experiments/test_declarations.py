@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tacit.simulate.experiment import parse
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Size
-from tacit.simulate.reference import experiment_toml
+from tacit.simulate.runs.experiment import parse
+from tacit.simulate.runs.reference import experiment_toml
 
 COMPARED = {
     "aso-table1": ("protection", "aggregation", "policy"),

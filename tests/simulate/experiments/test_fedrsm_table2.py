@@ -17,7 +17,7 @@ from tacit.simulate.experiments.engine import hold, prepare
 from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
 from tacit.simulate.experiments.sample import sample
 from tacit.simulate.experiments.study import ArmResult, Cost, RunResult
-from tacit.simulate.supervision import Show
+from tacit.simulate.federation.supervision import Show
 
 MakeResult = Callable[..., ArmResult]
 

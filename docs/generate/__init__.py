@@ -1,0 +1,1 @@
+"""The generators of the documents: `python -m docs.generate docs` writes them."""

@@ -1,0 +1,40 @@
+"""The documents that are generated: `python -m docs.generate.documents DIRECTORY` writes them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from docs.generate.specification import constants_page, errors_page, messages_page, states_page
+from docs.generate.specification_examples import examples_page
+from docs.generate.threats import with_table
+from tacit.protocol.overview.diagrams import page
+from tacit.simulate.runs.reference import reference_markdown
+
+DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
+    "state-machines.md": page,
+    "configuration.md": reference_markdown,
+    "spec/messages.md": messages_page,
+    "spec/states.md": states_page,
+    "spec/errors.md": errors_page,
+    "spec/constants.md": constants_page,
+    "spec/examples.md": examples_page,
+}
+"""File name and what makes its text."""
+
+
+def write_documents(directory: Path) -> None:
+    """Write all of them, and the table within the page of the threat model if the directory has that page."""
+    for name, make in DOCUMENTS.items():
+        (directory / name).parent.mkdir(exist_ok=True)
+        (directory / name).write_text(make(), encoding="utf-8")
+    page = directory / "threat-model.md"
+    if page.exists():
+        tests = directory.parent / "tests" / "adversary"
+        page.write_text(with_table(page.read_text(encoding="utf-8"), tests), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write_documents(Path(sys.argv[1]))

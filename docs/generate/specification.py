@@ -1,0 +1,308 @@
+"""The parts of docs/spec/ that follow from the code: messages, states, error codes, labels and limits.
+
+Nothing here is written by hand twice: names, types and bounds come from the structures, tables and constants of the
+protocol, and what they mean from the docstrings in its sources.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import pairwise
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect as types
+
+from tacit.protocol.core import codec, errors, messages, transfer
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Row, Table, Trigger
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.group_key.session_tables import HolderState, KeeperState
+from tacit.protocol.group_key.tables import MemberState
+from tacit.protocol.inference import dealer as inference_dealer
+from tacit.protocol.inference import messages as inference_messages
+from tacit.protocol.inference import schedule as inference_schedule
+from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
+from tacit.protocol.overview.diagrams import MACHINES
+from tacit.protocol.session import messages as session_messages
+from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.sum import agreement, vector_sum
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.secagg import shamir
+from tacit.secagg.keystream import Usage
+from tacit.secagg.packing import METRIC_BITS
+
+_GENERATED: Final = "Generated from the code by `make docs`; a test fails when page and code differ."
+
+_LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
+    ("VERSION", codec.VERSION, "version of the protocol, in every envelope"),
+    ("ENVELOPE_LIMIT", codec.ENVELOPE_LIMIT, "bytes of an encoded envelope"),
+    ("BODY_LIMIT", messages.BODY_LIMIT, "bytes of an encoded body"),
+    ("CHUNK_BYTES", messages.CHUNK_BYTES, "bytes of a raw frame"),
+    ("LARGEST_COHORT", messages.LARGEST_COHORT, "members of a cohort, and clients of a roster that a bitmap can name"),
+    (
+        "MOST_PROMISES",
+        session_messages.MOST_PROMISES,
+        "rounds that the promises of one hello, or the proofs of one start, name",
+    ),
+    ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
+    ("WINDOW", transfer.WINDOW, "chunks of a transfer asked for and not yet received"),
+    ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
+    ("WORDS_ALIGNED", agreement.WORDS_ALIGNED, "words of which a chunk of a vector, but the last, is a multiple"),
+    ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of long vectors may take"),
+    ("PRIME", shamir.PRIME, "order of the field of the shares"),
+    ("LIMBS", shamir.LIMBS, "field elements of a secret and of a share"),
+    ("SHARE_BYTES", shamir.SHARE_BYTES, "bytes of a share"),
+    ("PACKET_BYTES", PACKET_BYTES, "bytes of a packet: two commitments, and the sealed shares"),
+    ("METRIC_BITS", METRIC_BITS, "bits of a metric of one client"),
+    ("TERMS_LIMIT", inference_messages.TERMS_LIMIT, "bytes of encoded terms"),
+    ("ORDER_LIMIT", inference_messages.ORDER_LIMIT, "bytes of the encoded requests of an order"),
+    ("MOST_IMAGES", inference_messages.MOST_IMAGES, "images of a session of private inference"),
+    ("MOST_ORDERS", inference_dealer.MOST_ORDERS, "orders that one owner may be ahead of the other"),
+    ("LARGEST_PIXELS", inference_schedule.LARGEST_PIXELS, "words in the row of a patch"),
+    ("LARGEST_TOKENS", inference_schedule.LARGEST_TOKENS, "tokens of an image"),
+    ("LARGEST_SCORES", inference_schedule.LARGEST_SCORES, "attention scores of an image, all heads"),
+    ("LARGEST_WEIGHTS", inference_schedule.LARGEST_WEIGHTS, "weights of all layers"),
+)
+
+
+def messages_page() -> str:
+    """docs/spec/messages.md: every structure on the wire with its fields in their order."""
+    nested = (session_messages.Promise, session_messages.VoidedRound)
+    inference = {
+        name: kind
+        for name, kind in inference_messages.INFERENCE_MESSAGES.items()
+        if name not in session_messages.MESSAGES
+    }
+    parts = [
+        "# Messages",
+        "",
+        _GENERATED,
+        "",
+        *prose(
+            "The fields of every map in the order in which they MUST stand, with the msgpack type and the bounds "
+            "of each. How they are encoded is in [encoding.md](encoding.md); what they mean and what a receiver "
+            "checks is in [session.md](session.md), [secure-aggregation.md](secure-aggregation.md), "
+            "[counting.md](counting.md), [group-key.md](group-key.md) and [inference.md](inference.md), whose rules "
+            "prevail. A character is a Unicode code point."
+        ),
+        "",
+        "## Envelope",
+        *_structure(codec.Envelope),
+    ]
+    parts += _messages(session_messages.MESSAGES)
+    for structure in nested:
+        parts += ["", f"## {structure.__name__}, an item of an array", *_structure(structure)]
+    parts += ["", "## Configuration, within `welcome`", *_structure(Configuration)]
+    parts += [
+        "",
+        "# Messages of private inference",
+        "",
+        *prose(
+            "Links of private inference know these types and `abort`, and no other; the links of a federation do not "
+            "know them."
+        ),
+        *_messages(inference),
+        "",
+        "## Terms, within `inference-terms`",
+        *_structure(inference_messages.Terms),
+        "",
+        "## Sizes, within Terms",
+        *_structure(inference_schedule.Sizes),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def states_page() -> str:
+    """docs/spec/states.md: the transition tables of all machines."""
+    parts = [
+        "# State tables",
+        "",
+        _GENERATED,
+        "The same tables as diagrams: [state-machines.md](../state-machines.md).",
+        "",
+        *prose(
+            "A message type that has no row here for a state MUST be refused there (UNEXPECTED). Names in "
+            "capitals are events within a party: START; DROP, somebody is gone; COMPLETE, nobody is waited for "
+            "any more; EXPIRE, the deadline passed; CONTRIBUTE, the trained update is there; SUM_OVER, the secure "
+            "sum inside the round ended; AGREE and KEY_OVER, the server lets the clients agree on a group key, and "
+            "the attempt, or what follows from it, is over; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
+            "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. In private inference: ASK, "
+            "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
+            "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; FINISH, "
+            "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. The rules that "
+            "decide between several successors are in [session.md](session.md), "
+            "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md) "
+            "and [inference.md](inference.md)."
+        ),
+    ]
+    for states, title in (
+        (TrainingState, "What a training client does in its states"),
+        (SessionState, "What a training server does in its states"),
+        (ClientState, "What an aggregation client does in its states"),
+        (MemberState, "What a member of a group key does in its states"),
+        (HolderState, "What a client does about group keys in a session"),
+        (KeeperState, "What a server does about group keys in a session"),
+        (InferenceState, "What an owner of private inference does towards the other"),
+        (MaterialState, "What an owner of private inference does towards the dealer"),
+        (DealerState, "What the dealer of private inference does in a session"),
+    ):
+        parts += ["", f"## {title}", "", *_table(("state", "meaning"), ((s.name, s.value) for s in states))]
+    parts += ["", "The states of an aggregation server are the phases:", ""]
+    parts += [", ".join(state.name for state in ServerState) + "."]
+    for title, table in MACHINES.items():
+        parts += ["", f"## {title}", "", *_table(("state", "on", "goes to"), _transitions(table))]
+    return "\n".join(parts) + "\n"
+
+
+def errors_page() -> str:
+    """docs/spec/errors.md: the codes of refusals."""
+    meanings = _docstrings(Code)
+    rows = [(str(code.value), code.name, meanings[code.name]) for code in Code]
+    parts = [
+        "# Error codes",
+        "",
+        _GENERATED,
+        "",
+        *prose(
+            "The field `code` of `abort` and `end-round` is one of these integers; any other is MALFORMED. The "
+            "name is for people. The numbers are never reused. An implementation MUST use the code that the rule "
+            "it found broken names ([encoding.md](encoding.md), [session.md](session.md), "
+            "[secure-aggregation.md](secure-aggregation.md)); the text in `detail` is free and MUST NOT be "
+            "interpreted."
+        ),
+        "",
+        *_table(("code", "name", "meaning"), rows),
+        "",
+        *prose(
+            "TIMEOUT, LEFT and LOCAL break no rule: a server MUST NOT bar a member for one of them. It MUST bar a "
+            "member that is out of a sum for any other code, or is the culprit of an aborted sum, until its "
+            "session ends."
+        ),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def constants_page() -> str:
+    """docs/spec/constants.md: labels and limits."""
+    labels = [(label.name, f"`{label.value.decode()}`", str(len(label.value)), label.value.hex()) for label in Label]
+    usages = [(usage.name, f"`{usage.value.decode()}`", str(len(usage.value)), usage.value.hex()) for usage in Usage]
+    head = ("name", "ASCII", "bytes", "hex")
+    parts = [
+        "# Labels and limits",
+        "",
+        _GENERATED,
+        "",
+        "## Labels of hashes, derived keys and signatures",
+        "",
+        "Used in framed form ([primitives.md](primitives.md)), without a terminating zero.",
+        "",
+        *_table(head, labels),
+        "",
+        "## Labels of keystreams",
+        "",
+        *_table(head, usages),
+        "",
+        "## Limits",
+        "",
+        *_table(("name", "value", "of what"), ((name, str(value), text) for name, value, text in _LIMITS)),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def prose(text: str) -> list[str]:
+    """A paragraph in lines of at most 120 characters."""
+    return textwrap.wrap(" ".join(text.split()), 120, break_on_hyphens=False)
+
+
+def _messages(kinds: Mapping[str, type[messages.Message]]) -> Iterator[str]:
+    for name, kind in kinds.items():
+        payload = "A raw frame may follow the body." if kind.PAYLOAD else "No raw frame."
+        yield from ("", f"## `{name}`", *_structure(kind, f"Traffic of {kind.PHASE.value}. {payload}"))
+
+
+def _structure(kind: type[msgspec.Struct], *more: str) -> Iterator[str]:
+    yield ""
+    yield from prose(" ".join([inspect.getdoc(kind) or "", *more]))
+    fields = types.type_info(kind).fields  # type: ignore[attr-defined]
+    meanings = _docstrings(kind)
+    if fields:
+        yield ""
+        rows = ((f"`{field.name}`", _type(field.type), meanings.get(field.name, "")) for field in fields)
+        yield from _table(("field", "type", "meaning"), rows)
+
+
+def _type(kind: types.Type) -> str:
+    match kind:
+        case types.IntType():
+            return f"int{_range(kind)}"
+        case types.FloatType():
+            return f"float64{_range(kind)}"
+        case types.BoolType():
+            return "bool"
+        case types.BytesType(min_length=least, max_length=most):
+            return f"bin, {most} bytes" if least == most else f"bin, at most {most} bytes"
+        case types.StrType(max_length=most):
+            return f"str, at most {most} characters"
+        case types.LiteralType(values=values):
+            return "str, " + " or ".join(f"`{value}`" for value in values)
+        case types.EnumType(cls=cls) if cls is Code:
+            return "int, an [error code](errors.md)"
+        case types.EnumType(cls=cls):
+            return "str, " + " or ".join(f"`{member.value}`" for member in cls)
+        case types.UnionType(types=alternatives):
+            return ", or ".join(map(_type, alternatives))
+        case types.NoneType():
+            return "nil"
+        case types.VarTupleType(item_type=item, max_length=most):
+            return f"array of at most {most}: {_type(item)}"
+        case types.StructType(cls=cls):
+            name = getattr(cls, "TYPE", None)
+            return f"map, the body of `{name}`" if name else f"map, {cls.__name__}"
+    raise TypeError(f"no words for {kind}")
+
+
+def _range(kind: types.IntType | types.FloatType) -> str:
+    bounds = ((kind.ge, "from"), (kind.gt, "above"), (kind.le, "to"), (kind.lt, "below"))
+    # typing takes float bounds of equal value for the same, so 0 may come out as 0.0.
+    return "".join(
+        f" {word} {bound:g}" if isinstance(bound, float) else f" {word} {bound}"
+        for bound, word in bounds
+        if bound is not None
+    )
+
+
+def _transitions(table: Table[Any]) -> Iterator[tuple[str, str, str]]:
+    reached: dict[Enum, dict[str, list[str]]] = {}
+    for (state, cause), row in table.items():
+        targets = ", ".join(target.name for target in row.to) if isinstance(row, Row) else "*ignored*"
+        name = cause.name if isinstance(cause, Trigger) else f"`{cause.TYPE}`"
+        reached.setdefault(state, {}).setdefault(targets, []).append(name)
+    for state, rows in reached.items():
+        for targets, causes in rows.items():
+            yield state.name, ", ".join(causes), targets
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    for row in (head, ("---",) * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
+def _docstrings(kind: type) -> Mapping[str, str]:
+    """What stands below each field or member in the source of a class."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    found: dict[str, str] = {}
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
+    for statement, following in pairwise(body):
+        target = statement.target if isinstance(statement, ast.AnnAssign) else None
+        if isinstance(statement, ast.Assign):
+            target = statement.targets[0]  # type: ignore[assignment]
+        if isinstance(target, ast.Name) and isinstance(following, ast.Expr):
+            found[target.id] = " ".join(ast.literal_eval(following.value).split())
+    return found

@@ -1,0 +1,377 @@
+"""The dealer's material: for every kind of tuple what a party draws from its stream and what the dealer corrects.
+
+A request says what a program asks for: a kind and shapes, no values. All parties and the dealer expand it alike:
+
+1. Every party draws its free words, and its shares of the dependent ones, from its own stream of the request's number.
+2. One party, the receiver, draws no shares of the dependent words: its shares are the correction, the only thing that
+   is sent. The dealer, who knows all streams, adds up the free words, computes what depends on them, and takes away the
+   shares of the others.
+
+Shares are additive modulo 2^64, or exclusive-or where said. a, b, r and the others are sums over the parties' words.
+
+| request     | free words                     | dependent words (the correction)                        |
+|-------------|--------------------------------|---------------------------------------------------------|
+| Product     | a, b                           | operation(a, b)                                         |
+| Square      | a                              | a a                                                     |
+| And         | a, b (xor)                     | a & b (xor)                                             |
+| Wraps       | a                              | how often the sum of the shares of a wraps              |
+| Bit         | a (xor), one bit               | the same bit, additive                                  |
+| Truncation  | r                              | -floor(r / d) and -floor((r xor 2^63) / d), r signed    |
+| Weight      | V at the owner                 | none                                                    |
+| Linear      | R at the others                | R V; the owner receives                                 |
+| Permutation | order at the owner, a elsewhere| the rows of a in that order; the owner receives         |
+
+Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; Escudero et al. (ePrint 2020/338, section
+5.1) for the truncation; Chase, Ghosh, Poburinnaya (ASIACRYPT 2020) for the permutation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
+from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+
+from tacit.parties.correlated.streams import WORD_BITS, Keystream
+
+LARGEST_WORDS: Final = 1 << 28
+"""Words that one request may make a party draw: 2 GiB."""
+LARGEST_DIVISOR: Final = 1 << 62
+SIGN: Final = -(1 << 63)
+"""The highest bit of a word, as int64."""
+
+Size = Annotated[int, Meta(ge=0, le=LARGEST_WORDS)]
+Shape = Annotated[tuple[Size, ...], Meta(max_length=8)]
+Rank = Annotated[int, Meta(ge=0, le=254)]
+
+Argument = Size | Annotated[tuple[Size, ...], Meta(max_length=2)]
+Operation = Literal["mul", "matmul", "conv1d", "conv2d", "conv_transpose1d", "conv_transpose2d"]
+ArgumentName = Literal["stride", "padding", "output_padding", "dilation", "groups"]
+
+
+class Draw(NamedTuple):
+    """Words that a party takes from its stream."""
+
+    shape: Shape
+    bits: int = WORD_BITS
+
+
+class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """What a program asks for. Only subclasses are sent."""
+
+    exclusive: ClassVar[bool] = False
+    """Whether the dependent words are shared by exclusive or."""
+
+    @property
+    def receiver(self) -> int:
+        """The rank that gets the correction."""
+        return 0
+
+    def free(self, rank: int) -> list[Draw]:
+        """What this rank draws first."""
+        raise NotImplementedError
+
+    def dependent(self) -> list[Draw]:
+        """The words that follow from the free ones."""
+        raise NotImplementedError
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        """The dependent words, from the free words of each rank (and, for Linear, the mask of the weight)."""
+        raise NotImplementedError
+
+
+class Product(Request, frozen=True):
+    """c = operation(a, b), with the operation's named arguments; as torch.mul, torch.matmul, torch.conv2d, ..."""
+
+    operation: Operation
+    left: Shape
+    right: Shape
+    arguments: Annotated[tuple[tuple[ArgumentName, Argument], ...], Meta(max_length=5)] = ()
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.left), Draw(self.right)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(_product_shape(self))]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        left, right = (_sum(words) for words in zip(*free, strict=True))
+        return [self.compute(left, right)]
+
+    def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The operation itself."""
+        operation: Callable[..., torch.Tensor] = getattr(torch, self.operation)
+        return operation(left, right, **dict(self.arguments))
+
+
+class Square(Request, frozen=True):
+    """c = a a."""
+
+    shape: Shape
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        total = _sum([words for (words,) in free])
+        return [total * total]
+
+
+class And(Request, frozen=True):
+    """c = a & b, bit by bit; the shapes broadcast."""
+
+    left: Shape
+    right: Shape
+    exclusive: ClassVar[bool] = True
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.left), Draw(self.right)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(np.broadcast_shapes(self.left, self.right))]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        left, right = (_exclusive_or(words) for words in zip(*free, strict=True))
+        return [left & right]
+
+
+class Wraps(Request, frozen=True):
+    """How often the sum of the shares of a, taken in the order of the ranks, leaves the range of a signed word."""
+
+    shape: Shape
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        shares = [words for (words,) in free]
+        total, wraps = shares[0], torch.zeros_like(shares[0])
+        for share in shares[1:]:
+            following = total + share
+            wraps -= ((total < 0) & (share < 0) & (following >= 0)).long()
+            wraps += ((total >= 0) & (share >= 0) & (following < 0)).long()
+            total = following
+        return [wraps]
+
+
+class Bit(Request, frozen=True):
+    """One random bit, shared by exclusive or and additively."""
+
+    shape: Shape
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape, bits=1)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        return [_exclusive_or([bits for (bits,) in free])]
+
+
+class Truncation(Request, frozen=True):
+    """A mask r, and its negative quotient by the divisor for both values of its highest bit."""
+
+    shape: Shape
+    divisor: Annotated[int, Meta(ge=2, le=LARGEST_DIVISOR)]
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape), Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        mask = _sum([words for (words,) in free])
+        return [-floor_quotient(mask, self.divisor), -floor_quotient(mask ^ SIGN, self.divisor)]
+
+
+class Weight(Request, frozen=True):
+    """The mask V of one weight of the owner. It masks this weight and never another."""
+
+    owner: Rank
+    shape: tuple[Size, Size]
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape)] if rank == self.owner else []
+
+    def dependent(self) -> list[Draw]:
+        return []
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        return []
+
+
+class Linear(Request, frozen=True):
+    """Z = R V for the weight whose mask is the request of that number; rows is the shape of R without its columns."""
+
+    owner: Rank
+    rows: Annotated[tuple[Size, ...], Meta(max_length=7)]
+    weight: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    weight_shape: tuple[Size, Size]
+
+    @property
+    def receiver(self) -> int:
+        return self.owner
+
+    def free(self, rank: int) -> list[Draw]:
+        return [] if rank == self.owner else [Draw((*self.rows, self.weight_shape[0]))]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw((*self.rows, self.weight_shape[1]))]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        if weight is None:
+            raise ValueError("a linear request needs the mask of its weight")
+        return [_sum([words[0] for words in free if words]) @ weight]
+
+
+class Permutation(Request, frozen=True):
+    """Rows of a in a random order that the owner and the dealer know. The order is drawn as one word for each row."""
+
+    owner: Rank
+    shape: Annotated[Shape, Meta(min_length=1)]
+
+    @property
+    def receiver(self) -> int:
+        return self.owner
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape[:1] if rank == self.owner else self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        others = [words for rank, (words,) in enumerate(free) if rank != self.owner]
+        return [_sum(others)[drawn_order(free[self.owner][0])]]
+
+
+AnyRequest = Product | Square | And | Wraps | Bit | Truncation | Weight | Linear | Permutation
+
+
+def check(request: Request, parties: int) -> None:
+    """ValueError unless the request can be met for this number of parties."""
+    owner = getattr(request, "owner", 0)
+    if owner >= parties:
+        raise ValueError(f"{request}: there is no rank {owner} among {parties} parties")
+    words = max(sum(map(_count, request.free(rank))) for rank in range(parties)) + correction_words(request)
+    if words > LARGEST_WORDS:
+        raise ValueError(f"{request}: {words} words are more than {LARGEST_WORDS}; take a smaller batch")
+
+
+def correction_words(request: Request) -> int:
+    """Words that the dealer sends for it."""
+    return sum(map(_count, request.dependent()))
+
+
+def expand(request: Request, rank: int, stream: Keystream) -> list[torch.Tensor]:
+    """What this rank draws: its free words, and unless it is the receiver its shares of the dependent ones."""
+    draws = request.free(rank)
+    if rank != request.receiver:
+        draws += request.dependent()
+    return [stream.draw(draw.shape, draw.bits) for draw in draws]
+
+
+def correct(request: Request, streams: Sequence[Keystream], weight: torch.Tensor | None = None) -> list[torch.Tensor]:
+    """The receiver's shares of the dependent words, from the streams of all ranks."""
+    drawn = [expand(request, rank, stream) for rank, stream in enumerate(streams)]
+    free = [words[: len(request.free(rank))] for rank, words in enumerate(drawn)]
+    shares = request.solve(free, weight)
+    for rank, words in enumerate(drawn):
+        if rank != request.receiver:
+            for share, other in zip(shares, words[len(free[rank]) :], strict=True):
+                if request.exclusive:
+                    share ^= other
+                else:
+                    share -= other
+    return shares
+
+
+def floor_quotient(words: torch.Tensor, divisor: int) -> torch.Tensor:
+    """Signed words divided by a positive integer, rounded down."""
+    if divisor & (divisor - 1) == 0:
+        return words >> (divisor.bit_length() - 1)  # The same, ten times as fast.
+    return words.div(divisor, rounding_mode="floor")
+
+
+def drawn_order(words: torch.Tensor) -> torch.Tensor:
+    """A uniformly random order of n rows from n random words (equal words have a probability below n^2 / 2^65)."""
+    return torch.argsort(words, stable=True)
+
+
+def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return reduce(torch.add, tensors)
+
+
+def _exclusive_or(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return reduce(torch.bitwise_xor, tensors)
+
+
+def _count(draw: Draw) -> int:
+    return math.prod(draw.shape)
+
+
+@lru_cache(maxsize=4096)
+def _product_shape(request: Product) -> Shape:
+    # Torch could say it too, with its meta device; but that loads a hundred modules, for seconds.
+    left, right = request.left, request.right
+    if request.operation == "mul":
+        return np.broadcast_shapes(left, right)
+    if request.operation == "matmul":
+        rows, columns = left[-2:-1], right[-1:] if len(right) > 1 else ()
+        if left and right and left[-1] == right[-2 if len(right) > 1 else 0]:
+            return (*np.broadcast_shapes(left[:-2], right[:-2]), *rows, *columns)
+    else:
+        shape = _convolution_shape(request)
+        if shape is not None:
+            return shape
+    raise ValueError(f"{request}: there is no such product of these shapes")
+
+
+def _convolution_shape(request: Product) -> Shape | None:
+    """As documented for torch.nn.Conv2d and torch.nn.ConvTranspose2d; None where torch refuses."""
+    transposed = request.operation.startswith("conv_transpose")
+    dimensions = int(request.operation[-2])
+    arguments = dict(request.arguments)
+    groups = arguments.pop("groups", 1)
+    batch, image = request.left[: -dimensions - 1], request.left[-dimensions - 1 :]
+    if len(batch) > 1 or len(image) != dimensions + 1 or len(request.right) != dimensions + 2:
+        return None
+    (first, second, *kernel), (channels, *sizes) = request.right, image
+    if not isinstance(groups, int) or groups < 1 or first % groups:
+        return None
+    if channels != (first if transposed else second * groups) or (not transposed and "output_padding" in arguments):
+        return None
+    steps: dict[str, Sequence[int]] = {"stride": (1,), "padding": (0,), "output_padding": (0,), "dilation": (1,)}
+    for name, value in arguments.items():
+        steps[name] = (value,) if isinstance(value, int) else value
+    if (
+        any(len(values) not in (1, dimensions) for values in steps.values())
+        or min(*steps["stride"], *steps["dilation"]) < 1
+    ):
+        return None
+    result: list[int] = []
+    for axis, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
+        stride, padding, output_padding, dilation = (values[axis % len(values)] for values in steps.values())
+        reach = dilation * (width - 1) + 1
+        if output_padding and output_padding >= max(stride, dilation):
+            return None
+        if transposed:
+            result.append((size - 1) * stride - 2 * padding + reach + output_padding)
+        else:
+            result.append((size + 2 * padding - reach) // stride + 1)
+    if min(result) < 1 or not all(kernel):
+        return None
+    return (*batch, second * groups if transposed else first, *result)

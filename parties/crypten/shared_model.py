@@ -1,0 +1,104 @@
+"""A friendly model (tacit.models.friendly) on shares: its owner's weights, another party's images.
+
+Every party builds the model with the same architecture and intervals; weights other than the owner's are ignored. The
+weight of a linear layer is masked once for the session and costs one message per product (linear.py); what remains
+(biases, norms, positions) is shared like an input.
+
+What the other parties learn of the model: its architecture and the calibrated intervals, which are public constants of
+the computation.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from tacit.models.friendly.blocks import Linear, with_parameters
+from tacit.models.friendly.calibration import intervals
+from tacit.models.friendly.gauge import ActivationError, Gauge, Interval
+from tacit.models.friendly.transformer import FriendlyTransformer, Projection
+from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.computation import Computation
+from tacit.parties.crypten.linear import FixedWeight, FixedWeights
+
+LARGEST_BOUND: Final = 2.0**12
+"""Intervals may reach this far: a product of two such values is within the 2^30 that a truncation takes, with room for
+what the inverse of a small divisor adds."""
+
+
+def share_model(
+    model: FriendlyTransformer, computation: Computation, *, owner: int, check: bool = False
+) -> FriendlyTransformer:
+    """The model for shared rows of patches (FriendlyTransformer.patches), to be called under crypten.no_grad().
+
+    A call of all parties; `owner` is the rank whose weights count. check: compare every gauge with its interval, which
+    tells all parties one bit for each, and raise ActivationError if one is left. Raises as check_shareable does.
+    """
+    check_shareable(model)
+    linear = {f"{path}.weight" for path, part in model.named_modules() if isinstance(part, Linear | Projection)}
+
+    def share(name: str, tensor: torch.Tensor) -> Any:
+        if name in linear:
+            matrix = tensor.reshape(tensor.shape[0], -1).transpose(0, 1)
+            shape = (matrix.shape[0], matrix.shape[1])
+            handle = computation.weights.mask(_rounded(matrix) if rank == owner else None, shape, owner=owner)
+            return _Product(computation.weights, handle)
+        return crypten.cryptensor(_rounded(tensor) if rank == owner else torch.zeros_like(tensor), src=owner)
+
+    rank = crypten.communicator.get().get_rank()
+    shared = with_parameters(model, share)
+    for part in shared.modules():
+        if isinstance(part, Gauge) and check:
+            part.watch = _compare
+    return shared
+
+
+class _Product:
+    """Multiplies by a weight that was masked beforehand."""
+
+    def __init__(self, weights: FixedWeights, handle: FixedWeight) -> None:
+        self._weights = weights
+        self._handle = handle
+
+    def __call__(self, x: Any) -> Any:
+        result = x.shallow_copy()
+        result._tensor = self._weights.multiply(x._tensor, self._handle)
+        return result
+
+
+def _compare(name: str, values: Any, interval: Interval) -> None:
+    inside = (values - interval.low) * (interval.high - values)
+    if (inside < 0).sum().gt(0).get_plain_text().item():
+        raise ActivationError(
+            f"{name}: a shared value is beyond the calibrated interval from {interval.low:.6g} to {interval.high:.6g}; "
+            "calibrate on data like these, or with a larger margin"
+        )
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    """To the nearest fixed-point number; CrypTen would round towards zero."""
+    scale: int = 1 << crypten.cfg.encoder.precision_bits
+    return (tensor.double() * scale).round() / scale
+
+
+def check_shareable(model: FriendlyTransformer) -> None:
+    """ValueError for a model that shares cannot compute: one that is not calibrated, whose functions are not all
+    polynomials, whose intervals reach beyond LARGEST_BOUND, or whose weights are not finite."""
+    for name, tensor in model.named_parameters():
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"{name} holds a value that is not finite")
+    for part in model.modules():
+        for name in ("degree", "steps"):
+            if getattr(part, name, 1) is None:
+                raise ValueError(f"{type(part).__name__} is computed exactly ({name} is None), which shares cannot be")
+    found = intervals(model)
+    for part in model.modules():
+        if isinstance(part, Gauge) and part.name not in found:
+            raise ValueError(f"{part.name} is not calibrated; calibrate the model in the clear first")
+    for name, interval in found.items():
+        if max(map(abs, interval)) > LARGEST_BOUND:
+            raise ValueError(
+                f"{name}: values up to {max(map(abs, interval)):.6g} are too large for fixed-point numbers, which take "
+                f"{LARGEST_BOUND:g}; distil with a smaller largest_score"
+            )

@@ -1,0 +1,127 @@
+"""Our parts in the places of CrypTen's: its truncation and every generator of random words.
+
+CrypTen 0.4.1 draws zero sharings, shared random values and dropout masks from torch's generators, a Mersenne Twister,
+and seeds them with 64 bits. Its random functions are replaced wherever a module has imported them, and draw from the
+streams of the session. Everything goes back to its place at the end of `wired`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+
+from tacit.parties.correlated.streams import WORD_BITS, Keystream
+from tacit.parties.crypten.compatibility import Replacement, crypten, replaced
+from tacit.parties.crypten.key_agreement import ComputationStreams
+from tacit.parties.crypten.provider import Arithmetic, DealtProvider, check_device
+from tacit.parties.crypten.supply import Supply
+
+_CPU = torch.device("cpu")
+_PROBABILITY_BITS = 24
+"""A float32 has this many."""
+
+
+@contextmanager
+def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider]:
+    """Let CrypTen, in this process, draw from these streams and from the dealer. Entered before crypten.init()
+    (session.py); gives the provider for it."""
+    provider = DealtProvider(supply)
+    gradients = crypten.gradients
+    replacements: list[Replacement] = [
+        (crypten, "_setup_prng", lambda: None),
+        (crypten, "manual_seed", _refuse_seed),
+        (crypten, "generators", _generators(streams)),
+        (Arithmetic, "div_", _division(provider)),
+        (gradients.AutogradDropout, "forward", _dropout(streams.common, tuple)),
+        (gradients.AutogradFeatureDropout, "forward", _dropout(streams.common, _features)),
+        *_uses_of("generate_random_ring_element", _random_words),
+        *_uses_of("generate_kbit_random_tensor", _random_bits),
+    ]
+    with replaced(replacements):
+        yield provider
+
+
+def _generators(streams: ComputationStreams) -> dict[str, dict[torch.device, Keystream]]:
+    return {
+        "prev": {_CPU: streams.previous},
+        "next": {_CPU: streams.following},
+        "local": {_CPU: streams.local},
+        "global": {_CPU: streams.common},
+    }
+
+
+def _uses_of(name: str, ours: Callable[..., torch.Tensor]) -> list[Replacement]:
+    original = getattr(crypten.common.rng, name)
+    modules = [module for place, module in list(sys.modules.items()) if place.startswith("crypten.")]
+    return [(module, name, ours) for module in modules if vars(module).get(name) is original]
+
+
+def _random_words(
+    size: Sequence[int], ring_size: int = 1 << WORD_BITS, generator: Keystream | None = None, device: Any = None
+) -> torch.Tensor:
+    """As crypten.common.rng.generate_random_ring_element, over the whole ring."""
+    return _random_bits(size, (ring_size - 1).bit_length(), generator, device)
+
+
+def _random_bits(
+    size: Sequence[int], bitlength: int | None = None, generator: Keystream | None = None, device: Any = None
+) -> torch.Tensor:
+    """As crypten.common.rng.generate_kbit_random_tensor."""
+    check_device(device)
+    stream = crypten.generators["local"][_CPU] if generator is None else generator
+    drawn: torch.Tensor = stream.draw(tuple(size), WORD_BITS if bitlength is None else bitlength)
+    return drawn
+
+
+def _division(provider: DealtProvider) -> Callable[[Any, Any], Any]:
+    multiply_by_reciprocal = Arithmetic.div_
+
+    def divided(share: torch.Tensor, divisor: int) -> torch.Tensor:
+        if divisor == 0:
+            raise ZeroDivisionError("a shared tensor is divided by 0")
+        whole = provider.truncate(share, abs(divisor)) if abs(divisor) > 1 else share
+        return -whole if divisor < 0 else whole
+
+    def div_(self: Any, y: Any) -> Any:
+        """Divide in place: by whole numbers through the dealer, one round for each that occurs in y; by others as
+        CrypTen does, which multiplies by the reciprocal and divides by the scale."""
+        if isinstance(y, float) and y.is_integer():
+            y = int(y)
+        if isinstance(y, torch.Tensor) and bool((y == y.round()).all()):
+            divisors = y.long().expand_as(self.share)
+            for divisor in sorted(set(divisors.flatten().tolist())):
+                chosen = divisors == divisor
+                self.share[chosen] = divided(self.share[chosen], divisor)
+            return self
+        if not isinstance(y, int):
+            return multiply_by_reciprocal(self, y)
+        self.share.copy_(divided(self.share, y))
+        return self
+
+    return div_
+
+
+def _features(size: Sequence[int]) -> tuple[int, ...]:
+    return (*size[:2], *(1 for _ in size[2:]))
+
+
+def _dropout(common: Keystream, shape_of_mask: Callable[[Sequence[int]], tuple[int, ...]]) -> object:
+    def forward(context: Any, input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        """As in crypten.gradients: the parties know the mask, which hides nothing; it regularises."""
+        if not training:
+            return input if inplace else input.clone()
+        drawn = common.draw(shape_of_mask(input.size()), _PROBABILITY_BITS).float() / (1 << _PROBABILITY_BITS)
+        kept = (drawn > p).float().expand(input.size())
+        context.save_multiple_for_backward([kept, p])
+        factor = kept.div(1.0 - p)
+        return input.mul_(factor) if inplace else input.mul(factor)
+
+    return staticmethod(forward)
+
+
+def _refuse_seed(*_: Any, **__: Any) -> NoReturn:
+    raise ValueError("a secure computation accepts no seed: its keys come from the operating system")

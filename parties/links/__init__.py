@@ -1,0 +1,1 @@
+"""How bytes travel between parties: keys, rosters, endpoints over ZeroMQ with CURVE."""

@@ -1,0 +1,193 @@
+"""The connecting end: one DEALER socket with a link to one server, opened again whenever it is lost.
+
+ZeroMQ retries by itself and says nothing; what went wrong is read from the socket monitor and put into words.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Self
+
+import zmq
+
+from tacit.parties.links.endpoint import (
+    GREETING,
+    AddressError,
+    EndpointError,
+    Limits,
+    LinkLost,
+    LinkUp,
+    PeerStalledError,
+    SocketEndpoint,
+)
+from tacit.parties.links.keys import PartyKeys
+from tacit.protocol.core.roster import Member
+
+_RECONNECT_MS = 100
+_RECONNECT_MAX_MS = 2_000
+
+
+class NotAdmittedError(EndpointError):
+    """The server refused this party's key."""
+
+
+class WrongServerError(EndpointError):
+    """What answers at the address does not have the server's key or does not speak the protocol."""
+
+
+class UnreachableError(EndpointError):
+    """Nothing has answered at the address."""
+
+
+class ClientEndpoint(SocketEndpoint):
+    """A link to one server. Made by connect(); closed by close() or `async with`."""
+
+    def __init__(self, address: str, keys: PartyKeys, server: Member, limits: Limits) -> None:
+        monitored = (
+            zmq.EVENT_CONNECTED
+            | zmq.EVENT_CLOSED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        super().__init__(zmq.DEALER, address, limits, monitored)
+        self._name = keys.name
+        self._server = server.name
+        self._linked = False
+        self._obstacle: EndpointError = self._nothing_listens()
+        """Why there is no link yet, as far as known."""
+        self._failure: EndpointError | None = None
+        """Why there will never be one: after this, ZeroMQ does not try again."""
+        self._protect(keys, server)
+        self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
+        self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        keys: PartyKeys,
+        server: Member,
+        limits: Limits | None = None,
+        connect_deadline: float = 30.0,
+    ) -> Self:
+        """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
+        event is its LinkUp.
+
+        Raises AddressError for an invalid address and NotAdmittedError as soon as the server refuses the key; at the
+        deadline WrongServerError when handshakes failed (a tunnel without a server behind it looks the same, so they
+        are repeated) and UnreachableError when nothing answered.
+        """
+        endpoint = cls(address, keys, server, limits or Limits())
+        try:
+            endpoint._dial()
+            async with asyncio.timeout(connect_deadline):
+                while not endpoint._linked:
+                    await endpoint._advance()
+                    endpoint._check_open()
+        except zmq.ZMQError as error:
+            await endpoint._abandon()
+            raise AddressError(
+                f"cannot connect to {address}: {zmq.strerror(error.errno or 0)}; use tcp://HOST:PORT"
+            ) from error
+        except TimeoutError:
+            await endpoint._abandon()
+            raise endpoint._obstacle from None
+        except BaseException:
+            await endpoint._abandon()
+            raise
+        return endpoint
+
+    async def send(self, frames: Sequence[bytes | memoryview]) -> None:
+        """Queue a message for the server. While the link is lost it waits for the next one.
+
+        Frames are not copied: do not change their buffers afterwards. Raises PeerStalledError when the queue stays
+        full for `Limits.send_seconds`, ValueError for frames beyond the limits, and what receive() raises.
+        """
+        self._check_outgoing(frames)
+        await self._follow_links()
+        self._check_open()
+        try:
+            await self._socket.send_multipart(frames, copy=False)
+        except zmq.Again as error:
+            raise PeerStalledError(
+                f"{self._server!r} at {self.address} has taken no message for {self._limits.send_seconds:g} s; "
+                "is it overloaded or stopped?"
+            ) from error
+        except asyncio.CancelledError:
+            # Closing the socket cancels what waits for it, although nobody wants this task to stop.
+            task = asyncio.current_task()
+            if task is None or not task.cancelling():
+                self._check_open()
+            raise
+        self._count_sent(self._server, frames)
+
+    def _dial(self) -> None:
+        self._socket.connect(self.address)
+
+    def _protect(self, keys: PartyKeys, server: Member) -> None:
+        """Use CURVE, and link with nobody but the server that has this key."""
+        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server.curve_public)
+        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
+
+    async def _abandon(self) -> None:
+        """Close without waiting for messages that cannot leave."""
+        self._socket.setsockopt(zmq.LINGER, 0)
+        await self.close()
+
+    def _check_open(self) -> None:
+        super()._check_open()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _accept(self, frames: list[zmq.Frame]) -> None:
+        self._deliver(self._server, [frame.buffer for frame in frames])
+
+    async def _follow_links(self) -> None:
+        async for event, value in self._link_changes():
+            match event:
+                case zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                    self._linked = True
+                    self._report(LinkUp(self._server))
+                    await self._greet()
+                case zmq.EVENT_DISCONNECTED if self._linked:
+                    self._linked = False
+                    self._report(LinkLost(self._server))
+                case zmq.EVENT_CLOSED:
+                    self._obstacle = self._nothing_listens()
+                case zmq.EVENT_CONNECTED if not isinstance(self._obstacle, WrongServerError):
+                    self._obstacle = UnreachableError(
+                        f"something at {self.address} accepts connections but does not answer: "
+                        "the server is overloaded, or this is not a tacit server"
+                    )
+                case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                    self._obstacle = self._wrong_server()
+                case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    self._failure = self._wrong_server()
+                case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                    self._failure = NotAdmittedError(
+                        f"the server at {self.address} does not know this key (status {value}): "
+                        f"ask its operator to add {self._name!r} with this key to the roster"
+                    )
+
+    async def _greet(self) -> None:
+        try:
+            await self._socket.send_multipart([GREETING], zmq.DONTWAIT)
+        except zmq.Again:
+            # The queue is full of messages: the first of them tells the server as much as a greeting.
+            return
+
+    def _nothing_listens(self) -> UnreachableError:
+        return UnreachableError(
+            f"nothing listens at {self.address} yet: start the server, or check the address and the firewall"
+        )
+
+    def _wrong_server(self) -> WrongServerError:
+        return WrongServerError(
+            f"wrong server key or not a tacit server at {self.address}: compare its key in the roster with its "
+            ".pub file, and the address"
+        )

@@ -1,0 +1,181 @@
+"""The long-lived keys of a party and the two files that hold them.
+
+`NAME.key` holds everything and stays with its owner; it is created for the owner alone and never overwritten.
+`NAME.pub` holds the public half, for whoever writes the roster. Both are TOML; every key is 32 bytes, written in Z85
+(ZeroMQ RFC 32).
+"""
+
+import os
+import stat
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from zmq.utils import z85
+
+from tacit.protocol.core.roster import Member, Role, check_name
+
+KEY_BYTES = 32
+
+
+class KeyFileError(Exception):
+    """A key file cannot be written, read or trusted; the message names the file and the remedy, never a key."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartyKeys:
+    """One party's key pairs, each key 32 raw bytes.
+
+    Raises ValueError when the name is not valid, a key has the wrong length or a public key does not match its secret.
+    """
+
+    name: str
+    curve_public: bytes
+    curve_secret: bytes = field(repr=False)
+    signing_public: bytes
+    signing_secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        for key in (self.curve_public, self.curve_secret, self.signing_public, self.signing_secret):
+            if len(key) != KEY_BYTES:
+                raise ValueError(f"keys of {self.name!r}: every key must have {KEY_BYTES} bytes, not {len(key)}")
+        if zmq.curve_public(z85.encode(self.curve_secret)) != z85.encode(self.curve_public):
+            raise ValueError(f"keys of {self.name!r}: the curve public key does not belong to the curve secret key")
+        if _signing_public(self.signing_secret) != self.signing_public:
+            raise ValueError(f"keys of {self.name!r}: the signing public key does not belong to the signing secret key")
+
+    def member(self, role: Role) -> Member:
+        """What the roster says about the owner of these keys."""
+        return Member(name=self.name, role=role, curve_public=self.curve_public, signing_public=self.signing_public)
+
+
+def generate(name: str) -> PartyKeys:
+    """New keys from the operating system's randomness. Raises ValueError for an invalid name."""
+    check_name(name)
+    curve_public, curve_secret = zmq.curve_keypair()
+    signing_secret = Ed25519PrivateKey.generate().private_bytes_raw()
+    return PartyKeys(
+        name=name,
+        curve_public=z85.decode(curve_public),
+        curve_secret=z85.decode(curve_secret),
+        signing_public=_signing_public(signing_secret),
+        signing_secret=signing_secret,
+    )
+
+
+def save(keys: PartyKeys, directory: Path) -> tuple[Path, Path]:
+    """Write `NAME.key`, readable by its owner only, and `NAME.pub`; return both paths.
+
+    Raises KeyFileError when either file exists already (nothing is overwritten) or cannot be written.
+    """
+    secret_path, public_path = directory / f"{keys.name}.key", directory / f"{keys.name}.pub"
+    for path in (secret_path, public_path):
+        if path.exists():
+            raise KeyFileError(
+                f"{path}: exists already and is never overwritten; move it away or use another directory"
+            )
+    public_lines = f'curve = "{encode_key(keys.curve_public)}"\nsigning = "{encode_key(keys.signing_public)}"\n'
+    secret_lines = (
+        f'curve_secret = "{encode_key(keys.curve_secret)}"\nsigning_secret = "{encode_key(keys.signing_secret)}"\n'
+    )
+    title = f'name = "{keys.name}"\n'
+    _create(secret_path, "# Private keys: never leave this host.\n" + title + public_lines + secret_lines, mode=0o600)
+    _create(public_path, "# Public keys: hand them to whoever writes the roster.\n" + title + public_lines, mode=0o644)
+    return secret_path, public_path
+
+
+def load(path: Path) -> PartyKeys:
+    """Read a `.key` file.
+
+    Raises KeyFileError when the file is missing, open to others than its owner, malformed, or its keys do not match.
+    """
+    try:
+        with path.open("rb") as file:
+            # The permissions of the open file: between two looks at a path, somebody could exchange what is there.
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise KeyFileError(
+                    f"{path}: others than its owner may use it (mode {mode:o}); run: chmod 600 {path}\n"
+                    "and make new keys if somebody may have read them"
+                )
+            content = file.read()
+    except FileNotFoundError as error:
+        raise KeyFileError(f"{path}: no such file; make keys with `tacit keygen`") from error
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
+    # `from None`: the cause could quote the file, and with it a secret.
+    try:
+        entry = msgspec.toml.decode(content, type=_KeyFile)
+        return PartyKeys(
+            name=entry.name,
+            curve_public=decode_key(entry.curve),
+            curve_secret=decode_key(entry.curve_secret),
+            signing_public=decode_key(entry.signing),
+            signing_secret=decode_key(entry.signing_secret),
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise KeyFileError(f"{path}: not a key file; restore it from a backup or make new keys") from None
+    except ValueError as error:
+        raise KeyFileError(f"{path}: {error}; restore it from a backup or make new keys") from None
+
+
+def load_member(path: Path, role: Role) -> Member:
+    """Read a `.pub` file as a roster entry with this role. Raises KeyFileError when it is missing or malformed."""
+    try:
+        entry = msgspec.toml.decode(path.read_bytes(), type=_PublicFile)
+        return Member(
+            name=entry.name, role=role, curve_public=decode_key(entry.curve), signing_public=decode_key(entry.signing)
+        )
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, msgspec.DecodeError) as error:
+        raise KeyFileError(f"{path}: not a public key file: {error}; ask its owner for NAME.pub") from error
+
+
+def encode_key(key: bytes) -> str:
+    """A 32-byte key in Z85: 40 characters, none of them a quote or a backslash."""
+    return z85.encode(key).decode("ascii")
+
+
+def decode_key(text: str) -> bytes:
+    """The 32 bytes of a key in Z85. Raises ValueError, which does not quote the text, when it is anything else."""
+    try:
+        key = z85.decode(text)
+    except (KeyError, ValueError, struct.error):
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError("a key must be 40 characters of Z85")
+    return key
+
+
+class _PublicFile(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    curve: str
+    signing: str
+
+
+class _KeyFile(_PublicFile, forbid_unknown_fields=True):
+    curve_secret: str
+    signing_secret: str
+
+
+def _signing_public(secret: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def _create(path: Path, text: str, *, mode: int) -> None:
+    """Write a file that did not exist before, or leave none."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except OSError as error:
+        raise KeyFileError(f"{path}: cannot be created: {error.strerror}") from error
+    try:
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(text)
+    except OSError as error:
+        path.unlink()
+        raise KeyFileError(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,186 @@
+"""The listening end: one ROUTER socket for the links of all members.
+
+Who is at the other end of a link is known from its key alone: the ZAP handler names the member, and every frame
+carries that name. The links themselves are told apart by the routing id that ZeroMQ gives each one. A link is gone
+when the socket monitor reports the end of its file descriptor, which every message of the link carries too.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import zmq
+
+from tacit.parties.links.endpoint import (
+    GREETING,
+    AddressError,
+    EndpointError,
+    HandshakeRefused,
+    Limits,
+    NotConnectedError,
+    PeerStalledError,
+    SocketEndpoint,
+)
+from tacit.parties.links.keys import PartyKeys, encode_key
+from tacit.parties.links.link_book import LinkBook
+from tacit.parties.links.zap import ZAP_DOMAIN, ZapHandler
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.roster import Roster
+
+# Whoever serves all members in one loop waits for none of them. An honest member has only a few answers under way, so a
+# queue that is full is that of one who asks and does not read.
+# No message has more frames than three, and none of them more bytes than a body, which CURVE makes a little longer.
+_LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0)
+# ROUTER signals room for any peer, not for a certain one, so a full queue is looked at again after this time.
+_RETRY_SECONDS = 0.01
+# Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
+_MAX_REFUSALS = 1_000
+
+
+class ServerEndpoint(SocketEndpoint):
+    """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
+
+    def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits) -> None:
+        monitored = (
+            zmq.EVENT_ACCEPTED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
+        super().__init__(zmq.ROUTER, address, limits, monitored)
+        self._roster = roster
+        self._open: dict[int, bytes | None] = {}
+        """File descriptors of open connections, with the routing id once a message has shown it."""
+        self._links = LinkBook[bytes](self._report)
+        """Links by their routing ids."""
+        self._order: dict[str, asyncio.Lock] = {}
+        self._refusals: set[HandshakeRefused] = set()
+        names = {member.curve_public: member.name for member in roster.members if member.name != keys.name}
+        self._zap = self._guard(names)
+        self._protect(keys)
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+        # No handshake succeeds without the handler's answer.
+        self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        # A message to a link that is gone, or that has no room, is an error instead of being dropped.
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+
+    @classmethod
+    async def bind(cls, address: str, *, keys: PartyKeys, roster: Roster, limits: Limits | None = None) -> Self:
+        """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then says what the
+        system chose. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is
+        taken over without asking: keep it in a directory of the server's own.
+
+        Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
+        this party.
+        """
+        if keys.member(roster.member(keys.name).role) != roster.member(keys.name):
+            raise EndpointError(
+                f"the roster has other public keys for {keys.name!r}; use the key file that belongs to it"
+            )
+        endpoint = cls(address, keys, roster, limits or _LIMITS)
+        try:
+            endpoint._socket.bind(address)
+        except zmq.ZMQError as error:
+            await endpoint.close()
+            raise AddressError(
+                f"cannot listen at {address}: {zmq.strerror(error.errno or 0)}; use an address of this host and a "
+                "port that no other process uses"
+            ) from error
+        endpoint.address = endpoint._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        return endpoint
+
+    async def send(self, name: str, frames: Sequence[bytes | memoryview]) -> None:
+        """Queue a message for a member. Messages to one member keep their order; a full queue delays only its own
+        member.
+
+        Frames are not copied: do not change their buffers afterwards. Raises NotConnectedError when the member has no
+        link, PeerStalledError when its queue stays full for `Limits.send_seconds`, LookupError for a name that is not
+        in the roster and ValueError for frames beyond the limits.
+        """
+        self._check_outgoing(frames)
+        self._roster.member(name)
+        async with self._order.setdefault(name, asyncio.Lock()):
+            loop = asyncio.get_running_loop()
+            give_up = loop.time() + self._limits.send_seconds
+            while not await self._try_send(name, frames):
+                if loop.time() >= give_up:
+                    raise PeerStalledError(
+                        f"{name!r} took no message for {self._limits.send_seconds:g} s although its queue is full; "
+                        "is it overloaded or stopped?"
+                    )
+                await asyncio.sleep(_RETRY_SECONDS)
+        self._count_sent(name, frames)
+
+    async def close(self) -> None:
+        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
+        if not self._closed and self._zap is not None:
+            await self._zap.close()
+        await super().close()
+
+    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler | None:
+        """Admit these public keys and no others."""
+        return ZapHandler(self._context, names, self._refuse_key)
+
+    def _protect(self, keys: PartyKeys) -> None:
+        """Require CURVE of every link."""
+        self._socket.setsockopt(zmq.CURVE_SERVER, 1)
+        self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
+
+    async def _try_send(self, name: str, frames: Sequence[bytes | memoryview]) -> bool:
+        """Hand a message to the member's link; False when its queue is full."""
+        await self._follow_links()
+        self._check_open()
+        routing_id = self._links.current(name)
+        try:
+            await self._socket.send_multipart([routing_id, *frames], zmq.DONTWAIT, copy=False)
+        except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._links.end(routing_id)
+            raise NotConnectedError(f"{name!r} has lost its link; it has to connect again") from error
+        return True
+
+    async def _accept(self, frames: list[zmq.Frame]) -> None:
+        routing_id, payload = frames[0].bytes, frames[1:]
+        name = str(payload[0].get("User-Id"))
+        if routing_id not in self._links and await self._is_open(routing_id, int(payload[0].get(zmq.SRCFD))):
+            self._links.open(routing_id, name)
+        self._deliver(name, [frame.buffer for frame in payload])
+
+    async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
+        """Whether the link that a message came from still exists; if so, note its descriptor.
+
+        The message may be the remains of a link that ended before it was read, and whose descriptor another link has by
+        now. So the greeting is answered: ZeroMQ knows whether that link is there.
+        """
+        if descriptor not in self._open:
+            return False
+        try:
+            await self._socket.send_multipart([routing_id, GREETING], zmq.DONTWAIT)
+        except zmq.ZMQError:
+            return False
+        self._open[descriptor] = routing_id
+        return True
+
+    async def _follow_links(self) -> None:
+        async for event, value in self._link_changes():
+            if event == zmq.EVENT_ACCEPTED:
+                self._open[value] = None
+            elif event == zmq.EVENT_DISCONNECTED:
+                routing_id = self._open.pop(value, None)
+                if routing_id is not None:
+                    self._links.end(routing_id)
+            else:
+                self._refuse(
+                    HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
+                )
+
+    def _refuse_key(self, key: bytes, address: str) -> None:
+        self._refuse(HandshakeRefused("this key is not in the roster", public_key=encode_key(key), address=address))
+
+    def _refuse(self, refusal: HandshakeRefused) -> None:
+        if refusal not in self._refusals and len(self._refusals) < _MAX_REFUSALS:
+            self._refusals.add(refusal)
+            self._report(refusal)

@@ -1,0 +1,199 @@
+"""The client process: the training client machine on a ZeroMQ link, with training in a thread of its own.
+
+`Journal` outputs are on the disk before any later output leaves; a disk that takes none ends the client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tacit.parties.learning.task import Draft, Flat, Learner, TaskError, Update
+from tacit.parties.learning.update_weights import Group
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.journal import Journal
+from tacit.parties.session.shell import Shell, Surroundings
+from tacit.protocol.core.errors import ProtocolError
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.group_key.holder import LastModel, Reencrypt
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, Train
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.results import Journal as JournalOutput
+
+CANNOT_TRAIN: Final = "it cannot train; its own log says why"
+"""What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
+
+
+_Tell = Callable[[float], list[Output]]
+"""Tells the machine, at this time, what work in the thread came to."""
+
+
+@dataclass(frozen=True)
+class ClientSettings:
+    """Everything a client process needs beside its data."""
+
+    address: str
+    keys: PartyKeys
+    roster: Roster
+    policy: Policy
+    journal: Journal
+    patience: float
+    grace: float
+
+
+OnModel = Callable[[Learner, Flat, Group | None, int], None]
+
+
+class ClientParty(Shell[TrainingClient, ClientEndpoint]):
+    """Runs one client until its session ends.
+
+    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
+    called there with every update before it is masked; on_model: called there with every model of the server that only
+    the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
+    result of.
+    """
+
+    def __init__(
+        self,
+        settings: ClientSettings,
+        learner: Callable[[Configuration], Learner],
+        diary: Diary,
+        *,
+        on_update: Callable[[int, Update], None] = lambda round, update: None,
+        on_model: OnModel = lambda learner, model, group, round: None,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        machine = TrainingClient(
+            settings.keys.name,
+            settings.roster,
+            signing=SigningKey(settings.keys.signing_secret),
+            policy=settings.policy,
+            journal=settings.journal.read(),
+            entropy=os.urandom,
+            patience=settings.patience,
+            grace=settings.grace,
+        )
+        super().__init__(machine, diary, surroundings or Surroundings())
+        self._settings = settings
+        self._make_learner = learner
+        self._on_update = on_update
+        self._on_model = on_model
+        self._learner: Learner | None = None
+        self._draft: Draft | None = None
+        """What was learnt in the round, until it is known to which coordinates it may contribute."""
+        self._obstacle = ""
+        """Why training failed; for this side only."""
+
+    async def run(self) -> Ended:
+        """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
+        settings = self._settings
+        endpoint = await ClientEndpoint.connect(
+            settings.address,
+            keys=settings.keys,
+            server=settings.roster.server,
+            connect_deadline=settings.patience,
+        )
+        async with endpoint:
+            await self._perform(endpoint, self._machine.start(self._diary.now()))
+            ended = await self._serve(endpoint)
+            if self._working is not None:
+                # The last model may still be at work.
+                self._take_work(await _settled(self._working))
+        self._diary.close(self._machine.traffic)
+        return replace(ended, detail=self._obstacle) if self._obstacle else ended
+
+    def _take_event(self, event: Event) -> list[Output]:
+        now = self._diary.now()
+        if isinstance(event, Received):
+            return self._machine.feed(event.frames, now)
+        if isinstance(event, LinkLost):
+            self._diary.write("link-lost", peer=event.peer)
+            self._machine.server_lost(now)
+        elif isinstance(event, LinkUp):
+            self._diary.write("link-up", peer=event.peer)
+            self._machine.server_back()
+        elif isinstance(event, MessageRefused):
+            return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
+        return []
+
+    def _take_work(self, finished: asyncio.Future[_Tell]) -> list[Output]:
+        now = self._diary.now()
+        try:
+            tell = finished.result()
+        except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
+            self._obstacle = " ".join(str(error).split()) or type(error).__name__
+            self._diary.write("cannot-train", detail=self._obstacle)
+            return self._machine.give_up(CANNOT_TRAIN, now)
+        return tell(now)
+
+    async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
+        if isinstance(output, Transmit):
+            await endpoint.send(output.frames)
+        elif isinstance(output, JournalOutput):
+            await asyncio.to_thread(self._settings.journal.write, output.contribution)
+        elif isinstance(output, Train):
+            self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+            self._start_work(self._work, output)
+        elif isinstance(output, Limit):
+            self._start_work(self._limit, output)
+        elif isinstance(output, Reencrypt):
+            self._start_work(self._reencrypt, output)
+        elif isinstance(output, LastModel):
+            self._start_work(self._read_last, output)
+        elif isinstance(output, Accepted):
+            self._diary.write("accepted", scheme=output.configuration.scheme, mode=output.configuration.mode)
+        elif isinstance(output, RoundOver):
+            code = output.code.name if output.code else None
+            self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
+
+    def _work(self, job: Train) -> _Tell:
+        learner = self._ready_learner()
+        group = None if job.key is None else Group(job.key, self._machine.name)
+        if learner.personal or (group is not None and self._machine.configuration.encrypted):
+            self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
+        draft = learner.learn(job.round, job.model, group)
+        if self._machine.configuration.enforce == "clients":
+            self._draft = draft
+            counts = learner.counts(draft)
+            return lambda now: self._machine.contribute(job.round, counts, now)
+        return self._contribute(learner.encode(draft), job.round)
+
+    def _limit(self, limit: Limit) -> _Tell:
+        draft, self._draft = self._draft, None
+        if draft is None:
+            raise ValueError("limits came before an update was made")
+        return self._contribute(self._ready_learner().encode(draft, limit.limits), limit.round)
+
+    def _contribute(self, update: Update, round: int) -> _Tell:
+        self._on_update(round, update)
+        return lambda now: self._machine.contribute(round, update.words, now)
+
+    def _reencrypt(self, order: Reencrypt) -> _Tell:
+        model = self._ready_learner().reencrypt(order)
+        return lambda now: self._machine.provide(order.key.epoch, model, now)
+
+    def _read_last(self, last: LastModel) -> _Tell:
+        learner = self._ready_learner()
+        group = Group(last.key, self._machine.name)
+        self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)
+        return lambda now: []
+
+    def _ready_learner(self) -> Learner:
+        if self._learner is None:
+            self._learner = self._make_learner(self._machine.configuration)
+        return self._learner
+
+
+async def _settled(work: asyncio.Future[_Tell]) -> asyncio.Future[_Tell]:
+    await asyncio.wait([work])
+    return work

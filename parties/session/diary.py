@@ -1,0 +1,73 @@
+"""What a party tells about itself: its event log, and the same events to whoever started it.
+
+Times come from here, so that machines and logs agree on the clock. Every change of the phase is an event that says how
+long the phase before it took, with the bytes since the last report, by the phase that they belong to.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.messages import Phase
+
+Tell = Callable[[str, dict[str, Any]], None]
+"""Receives every event with its fields, for a live view; must return at once."""
+
+
+class Diary:
+    """The events of one party."""
+
+    def __init__(self, log: EventLog, tell: Tell) -> None:
+        self._log = log
+        self._tell = tell
+        self._place = (0, Phase.SESSION)
+        self._since = self.now()
+        self._reported: dict[tuple[int, Phase], tuple[int, int]] = {}
+
+    @staticmethod
+    def now() -> float:
+        """Seconds of a clock that never goes back."""
+        return time.monotonic()
+
+    def write(self, event: str, **fields: Any) -> None:
+        """Log an event and pass it on."""
+        self._log.write(event, **fields)
+        self._tell(event, fields)
+
+    def mention(self, event: str, **fields: Any) -> None:
+        """Tell without logging: what matters only now."""
+        self._tell(event, fields)
+
+    def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
+        """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
+        if (round, phase) == self._place:
+            return
+        now = self.now()
+        self.write(
+            "phase", round=self._place[0], phase=self._place[1].value, seconds=now - self._since, next=phase.value
+        )
+        self._place, self._since = (round, phase), now
+        self._report(traffic)
+
+    def close(self, traffic: Traffic) -> None:
+        """Report what is left to report; the last thing a party says."""
+        self.follow(0, Phase.SESSION, traffic)
+        self._report(traffic)
+
+    def _report(self, traffic: Traffic) -> None:
+        for place in sorted({*traffic.sent, *traffic.received}, key=lambda place: (place[0], place[1].value)):
+            sent, received = traffic.sent[place], traffic.received[place]
+            before = self._reported.get(place, (0, 0))
+            if (sent, received) != before:
+                self.write(
+                    "traffic",
+                    round=place[0],
+                    phase=place[1].value,
+                    sent=sent - before[0],
+                    received=received - before[1],
+                )
+                self._reported[place] = (sent, received)

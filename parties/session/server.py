@@ -1,0 +1,186 @@
+"""The server process: the training server machine on a ZeroMQ socket, and the global model.
+
+Applying a sum and evaluating the model take long and are done in a thread, so that clients are still heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tacit.parties.learning.task import LOSS_UNIT, Keeper
+from tacit.parties.links.endpoint import (
+    Event,
+    HandshakeRefused,
+    LinkLost,
+    LinkUp,
+    MessageRefused,
+    NotConnectedError,
+    PeerStalledError,
+    Received,
+)
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.shell import Shell, Surroundings
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.rounds import NewModel, RoundDone
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.packing import Total
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Everything a server process needs beside the model."""
+
+    address: str
+    keys: PartyKeys
+    roster: Roster
+    configuration: Configuration
+    rounds: int
+    """Rounds to hold."""
+    completed: int
+    """Rounds held before, in an earlier session; the first one is numbered after them."""
+    smallest_cohort: int
+    join_seconds: float
+    grace: float
+
+
+OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
+
+
+class ServerParty(Shell[TrainingServer, ServerEndpoint]):
+    """Holds the rounds of one session.
+
+    on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
+    model; what it returns goes into the event of the round (evaluation).
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        keeper: Keeper,
+        diary: Diary,
+        *,
+        on_round: OnRound,
+        surroundings: Surroundings | None = None,
+    ) -> None:
+        machine = TrainingServer(
+            settings.roster,
+            settings.configuration,
+            keeper.bytes,
+            entropy=os.urandom,
+            smallest_cohort=settings.smallest_cohort,
+            join_seconds=settings.join_seconds,
+            grace=settings.grace,
+            now=diary.now(),
+            completed=settings.completed,
+        )
+        super().__init__(machine, diary, surroundings or Surroundings())
+        self._settings = settings
+        self._keeper = keeper
+        self._waiting_for: tuple[str, ...] = ()
+        self._on_round = on_round
+        self._rounds_left = settings.rounds
+
+    async def run(self) -> Ended:
+        """Listen, hold the rounds, and return how the session ended. EndpointError if it cannot listen."""
+        settings = self._settings
+        async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
+            self._diary.write("listening", address=endpoint.address)
+            ended = await self._serve_until_stopped(endpoint)
+        self._diary.close(self._machine.traffic)
+        return ended
+
+    def _may_stop(self) -> bool:
+        # Once shares have been returned clients never contribute to this model again: the sum must be applied and kept.
+        return self._machine.phase is not Phase.UNMASK and self._working is None
+
+    def _take_event(self, event: Event) -> list[Output]:
+        now = self._diary.now()
+        if isinstance(event, Received):
+            return self._machine.feed(event.sender, event.frames, now)
+        if isinstance(event, LinkLost):
+            self._diary.write("link-lost", peer=event.peer)
+            self._machine.link_lost(event.peer, now)
+        elif isinstance(event, LinkUp):
+            self._diary.write("link-up", peer=event.peer)
+            self._machine.link_back(event.peer)
+        elif isinstance(event, MessageRefused):
+            error = RemoteProtocolError(Code.MALFORMED, f"a message beyond the limits: {event.reason}")
+            return self._machine.reject(event.sender, error, now)
+        elif isinstance(event, HandshakeRefused):
+            self._diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+        return []
+
+    async def _perform(self, endpoint: ServerEndpoint, outputs: Sequence[Output]) -> None:
+        await super()._perform(endpoint, outputs)
+        if self._machine.waiting_for != self._waiting_for:
+            self._waiting_for = self._machine.waiting_for
+            self._diary.mention("waiting", on=self._waiting_for)
+
+    async def _perform_own(self, endpoint: ServerEndpoint, output: Output) -> None:
+        if isinstance(output, Transmit):
+            try:
+                await endpoint.send(output.to, output.frames)
+            except (NotConnectedError, PeerStalledError) as error:
+                # The machine learns of it by the lost link or by the deadline.
+                self._diary.write("not-sent", to=output.to, reason=str(error))
+        elif isinstance(output, NewModel):
+            self._keeper.replace(output.model)
+        elif isinstance(output, RoundDone):
+            self._rounds_left -= 1
+            self._start_work(self._apply, output)
+
+    def _take_work(self, finished: asyncio.Future[dict[str, Any]]) -> list[Output]:
+        self._diary.write("round-done", **finished.result())
+        now = self._diary.now()
+        following = self._machine.next_round if self._rounds_left else self._machine.finish
+        return following(self._keeper.bytes, now)
+
+    def _apply(self, done: RoundDone) -> dict[str, Any]:
+        """Apply the sum of a round, if there is one; returns the fields of its event."""
+        total: Total | None = None
+        detail = done.detail
+        if done.total is not None:
+            try:
+                total = self._keeper.decode(done.total, len(done.survivors))
+                self._keeper.apply(total, done.vectors)
+            except ValueError as error:
+                total, detail = None, f"the sum is not one of honest contributions: {error}"
+        metrics = total.metrics if total else {}
+        samples = metrics.get("samples", 0)
+        judged = self._on_round(done, total)
+        return {
+            "round": done.round,
+            "status": "completed" if total else "aborted",
+            "code": done.code.name if done.code else None,
+            "detail": detail,
+            "culprit": done.culprit,
+            "cohort": list(done.cohort),
+            "survivors": list(done.survivors),
+            "dropped": [
+                {
+                    "party": dropped.member,
+                    "phase": dropped.phase,
+                    "included_in_sum": dropped.included,
+                    "code": dropped.code.name,
+                    "detail": dropped.detail,
+                }
+                for dropped in done.dropped
+            ],
+            "samples": samples,
+            "train_accuracy": metrics["correct"] / samples if samples else None,
+            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
+            "clipped": metrics.get("clipped"),
+            "seconds": self._diary.now() - done.began,
+            **judged,
+        }

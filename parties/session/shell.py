@@ -1,0 +1,143 @@
+"""The loop that a process runs around its machine: receive, feed, do what it says, wake it at its deadline.
+
+No protocol decision is taken here. Work that takes long (training; applying a sum) runs in a thread, so that the other
+side is still heard meanwhile; its result is one more input of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from tacit.parties.links.endpoint import Endpoint, Event, Received
+from tacit.parties.session.diary import Diary
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.outputs import Ended, Transmit
+
+ALIVE_SECONDS = 1.0
+"""How often a party tells that it is there."""
+
+LEAST_WAIT = 0.001
+"""Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
+
+
+class Surroundings:
+    """What happens around a party that is none of its doing: nothing. Simulations put faults here."""
+
+    def entering(self, round: int, phases: set[Phase]) -> None:
+        """The party is about to say or do what belongs to these phases."""
+
+    async def moved(self, count: int) -> None:
+        """So many bytes go over the party's link."""
+
+
+class SessionMachine(Protocol):
+    """What the loop needs of a machine."""
+
+    round: int
+    traffic: Traffic
+
+    @property
+    def phase(self) -> Phase: ...
+
+    @property
+    def next_deadline(self) -> float | None: ...
+
+    def expire(self, now: float) -> list[Output]: ...
+
+
+MachineT = TypeVar("MachineT", bound=SessionMachine)
+EndpointT = TypeVar("EndpointT", bound=Endpoint)
+
+
+class Shell(Generic[MachineT, EndpointT]):
+    """One party at work. Subclasses say what events, outputs and finished work mean."""
+
+    def __init__(self, machine: MachineT, diary: Diary, surroundings: Surroundings) -> None:
+        self._machine = machine
+        self._surroundings = surroundings
+        self._diary = diary
+        self._working: asyncio.Future[Any] | None = None
+        self._ended: Ended | None = None
+        self._told_alive = 0.0
+        self._stopping = False
+
+    async def _serve_until_stopped(self, endpoint: EndpointT) -> Ended:
+        """Serve; when cancelled, go on until the party may stop."""
+        serving = asyncio.ensure_future(self._serve(endpoint))
+        try:
+            return await asyncio.shield(serving)
+        except asyncio.CancelledError:
+            self._stopping = True
+            await asyncio.wait([serving])
+            raise
+
+    async def _serve(self, endpoint: EndpointT) -> Ended:
+        receiving = asyncio.ensure_future(endpoint.receive())
+        try:
+            while self._ended is None:
+                if self._stopping and self._may_stop():
+                    raise asyncio.CancelledError
+                await self._wait(receiving)
+                if receiving.done():
+                    event = receiving.result()
+                    if isinstance(event, Received):
+                        await self._surroundings.moved(sum(len(frame) for frame in event.frames))
+                    await self._perform(endpoint, self._take_event(event))
+                    receiving = asyncio.ensure_future(endpoint.receive())
+                if self._working is not None and self._working.done():
+                    finished, self._working = self._working, None
+                    await self._perform(endpoint, self._take_work(finished))
+                await self._perform(endpoint, self._machine.expire(self._diary.now()))
+                self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
+                self._tell_alive()
+        finally:
+            receiving.cancel()
+            await asyncio.gather(receiving, return_exceptions=True)
+        return self._ended
+
+    async def _wait(self, receiving: asyncio.Future[Event]) -> None:
+        deadline = self._machine.next_deadline
+        due = ALIVE_SECONDS if deadline is None else deadline - self._diary.now()
+        timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
+        awaited = [receiving] if self._working is None else [receiving, self._working]
+        await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
+        said = {output.phase for output in outputs if isinstance(output, Transmit)}
+        self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
+        for output in outputs:
+            if isinstance(output, Transmit):
+                await self._surroundings.moved(sum(len(frame) for frame in output.frames))
+            if isinstance(output, Report):
+                self._diary.write(output.event, **output.fields)
+            elif isinstance(output, Ended):
+                self._ended = output
+                self._diary.write("ended", code=output.code.name if output.code else None, detail=output.detail)
+            else:
+                await self._perform_own(endpoint, output)
+
+    def _tell_alive(self) -> None:
+        now = self._diary.now()
+        if now - self._told_alive >= ALIVE_SECONDS:
+            self._told_alive = now
+            self._diary.mention("alive")
+
+    def _start_work(self, work: Callable[..., Any], *arguments: Any) -> None:
+        self._working = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
+
+    def _may_stop(self) -> bool:
+        """Whether leaving now costs nothing that could not be had again."""
+        return True
+
+    def _take_event(self, event: Event) -> list[Output]:
+        raise NotImplementedError
+
+    def _take_work(self, finished: asyncio.Future[Any]) -> list[Output]:
+        raise NotImplementedError
+
+    async def _perform_own(self, endpoint: EndpointT, output: Output) -> None:
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""What every protocol is made of: machines, codec, links, primitives. It knows no protocol."""

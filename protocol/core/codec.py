@@ -1,0 +1,150 @@
+"""Messages to frames and back.
+
+A message on the wire is a ZeroMQ multipart message: the envelope and the body, each one canonical msgpack map, then
+at most one raw frame. Decoding is done in two steps, because a machine decides from the envelope's type whether the
+message is legal in its state before anybody parses the body.
+
+Nothing is accepted that our encoder would not have written: bytes are unpacked within limits, converted strictly to
+the typed structure, encoded again and compared. That excludes duplicate keys, non-minimal integers, strings in the
+place of bytes, extension types, floats that are not finite. Every failure is a RemoteProtocolError.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, TypeVar
+
+import msgpack
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Message, Round
+
+VERSION: Final = 1
+ENVELOPE_LIMIT: Final = 512
+Frame = bytes | memoryview
+T = TypeVar("T")
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who says what kind of thing in which session and round, and as which of its messages."""
+
+    version: Annotated[int, Meta(ge=0, le=255)]
+    type: Annotated[str, Meta(max_length=32)]
+    session: Hash
+    """Drawn by the server at its start; all zero in a client's Hello."""
+    round: Round
+    """0 outside a round."""
+    sender: Annotated[str, Meta(max_length=64)]
+    sequence: Index
+    """Counts the sender's messages to this receiver, from 0 with every Hello."""
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A received message whose envelope is read and whose body is not."""
+
+    envelope: Envelope
+    body: Frame = field(repr=False)
+    payload: Frame | None = field(repr=False)
+    kinds: Mapping[str, type[Message]] = field(repr=False)
+    """What was read from: the messages of a protocol by their names."""
+
+    @property
+    def kind(self) -> type[Message]:
+        """The message type; `decode` has made sure that it exists."""
+        return self.kinds[self.envelope.type]
+
+    def parse(self) -> Message:
+        """The body as a message; refuses anything but its canonical encoding."""
+        return decode_structure(self.body, self.kind, limit=BODY_LIMIT)
+
+
+def encode_structure(value: msgspec.Struct) -> bytes:
+    """The canonical encoding: a msgpack map in the order of the fields, integers and lengths in their shortest form."""
+    _refuse_non_finite(builtins := msgspec.to_builtins(value, builtin_types=(bytes,)))
+    packed: bytes = msgpack.packb(builtins, use_bin_type=True)
+    return packed
+
+
+def decode_structure(data: Frame, kind: type[T], *, limit: int) -> T:
+    """The structure whose canonical encoding is `data`; refuses everything else with Code.MALFORMED."""
+    name = kind.__name__
+    if len(data) > limit:
+        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {limit} are accepted")
+    try:
+        value = msgspec.convert(msgpack.unpackb(data, raw=False, strict_map_key=True), kind, builtin_types=(bytes,))
+        canonical = encode_structure(value)  # type: ignore[arg-type]
+    except (
+        ValueError,
+        TypeError,
+        OverflowError,
+        RecursionError,
+        msgpack.UnpackException,
+        msgspec.MsgspecError,
+    ) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RemoteProtocolError(Code.MALFORMED, f"{name} is malformed: {reason}") from None
+    if canonical != data:
+        raise RemoteProtocolError(Code.MALFORMED, f"{name} is not in its canonical encoding")
+    return value
+
+
+def _refuse_non_finite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a number is not finite")
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return
+    for part in value:
+        _refuse_non_finite(part)
+
+
+def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -> list[Frame]:
+    """The frames of a message."""
+    frames: list[Frame] = [encode_structure(envelope), encode_structure(message)]
+    return frames if payload is None else [*frames, payload]
+
+
+def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]]) -> Packet:
+    """Check the frames and read the envelope; kinds: the messages of the protocol that the link speaks, by name."""
+    if not 2 <= len(frames) <= 3:
+        raise RemoteProtocolError(Code.MALFORMED, f"a message has 2 or 3 frames, not {len(frames)}")
+    try:
+        envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
+    except RemoteProtocolError:
+        _check_version(_loose_version(frames[0]))  # Another version may have another envelope.
+        raise
+    _check_version(envelope.version)
+    kind = kinds.get(envelope.type)
+    if kind is None:
+        raise RemoteProtocolError(Code.MALFORMED, f"unknown message type {envelope.type!r}")
+    payload = frames[2] if len(frames) == 3 else None
+    if payload is not None and not kind.PAYLOAD:
+        raise RemoteProtocolError(Code.MALFORMED, f"{envelope.type} carries no raw frame")
+    if payload is not None and len(payload) > CHUNK_BYTES:
+        raise RemoteProtocolError(
+            Code.MALFORMED, f"a raw frame of {len(payload)} bytes; at most {CHUNK_BYTES} are accepted"
+        )
+    return Packet(envelope, frames[1], payload, kinds)
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise RemoteProtocolError(
+            Code.VERSION, f"protocol version {version}, here {VERSION}: install the same release on both sides"
+        )
+
+
+def _loose_version(envelope: Frame) -> int:
+    """The version in an envelope of any form; ours if it tells none."""
+    try:
+        loose = msgpack.unpackb(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
+    except (ValueError, msgpack.UnpackException, RecursionError):
+        return VERSION
+    version = loose.get("version") if isinstance(loose, dict) else None
+    return version if type(version) is int and 0 <= version <= 255 else VERSION

@@ -1,0 +1,74 @@
+"""One direction-pair between two parties: envelopes written and checked.
+
+A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
+number. So a message of another session, replayed, reordered or lost on the way is found before its type is looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import Message, Phase
+
+
+class Traffic:
+    """Bytes of frames by (round, phase), in each direction. One per party; all its links count into it."""
+
+    def __init__(self) -> None:
+        self.sent: Counter[tuple[int, Phase]] = Counter()
+        self.received: Counter[tuple[int, Phase]] = Counter()
+
+
+NO_SESSION = bytes(32)
+"""What a client's Hello bears: it cannot know the session yet."""
+
+
+class Link:
+    """The state of the conversation between `own` and `peer` in one session; kinds: as of `decode`."""
+
+    def __init__(
+        self, own: str, peer: str, session: bytes, traffic: Traffic, kinds: Mapping[str, type[Message]]
+    ) -> None:
+        self.own = own
+        self.peer = peer
+        self.session = session
+        self._traffic = traffic
+        self._kinds = kinds
+        self._sent = 0
+        self._received = 0
+
+    def frames(self, message: Message, *, round: int, payload: Frame | None = None) -> list[Frame]:
+        """The frames of the next message to the peer."""
+        envelope = Envelope(
+            version=VERSION,
+            type=message.TYPE,
+            session=self.session,
+            round=round,
+            sender=self.own,
+            sequence=self._sent,
+        )
+        self._sent += 1
+        frames = encode(message, envelope, payload)
+        self._traffic.sent[round, message.PHASE] += sum(len(frame) for frame in frames)
+        return frames
+
+    def packet(self, frames: Sequence[Frame]) -> Packet:
+        """The next message of the peer; its body is not read yet."""
+        packet = decode(frames, self._kinds)
+        envelope = packet.envelope
+        if envelope.sender != self.peer:
+            raise RemoteProtocolError(Code.SENDER, f"it calls itself {envelope.sender!r}", culprit=self.peer)
+        if envelope.session != self.session:
+            raise RemoteProtocolError(Code.SESSION, "the message is of another session", culprit=self.peer)
+        if envelope.sequence != self._received:
+            raise RemoteProtocolError(
+                Code.SEQUENCE,
+                f"message {envelope.sequence} came where message {self._received} was due",
+                culprit=self.peer,
+            )
+        self._received += 1
+        self._traffic.received[envelope.round, packet.kind.PHASE] += sum(len(frame) for frame in frames)
+        return packet

@@ -1,0 +1,74 @@
+"""What all messages have in common; every protocol keeps its own (the messages.py of its folder).
+
+A message is the body of one multipart message; arrays travel in a raw frame behind it (see codec.py), never inside.
+Sets of members are bitmaps (members.py). Records of fixed size that belong to the members of a set are one byte string
+in the rising order of the members, so that their number and their owners cannot be stated twice.
+
+A client's messages belong to a phase; a server's message opens the next one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code
+
+LARGEST_COHORT: Final = 10_000
+BODY_LIMIT: Final = 8 << 20
+"""Longest body in bytes."""
+CHUNK_BYTES: Final = 1 << 20
+"""Longest raw frame in bytes. Models and vectors that are longer travel in several chunks."""
+
+Hash = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Bitmap = Annotated[bytes, Meta(max_length=(LARGEST_COHORT + 7) // 8)]
+Signature = Annotated[bytes, Meta(max_length=64)]
+"""Empty in semi-honest mode; its length is checked where it is verified."""
+Records = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+Index = Annotated[int, Meta(ge=0, le=2**31)]
+Round = Annotated[int, Meta(ge=0, le=2**31)]
+ModelBytes = Annotated[int, Meta(ge=0, le=2**40)]
+
+
+class Phase(StrEnum):
+    """The parts of a round, as deadlines, reports and fault injection name them."""
+
+    SESSION = "SESSION"
+    """What belongs to no phase of a round."""
+    TRAIN = "TRAIN"
+    ADVERTISE_KEYS = "ADVERTISE_KEYS"
+    SHARE_KEYS = "SHARE_KEYS"
+    MASKED_INPUT = "MASKED_INPUT"
+    CONSISTENCY_CHECK = "CONSISTENCY_CHECK"
+    UNMASK = "UNMASK"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of all messages.
+
+    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for; PAYLOAD says whether a raw frame may
+    follow the body.
+    """
+
+    TYPE: ClassVar[str]
+    PHASE: ClassVar[Phase]
+    PAYLOAD: ClassVar[bool] = False
+
+
+class Abort(Message, frozen=True, kw_only=True):
+    """Either way: I end this round (or, outside a round, the session) for this reason."""
+
+    TYPE: ClassVar[str] = "abort"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    code: Code
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+    culprit: Annotated[str, Meta(max_length=64)]
+    """The member at fault, or empty."""
+
+
+def by_type(*kinds: type[Message]) -> dict[str, type[Message]]:
+    """The messages of a protocol by their names on the wire, as `decode` takes them."""
+    return {kind.TYPE: kind for kind in kinds}

@@ -1,0 +1,163 @@
+"""The cryptographic primitives, each bound to a named purpose.
+
+All come from pyca/cryptography: X25519 (RFC 7748), HKDF-SHA256 (RFC 5869), ChaCha20-Poly1305 (RFC 8439), Ed25519
+(RFC 8032), SHA-256. Every hash and every derivation takes a Label, so that no value made for one purpose can serve
+another; variable parts are length-prefixed, so that no two lists of parts hash alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from enum import Enum
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+TAG_BYTES: Final = 16
+_LENGTH: Final = struct.Struct("<Q")
+
+
+class Label(bytes, Enum):
+    """What a hash, a derived key or a signature is for. Part of the wire format."""
+
+    CONFIGURATION = b"tacit/1 configuration"
+    MODEL = b"tacit/1 model"
+    ROUND = b"tacit/1 round"
+    ADVERTS = b"tacit/1 adverts"
+    SHARING = b"tacit/1 sharing"
+    RING_SEED = b"tacit/1 ring seed"
+    KEY_SHARE = b"tacit/1 commitment to a share of the mask key"
+    SEED_SHARE = b"tacit/1 commitment to a share of the self-mask seed"
+    SEED = b"tacit/1 commitment to the self-mask seed"
+    SHARE_CHANNEL = b"tacit/1 share encryption"
+    PAIRWISE_SEED = b"tacit/1 pairwise mask seed"
+    SELF_SEED = b"tacit/1 self mask seed"
+    SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
+    SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
+    SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
+    SIGN_VOID = b"tacit/1 sign void round"
+    KEY_AGREEMENT = b"tacit/1 group key agreement"
+    KEY_TRANSCRIPT = b"tacit/1 group key transcript"
+    CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
+    CONTRIBUTION_CHANNEL = b"tacit/1 contribution encryption"
+    GROUP_KEY = b"tacit/1 group key"
+    KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
+    LIMITS = b"tacit/1 limits"
+    MODEL_KEY = b"tacit/1 key of the model"
+    INITIAL_MODEL = b"tacit/1 initial model"
+    COORDINATED_WEIGHTS = b"tacit/1 coordinated binary weights"
+    SIGN_KEY_COMMIT = b"tacit/1 sign commitment to a contribution"
+    SIGN_CONTRIBUTION = b"tacit/1 sign contribution to the group key"
+    SIGN_CONFIRMATION = b"tacit/1 sign confirmation of the group key"
+    INFERENCE_TERMS = b"tacit/1 terms of inference"
+    WEIGHTS = b"tacit/1 commitment to weights"
+    MATERIAL = b"tacit/1 material"
+
+
+def framed(label: Label, *parts: bytes) -> bytes:
+    """label and parts, each behind its length as eight little-endian bytes: injective."""
+    return b"".join([piece for part in (label.value, *parts) for piece in (_LENGTH.pack(len(part)), part)])
+
+
+def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
+    """SHA-256 of the framed parts, 32 bytes; nothing is copied."""
+    hasher = hashlib.sha256()
+    for part in (label.value, *parts):
+        hasher.update(_LENGTH.pack(len(part)))
+        hasher.update(part)
+    return hasher.digest()
+
+
+def derive(secret: bytes, label: Label, *, salt: bytes, info: bytes = b"") -> bytes:
+    """HKDF-SHA256: 32 bytes from a secret; the label opens the info string."""
+    return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=framed(label, info)).derive(secret)
+
+
+PRIME_25519: Final = 2**255 - 19
+_SMALL_ORDER: Final = frozenset(
+    {
+        0,
+        1,
+        PRIME_25519 - 1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+    }
+)
+"""The u-coordinates of the points whose order divides 8, on the curve and its twist (RFC 7748, section 6.1)."""
+
+
+def check_public_key(public: bytes) -> None:
+    """Refuse an X25519 key that is no canonical u-coordinate or has small order: its shared secrets are all zero."""
+    value = int.from_bytes(public, "little")
+    if value >= PRIME_25519 or value in _SMALL_ORDER:
+        raise RemoteProtocolError(Code.KEYS, "a public key is not canonical or has small order")
+
+
+class AgreementKey:
+    """An ephemeral X25519 key pair. `private` is the 32-byte scalar: it is what gets secret-shared.
+
+    Agreed secrets are kept, because the two directions of a channel derive their keys from the same one.
+    """
+
+    __slots__ = ("_agreed", "_key", "private", "public")
+
+    def __init__(self, private: bytes) -> None:
+        self.private = private
+        self._key = X25519PrivateKey.from_private_bytes(private)
+        self._agreed: dict[bytes, bytes] = {}
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def agree(self, public: bytes) -> bytes:
+        """The shared secret with a checked public key; it must go through `derive`."""
+        if public not in self._agreed:
+            self._agreed[public] = self._key.exchange(X25519PublicKey.from_public_bytes(public))
+        return self._agreed[public]
+
+
+class SigningKey:
+    """A long-lived Ed25519 key of a member."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, private: bytes) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(private)
+        self.public = self._key.public_key().public_bytes_raw()
+
+    def sign(self, label: Label, *parts: bytes) -> bytes:
+        """64 bytes over the framed parts."""
+        return self._key.sign(framed(label, *parts))
+
+
+def verify(public: bytes, signature: bytes, label: Label, *parts: bytes) -> None:
+    """Refuse a signature that does not verify under the member's roster key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, framed(label, *parts))
+    except (InvalidSignature, ValueError):
+        raise RemoteProtocolError(Code.SIGNATURE, f"a signature for {label.value.decode()} does not verify") from None
+
+
+_ONCE: Final = bytes(12)
+"""The nonce may be constant because every key from `derive` seals one message only."""
+
+
+def seal(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
+    """ChaCha20-Poly1305 under a key that is used for this one message; 16 bytes longer than the plaintext."""
+    return ChaCha20Poly1305(key).encrypt(_ONCE, plaintext, associated)
+
+
+def open_sealed(key: bytes, ciphertext: bytes, *, associated: bytes) -> bytes:
+    """The plaintext; refuses what was not sealed under this key with this associated data."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_ONCE, ciphertext, associated)
+    except InvalidTag:
+        raise RemoteProtocolError(Code.SHARES, "a sealed share does not open") from None

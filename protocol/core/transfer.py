@@ -1,0 +1,47 @@
+"""The receiver's side of an array that travels in chunks.
+
+The receiver asks for chunks, a few at a time, and the sender answers in order. So both sides hold a bounded number of
+chunks whatever the size of the array, nothing is sent that nobody wants any more, and every chunk is a sign of life.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+
+WINDOW: Final = 4
+"""Chunks asked for and not yet received."""
+
+
+class Transfer:
+    """Which chunks to ask for, and which one must come next."""
+
+    def __init__(self, chunks: int) -> None:
+        self.chunks = chunks
+        self.received = 0
+
+    def first_requests(self) -> range:
+        """The chunks to ask for at the start."""
+        return range(min(WINDOW, self.chunks))
+
+    def check(self, chunk: int) -> None:
+        """Refuse a chunk that was not asked for, or not now."""
+        if chunk != self.received or self.done:
+            raise RemoteProtocolError(
+                Code.UNEXPECTED, f"chunk {chunk} came where chunk {self.received} of {self.chunks} was due"
+            )
+
+    def advance(self) -> None:
+        """Count the chunk that `check` admitted."""
+        self.received += 1
+
+    def request_after(self, chunk: int) -> int | None:
+        """The chunk to ask for when this one has come, if any."""
+        following = chunk + WINDOW
+        return following if following < self.chunks else None
+
+    @property
+    def done(self) -> bool:
+        """Whether every chunk has come."""
+        return self.received == self.chunks

@@ -1,0 +1,111 @@
+"""What clients and server do about the group key between the rounds: states and transition tables.
+
+The messages of an attempt at a key go to its own machine (group_key/member.py, group_key/relay.py). What is not in a
+table is refused. The diagrams in docs/ are drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Final
+
+from tacit.protocol.core.machine import IGNORE, Row, Table, Trigger
+from tacit.protocol.group_key.messages import (
+    ConfirmKey,
+    EndKey,
+    FetchKeyedModel,
+    KeyAccepted,
+    KeyCommit,
+    KeyComplaint,
+    KeyContribution,
+    KeyedModel,
+    KeyedModelChunk,
+    PeerKeyCommits,
+    PeerKeyConfirmations,
+    PeerKeyContributions,
+    ReencryptModel,
+    StartKey,
+)
+
+ATTEMPT_TO_MEMBER: Final = (PeerKeyCommits, PeerKeyContributions, PeerKeyConfirmations)
+ATTEMPT_TO_RELAY: Final = (KeyCommit, KeyContribution, ConfirmKey, KeyAccepted, KeyComplaint)
+"""What the two sides say within one attempt at a key."""
+
+TO_HOLDER: Final = (*ATTEMPT_TO_MEMBER, StartKey, EndKey, ReencryptModel, KeyedModel, FetchKeyedModel, KeyedModelChunk)
+TO_KEEPER: Final = (*ATTEMPT_TO_RELAY, KeyedModel, FetchKeyedModel, KeyedModelChunk)
+"""Everything about group keys that a server says to a client, and a client to a server."""
+
+
+class HolderState(Enum):
+    """Whether a client has a key, and what it does with it."""
+
+    NO_KEY = "no key"
+    AGREEING = "agree on a key"
+    KEYED = "hold a key"
+    FETCHING_MODEL = "fetch the model to encrypt"
+    ENCRYPTING = "encrypt the model"
+    PROVIDING = "provide the encrypted model"
+    FETCHING_LAST = "fetch the last model"
+
+
+class KeeperState(Enum):
+    """What the server does about the key of the clients."""
+
+    IDLE = "nothing to do"
+    AGREEING = "let the members agree"
+    AWAIT_MODEL = "await the model under the new key"
+    FETCHING_MODEL = "fetch the model under the new key"
+    DISTRIBUTING = "let the members fetch the last model"
+
+
+def _holder_table() -> Table[HolderState]:
+    s = HolderState
+    table: dict[Any, Any] = {
+        (s.AGREEING, Trigger.KEY_OVER): Row("on_key_over", (s.KEYED, s.NO_KEY)),
+        (s.KEYED, ReencryptModel): Row("on_reencrypt", (s.FETCHING_MODEL, s.ENCRYPTING)),
+        (s.KEYED, KeyedModel): Row("on_last_model", (s.FETCHING_LAST,)),
+        (s.FETCHING_MODEL, KeyedModelChunk): Row("on_chunk", (s.FETCHING_MODEL, s.ENCRYPTING)),
+        (s.ENCRYPTING, Trigger.PROVIDE): Row("on_provide", (s.PROVIDING,)),
+        (s.PROVIDING, FetchKeyedModel): Row("on_fetch", (s.PROVIDING, s.KEYED)),
+        (s.FETCHING_LAST, KeyedModelChunk): Row("on_last_chunk", (s.FETCHING_LAST, s.KEYED)),
+    }
+    # No deadline while encrypting: that waits for this client itself, and the server's limit is for the whole of it.
+    for state in (s.FETCHING_MODEL, s.PROVIDING, s.FETCHING_LAST):
+        table[state, Trigger.EXPIRE] = Row("on_expire", (s.NO_KEY,))
+    for state in s:
+        if state is not s.FETCHING_LAST:
+            table[state, EndKey] = Row("on_end_key", (s.NO_KEY,))
+        if state in (s.NO_KEY, s.KEYED):
+            table[state, StartKey] = Row("on_start_key", (s.AGREEING,))
+    # What was under way when this client complained of another, or had its attempt ended.
+    table.update({(s.NO_KEY, kind): IGNORE for kind in ATTEMPT_TO_MEMBER})
+    return table
+
+
+def _keeper_table() -> Table[KeeperState]:
+    s = KeeperState
+    table: dict[Any, Any] = {
+        (s.IDLE, Trigger.AGREE): Row("on_agree", (s.AGREEING,)),
+        (s.IDLE, Trigger.DISTRIBUTE): Row("on_distribute", (s.DISTRIBUTING,)),
+        (s.AGREEING, Trigger.KEY_OVER): Row("on_key_over", (s.AWAIT_MODEL, s.IDLE)),
+        (s.AWAIT_MODEL, FetchKeyedModel): Row("on_fetch_old", (s.AWAIT_MODEL,)),
+        (s.AWAIT_MODEL, KeyedModel): Row("on_keyed_model", (s.FETCHING_MODEL,)),
+        (s.FETCHING_MODEL, KeyedModelChunk): Row("on_chunk", (s.FETCHING_MODEL, s.IDLE)),
+        (s.DISTRIBUTING, FetchKeyedModel): Row("on_fetch_last", (s.DISTRIBUTING,)),
+        (s.DISTRIBUTING, Trigger.COMPLETE): Row("on_distributed", (s.IDLE,)),
+        (s.DISTRIBUTING, Trigger.EXPIRE): Row("on_distributed", (s.IDLE,)),
+        (s.DISTRIBUTING, Trigger.DROP): Row("on_receiver_gone", (s.DISTRIBUTING,)),
+    }
+    for state in (s.AWAIT_MODEL, s.FETCHING_MODEL):
+        table[state, Trigger.EXPIRE] = Row("on_expire", (s.IDLE,))
+        table[state, Trigger.DROP] = Row("on_drop", (s.IDLE,))
+    # What was under way when an attempt, or the fetching of a model, was given up.
+    for state in s:
+        for kind in TO_KEEPER:
+            if kind not in ATTEMPT_TO_RELAY or state is not s.AGREEING:
+                table.setdefault((state, kind), IGNORE)
+    return table
+
+
+HOLDER_TABLE: Final = _holder_table()
+KEEPER_TABLE: Final = _keeper_table()

@@ -1,0 +1,1 @@
+"""Private inference: a model owner, a data owner and a dealer."""

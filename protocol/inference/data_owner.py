@@ -1,0 +1,205 @@
+"""The data owner in a session of private inference: it has the images, and alone learns what the model says of them.
+
+1. It says hello and is told the terms: sizes, scales, the commitment to the weights, and how much it may ask for. It
+   checks them against its own policy and agrees, stating how many images it has.
+2. It receives the masked weights, once for the session.
+3. For every pass it says which commitment it expects, is told which model the other computes with, and goes through
+   the rounds; the last round of a pass tells it the result.
+4. It closes the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.link import Link
+from tacit.protocol.core.machine import Output, Step, Trigger
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.arrivals import Arrivals
+from tacit.protocol.inference.messages import (
+    INFERENCE_MESSAGES,
+    TERMS_LIMIT,
+    AgreeTerms,
+    CloseInference,
+    InferenceClosed,
+    InferenceHello,
+    InferenceTerms,
+    Input,
+    MaskedWeights,
+    PassStarted,
+    StartPass,
+    Terms,
+)
+from tacit.protocol.inference.results import Agreed, MaskedLayer
+from tacit.protocol.inference.schedule import weight_bytes
+from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferencePolicy:
+    """What a data owner accepts."""
+
+    inputs: tuple[Input, ...] = ("known", "shared")
+    weights: bytes | None = None
+    """The commitment to the only model that it wants; any if None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What a data owner comes with."""
+
+    images: int
+    batch: int
+    """Images of a pass."""
+    channels: int
+    side: int
+    """Pixels of an edge of every image."""
+
+    def __post_init__(self) -> None:
+        if min(self.images, self.batch, self.channels, self.side) < 1:
+            raise LocalProtocolError(f"{self}: all of these are at least 1")
+
+    @property
+    def pass_images(self) -> int:
+        """Images of the greatest pass."""
+        return min(self.batch, self.images)
+
+
+class InferenceDataOwner(InferenceSession):
+    """The data owner, towards the server of the roster."""
+
+    def __init__(self, name: str, roster: Roster, *, wish: Wish, policy: InferencePolicy, patience: float) -> None:
+        super().__init__(
+            DATA_OWNER_TABLE,
+            InferenceState.READY,
+            own=name,
+            peer=roster.server.name,
+            roster=roster,
+            patience=patience,
+            model_owner=False,
+        )
+        self._wish = wish
+        self._policy = policy
+        self._layers = Arrivals("layer")
+
+    def start(self, now: float) -> list[Output]:
+        """Say hello."""
+        return self.trigger(Trigger.START, now)
+
+    def ask(self, now: float) -> list[Output]:
+        """Begin the next pass; LocalProtocolError beyond those agreed on."""
+        return [] if self.over else self.trigger(Trigger.ASK, now)
+
+    def finish(self, now: float) -> list[Output]:
+        """Close the session."""
+        return [] if self.over else self.trigger(Trigger.FINISH, now)
+
+    def on_start(self, now: float) -> Step[InferenceState]:
+        def commit() -> list[Output]:
+            self._wait(now)
+            return [self._transmit(InferenceHello(roster=self._roster.hash))]
+
+        return Step(InferenceState.AWAIT_TERMS, (), commit)
+
+    def on_terms(self, sender: str, message: InferenceTerms, payload: None, now: float) -> Step[InferenceState]:
+        if message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        terms = decode_structure(message.terms, Terms, limit=TERMS_LIMIT)
+        self._check(terms)
+        wish = self._wish
+        agreed = Agreed(
+            self.peer,
+            self._link.session,
+            terms,
+            digest(Label.INFERENCE_TERMS, message.terms),
+            wish.images,
+            wish.pass_images,
+        )
+
+        def commit() -> list[Output]:
+            self._agreed = agreed
+            self._layers.expect(enumerate(weight_bytes(terms.sizes)))
+            self._wait(now)
+            agreement = AgreeTerms(terms=agreed.digest, images=agreed.images, batch=agreed.batch)
+            return [self._transmit(agreement), agreed]
+
+        return Step(InferenceState.AWAIT_WEIGHTS, (), commit)
+
+    def on_weights(
+        self, sender: str, message: MaskedWeights, payload: Frame | None, now: float
+    ) -> Step[InferenceState]:
+        layers = self._layers
+        layers.check(message.layer, message.chunk, payload)
+
+        def commit() -> list[Output]:
+            complete = layers.take(payload)
+            self._wait(now)
+            return [] if complete is None else [MaskedLayer(*complete)]
+
+        last = layers.ends_with(payload)
+        return Step(InferenceState.IDLE if last else InferenceState.AWAIT_WEIGHTS, (), commit)
+
+    def on_ask(self, now: float) -> Step[InferenceState]:
+        agreed = self.agreed
+        if self.number == agreed.passes:
+            raise LocalProtocolError(f"all {agreed.passes} passes that were agreed on are over")
+
+        def commit() -> list[Output]:
+            self.number += 1
+            self._wait(now)
+            return [self._transmit(StartPass(weights=agreed.terms.weights))]
+
+        return Step(InferenceState.AWAIT_START, (), commit)
+
+    def on_started(self, sender: str, message: PassStarted, payload: None, now: float) -> Step[InferenceState]:
+        if message.weights != self.agreed.terms.weights:
+            raise RemoteProtocolError(
+                Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
+            )
+        return Step(InferenceState.COMPUTING, (), lambda: self._begin(now))
+
+    def on_finish(self, now: float) -> Step[InferenceState]:
+        def commit() -> list[Output]:
+            self._wait(now)
+            return [self._transmit(CloseInference(), number=0)]
+
+        return Step(InferenceState.CLOSING, (), commit)
+
+    def on_closed(self, sender: str, message: InferenceClosed, payload: None, now: float) -> Step[InferenceState]:
+        return self._ended(None, "the session is closed")
+
+    def _read(self, frames: Sequence[Frame]) -> Packet | None:
+        """The packet, with the session taken from the first answer; what is still under way of a former one is not."""
+        if self.state is InferenceState.AWAIT_TERMS:
+            envelope = decode(frames, INFERENCE_MESSAGES).envelope
+            if envelope.sequence:
+                return None
+            self._link = Link(self.own, self.peer, envelope.session, self.traffic, INFERENCE_MESSAGES)
+        return super()._read(frames)
+
+    def _check(self, terms: Terms) -> None:
+        """Refuse terms that this side's policy, or what it comes with, rules out."""
+        policy, wish, sizes = self._policy, self._wish, terms.sizes
+        if terms.input not in policy.inputs:
+            raise RemoteProtocolError(
+                Code.POLICY, f"it offers {terms.input!r} inputs; the policy here accepts {', '.join(policy.inputs)}"
+            )
+        if policy.weights not in (None, terms.weights):
+            raise RemoteProtocolError(Code.MODEL, "it offers another model than the policy here names")
+        if (sizes.channels, sizes.side) != (wish.channels, wish.side):
+            raise RemoteProtocolError(
+                Code.MODEL,
+                f"its model takes images of {sizes.channels} x {sizes.side} x {sizes.side}; here they are "
+                f"{wish.channels} x {wish.side} x {wish.side}",
+            )
+        if wish.images > terms.most_images or wish.pass_images > terms.most_batch:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it computes at most {terms.most_images} images, {terms.most_batch} at a time; here {wish.images} are "
+                f"wanted, {wish.pass_images} at a time",
+            )

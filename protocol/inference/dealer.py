@@ -1,0 +1,234 @@
+"""The dealer in one session of private inference: it serves both owners of it, and learns what they order.
+
+It waits until both are there, compares what each says of the session, and then every pair of orders. Where they differ
+it deals nothing: material that does not fit together would turn results into noise that nobody notices. It keeps no
+material and no key beyond the session.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Entropy, Machine, Output, Step, Trigger
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.material import material_key, outside_passes
+from tacit.protocol.inference.messages import (
+    INFERENCE_MESSAGES,
+    Material,
+    MaterialHello,
+    MaterialOver,
+    MaterialWelcome,
+    OrderMaterial,
+)
+from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
+from tacit.protocol.inference.tables import DEALER_TABLE, DealerState
+
+MOST_ORDERS: Final = 16
+"""Orders that one owner may be ahead of the other."""
+
+
+class InferenceDealer(Machine[DealerState]):
+    """The dealer, towards the server of the roster and one data owner.
+
+    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        roster: Roster,
+        *,
+        data_owner: str,
+        session: bytes,
+        entropy: Entropy,
+        patience: float,
+        now: float,
+    ) -> None:
+        super().__init__(DEALER_TABLE, DealerState.AWAIT_OWNERS)
+        self.own = name
+        self.owners = (roster.server.name, data_owner)
+        self.session = session
+        self.deadline = now + patience
+        self.traffic = Traffic()
+        self._roster = roster
+        self._entropy = entropy
+        self._patience = patience
+        self._links = {owner: Link(name, owner, session, self.traffic, INFERENCE_MESSAGES) for owner in self.owners}
+        self._hellos: dict[str, MaterialHello] = {}
+        self._orders: dict[str, deque[OrderMaterial]] = {owner: deque() for owner in self.owners}
+        self._ordered = dict.fromkeys(self.owners, 0)
+        self._closed: set[str] = set()
+
+    @property
+    def over(self) -> bool:
+        """Whether the session has come to any end."""
+        return self.state in (DealerState.CLOSED, DealerState.ABORTED)
+
+    def awaits(self, owner: str) -> bool:
+        """Whether only this owner has not come yet."""
+        return self.state is DealerState.AWAIT_OWNERS and owner not in self._hellos
+
+    def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
+        """One multipart message of an owner."""
+        try:
+            packet = outside_passes(self._links[sender].packet(frames))
+        except RemoteProtocolError as error:
+            return [] if self.over else self.reject(sender, error, now)
+        return self.receive(sender, packet, now)
+
+    def deliver(self, owner: str, number: int, data: Frame, now: float) -> list[Output]:
+        """The corrections of a request for an owner, 8 bytes a word."""
+        return self.trigger(Trigger.DELIVER, now, owner, number, data)
+
+    def drop(self, owner: str, detail: str, now: float) -> list[Output]:
+        """The link to an owner is lost."""
+        if owner in self._closed:
+            return []
+        return self.trigger(Trigger.DROP, now, owner, detail)
+
+    def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:
+        """The dealer cannot meet an order: what is asked for is nothing that it deals."""
+        return [] if self.over else self.reject(self.own, error, now)
+
+    def on_hello(self, sender: str, message: MaterialHello, payload: None, now: float) -> Step[DealerState]:
+        model_owner, data_owner = self.owners
+        expected = data_owner if sender == model_owner else model_owner
+        if message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        if message.peer != expected:
+            raise RemoteProtocolError(
+                Code.MEMBERS, f"it comes for a session with {message.peer!r}, which is one with {expected!r}"
+            )
+        if sender in self._hellos:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it says hello a second time in one session")
+        hellos = {**self._hellos, sender: message}
+        if len({hello.terms for hello in hellos.values()}) > 1:
+            raise RemoteProtocolError(Code.POLICY, "it comes with other terms than the other owner")
+        complete = len(hellos) == len(self.owners)
+        contributions = [self._entropy(KEY_BYTES) for _ in self.owners] if complete else []
+
+        def commit() -> list[Output]:
+            self._hellos = hellos
+            return self._welcome(contributions) if complete else []
+
+        return Step(DealerState.SERVING if complete else DealerState.AWAIT_OWNERS, (), commit)
+
+    def on_order(self, sender: str, message: OrderMaterial, payload: None, now: float) -> Step[DealerState]:
+        if sender in self._closed or message.first != self._ordered[sender]:
+            raise RemoteProtocolError(
+                Code.SEQUENCE,
+                f"it orders request {message.first} where {self._ordered[sender]} is next: every number serves once",
+            )
+        (other,) = (owner for owner in self.owners if owner != sender)
+        waiting = self._orders[other]
+        if waiting and waiting[0] != message:
+            raise RemoteProtocolError(Code.POLICY, f"it orders other material than {other!r}")
+        if not waiting and len(self._orders[sender]) == MOST_ORDERS:
+            raise RemoteProtocolError(Code.UNEXPECTED, f"it is {MOST_ORDERS} orders ahead of {other!r}")
+
+        deal = (Deal(message.first, message.count, message.requests),) if waiting else ()
+
+        def commit() -> None:
+            self._ordered[sender] += message.count
+            if waiting:
+                waiting.popleft()
+            else:
+                self._orders[sender].append(message)
+            self._wait(now)
+
+        return Step(DealerState.SERVING, deal, commit)
+
+    def on_deliver(self, owner: str, number: int, data: Frame, now: float) -> Step[DealerState]:
+        def commit() -> list[Output]:
+            return [self._transmit(owner, Material(number=number, chunk=chunk), piece) for chunk, piece in chunks(data)]
+
+        return Step(DealerState.SERVING, (), commit)
+
+    def on_over(self, sender: str, message: MaterialOver, payload: None, now: float) -> Step[DealerState]:
+        closed = {*self._closed, sender}
+        complete = len(closed) == len(self.owners)
+
+        def commit() -> None:
+            self._closed = closed
+            if complete:
+                self._forget()
+
+        outputs = (InferenceEnded(None, "both owners are done"),) if complete else ()
+        return Step(DealerState.CLOSED if complete else DealerState.SERVING, outputs, commit)
+
+    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[DealerState]:
+        # The other owner may have nothing under way with this one any more, but it waits for material.
+        return self._failed(
+            RemoteProtocolError(message.code, message.detail, culprit=message.culprit or sender), told=sender
+        )
+
+    def on_expire(self, now: float) -> Step[DealerState]:
+        if self.state is DealerState.AWAIT_OWNERS:
+            late = next(owner for owner in self.owners if owner not in self._hellos)
+        else:
+            late = next(owner for owner in self.owners if not self._orders[owner])
+        detail = f"no word from {late} for {self._patience:g} s, while the other owner waits for it"
+        return self._failed(RemoteProtocolError(Code.TIMEOUT, detail, culprit=late))
+
+    def on_drop(self, owner: str, detail: str, now: float) -> Step[DealerState]:
+        return self._failed(RemoteProtocolError(Code.LEFT, detail, culprit=owner), told=owner)
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[DealerState]:
+        return Step(self.state) if self.over else self._failed(error)
+
+    def _welcome(self, contributions: Sequence[bytes]) -> list[Output]:
+        """Let both begin; the keys of their streams for the shell."""
+        self.deadline = None
+        keys = [
+            material_key(
+                session=self.session,
+                terms=self._hellos[owner].terms,
+                owner=owner,
+                owner_contribution=self._hellos[owner].contribution,
+                contribution=contribution,
+            )
+            for owner, contribution in zip(self.owners, contributions, strict=True)
+        ]
+        self._hellos = {}
+        return [
+            KeysDealt(self.owners, (keys[0], keys[1])),
+            *(
+                self._transmit(owner, MaterialWelcome(contribution=contribution))
+                for owner, contribution in zip(self.owners, contributions, strict=True)
+            ),
+        ]
+
+    def _wait(self, now: float) -> None:
+        self.deadline = now + self._patience if any(self._orders.values()) else None
+
+    def _failed(self, error: RemoteProtocolError, *, told: str = "") -> Step[DealerState]:
+        culprit = error.culprit or self.own
+        abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
+        # Who has not come does not know of this session yet, or never will: anybody could name it to the dealer.
+        come = self.owners if self.state is DealerState.SERVING else {*self._hellos, culprit}
+        sends = tuple(
+            self._transmit(owner, abort)
+            for owner in self.owners
+            if owner in come and owner != told and owner not in self._closed
+        )
+        ended = InferenceEnded(error.code, error.detail, culprit)
+        return Step(DealerState.ABORTED, (*sends, ended), self._forget)
+
+    def _forget(self) -> None:
+        """Drop every secret and all orders."""
+        self.deadline = None
+        self._hellos = {}
+        for orders in self._orders.values():
+            orders.clear()
+
+    def _transmit(self, owner: str, message: Message, payload: Frame | None = None) -> Transmit:
+        return Transmit(owner, self._links[owner].frames(message, round=0, payload=payload), message.PHASE)

@@ -1,0 +1,190 @@
+"""The messages of private inference: between a data owner and the model owner, and of both with the dealer.
+
+Links are direct, so a message belongs to a link of its own family: a link of private inference reads these types and no
+others. Numbers of passes stand in the envelope's round, 0 outside a pass. Whatever is large travels in a raw frame, in
+chunks of CHUNK_BYTES of which only the last is shorter; how long it is altogether is known beforehand, from the terms
+or from what was ordered, and never said.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.core.messages import Abort, Hash, Index, Message, Phase
+from tacit.protocol.inference.schedule import Sizes
+
+TERMS_LIMIT: Final = 1 << 20
+"""Longest encoding of terms, in bytes."""
+ORDER_LIMIT: Final = 1 << 18
+"""Longest encoding of the requests of one order, in bytes."""
+MOST_IMAGES: Final = 1 << 20
+"""Images that one session may be for."""
+
+Images = Annotated[int, Meta(ge=1, le=MOST_IMAGES)]
+Count = Annotated[int, Meta(ge=1, le=1 << 20)]
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Input = Literal["known", "shared"]
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the model owner offers to compute, and everything public about it."""
+
+    sizes: Sizes
+    input: Input
+    """Whether the data owner is told what goes into every block, or nobody is."""
+    weights: Hash
+    """Commitment to the weights: a hash over a secret salt of the model owner and all words of the weights."""
+    most_images: Images
+    """Images that one session may ask for,"""
+    most_batch: Images
+    """and one pass."""
+    arithmetic: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
+    """Scales and tables of the computation, encoded; private inference as a protocol does not look inside."""
+
+
+class InferenceHello(Message, frozen=True, kw_only=True):
+    """Data owner to model owner: I am here and hold this roster."""
+
+    TYPE: ClassVar[str] = "inference-hello"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+
+
+class InferenceTerms(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: the session (in the envelope), and what will be computed."""
+
+    TYPE: ClassVar[str] = "inference-terms"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    terms: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
+    """Canonical encoding of Terms; its digest enters every key of the dealer's material."""
+
+
+class AgreeTerms(Message, frozen=True, kw_only=True):
+    """Data owner to model owner: on these terms, for so many images, so many in a pass; the last has the rest."""
+
+    TYPE: ClassVar[str] = "agree-terms"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    terms: Hash
+    images: Images
+    batch: Images
+
+
+class MaskedWeights(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: a chunk of a layer's weights minus the dealer's mask, 8 bytes a word."""
+
+    TYPE: ClassVar[str] = "masked-weights"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    PAYLOAD: ClassVar[bool] = True
+    layer: Index
+    chunk: Index
+
+
+class StartPass(Message, frozen=True, kw_only=True):
+    """Data owner to model owner: begin the pass of this number with the model of this commitment."""
+
+    TYPE: ClassVar[str] = "start-pass"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    weights: Hash
+
+
+class PassStarted(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: the material is here; this is the commitment of the model that I compute with."""
+
+    TYPE: ClassVar[str] = "pass-started"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    weights: Hash
+
+
+class Opening(Message, frozen=True, kw_only=True):
+    """Between both owners: a chunk of what this side opens in a round of a pass."""
+
+    TYPE: ClassVar[str] = "opening"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    PAYLOAD: ClassVar[bool] = True
+    step: Index
+    """Position of the round in the schedule of the pass."""
+    chunk: Index
+
+
+class CloseInference(Message, frozen=True, kw_only=True):
+    """Data owner to model owner: I have what I wanted."""
+
+    TYPE: ClassVar[str] = "close-inference"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+class InferenceClosed(Message, frozen=True, kw_only=True):
+    """Model owner to data owner: nothing more will come."""
+
+    TYPE: ClassVar[str] = "inference-closed"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+class MaterialHello(Message, frozen=True, kw_only=True):
+    """Owner to dealer: I am here for the session (in the envelope) with this peer, on these terms."""
+
+    TYPE: ClassVar[str] = "material-hello"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    peer: Annotated[str, Meta(max_length=64)]
+    terms: Hash
+    contribution: Hash
+    """32 fresh random bytes, for the key of this owner's material."""
+
+    def __repr__(self) -> str:
+        return f"MaterialHello(peer={self.peer!r}, <secret>)"
+
+
+class MaterialWelcome(Message, frozen=True, kw_only=True):
+    """Dealer to owner: both are here; my contribution to the key of this owner's material, 32 fresh random bytes."""
+
+    TYPE: ClassVar[str] = "material-welcome"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    contribution: Hash
+
+    def __repr__(self) -> str:
+        return "MaterialWelcome(<secret>)"
+
+
+class OrderMaterial(Message, frozen=True, kw_only=True):
+    """Owner to dealer: what it wants next. Both owners order the same."""
+
+    TYPE: ClassVar[str] = "order-material"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    first: Number
+    """Number of the first request: the requests of a session are counted, and no number serves twice."""
+    count: Count
+    """How many requests these are."""
+    requests: Annotated[bytes, Meta(max_length=ORDER_LIMIT)]
+    """The requests, encoded; private inference as a protocol compares those of both owners and does not look inside."""
+
+
+class Material(Message, frozen=True, kw_only=True):
+    """Dealer to owner: a chunk of the corrections that belong to a request, 8 bytes a word."""
+
+    TYPE: ClassVar[str] = "material"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    PAYLOAD: ClassVar[bool] = True
+    number: Number
+    chunk: Index
+
+
+class MaterialOver(Message, frozen=True, kw_only=True):
+    """Owner to dealer: it will order nothing more."""
+
+    TYPE: ClassVar[str] = "material-over"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+INFERENCE_MESSAGES: Final[dict[str, type[Message]]] = {
+    kind.TYPE: kind
+    for kind in (
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, CloseInference,
+        InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
+    )
+}  # fmt: skip
+"""Every type of a link of private inference by its name on the wire."""

@@ -1,0 +1,148 @@
+"""The model owner in a session of private inference: it has the weights, and learns nothing but how many images came.
+
+There is one such machine for each data owner that is served. It states its terms, holds the data owner to what both
+agreed on, masks its weights with the dealer's material, and computes. What it computes with is committed to in the
+terms, and stated again in every pass: a model that has been replaced meanwhile is refused, by either side.
+"""
+
+from __future__ import annotations
+
+from tacit.protocol.core.codec import Frame, encode_structure
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.link import Link
+from tacit.protocol.core.machine import Entropy, Output, Step, Trigger
+from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.messages import (
+    INFERENCE_MESSAGES,
+    AgreeTerms,
+    CloseInference,
+    InferenceClosed,
+    InferenceHello,
+    InferenceTerms,
+    MaskedWeights,
+    PassStarted,
+    StartPass,
+    Terms,
+)
+from tacit.protocol.inference.results import Agreed, PassAsked
+from tacit.protocol.inference.schedule import weight_bytes
+from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.tables import MODEL_OWNER_TABLE, InferenceState
+
+
+class InferenceModelOwner(InferenceSession):
+    """The server of the roster, towards one data owner.
+
+    entropy: gives the session its name.
+    """
+
+    def __init__(self, peer: str, roster: Roster, *, terms: Terms, entropy: Entropy, patience: float) -> None:
+        super().__init__(
+            MODEL_OWNER_TABLE,
+            InferenceState.AWAIT_HELLO,
+            own=roster.server.name,
+            peer=peer,
+            roster=roster,
+            patience=patience,
+            model_owner=True,
+        )
+        self._terms = terms
+        self._encoded = encode_structure(terms)
+        self._entropy = entropy
+        self._sizes = weight_bytes(terms.sizes)
+        self._masked = 0
+        """Layers that were sent."""
+
+    def mask(self, layer: int, data: Frame, now: float) -> list[Output]:
+        """The weights of a layer minus their mask, 8 bytes a word; layers in their order."""
+        return [] if self.over else self.trigger(Trigger.PROVIDE, now, layer, data)
+
+    def begin(self, weights: bytes, now: float) -> list[Output]:
+        """The material of the pass is here; weights: the commitment to the model as it is now."""
+        return [] if self.over else self.trigger(Trigger.BEGIN, now, weights)
+
+    def on_hello(self, sender: str, message: InferenceHello, payload: None, now: float) -> Step[InferenceState]:
+        if self.peer not in self._roster.clients:
+            raise RemoteProtocolError(Code.MEMBERS, "it is no client of the roster: only a client can be a data owner")
+        if message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        link = Link(self.own, self.peer, self._entropy(KEY_BYTES), self.traffic, INFERENCE_MESSAGES)
+
+        def commit() -> list[Output]:
+            self._link = link
+            self._wait(now)
+            return [self._transmit(InferenceTerms(roster=self._roster.hash, terms=self._encoded))]
+
+        return Step(InferenceState.AWAIT_AGREEMENT, (), commit)
+
+    def on_agreement(self, sender: str, message: AgreeTerms, payload: None, now: float) -> Step[InferenceState]:
+        terms = self._terms
+        agreed = Agreed(
+            self.peer,
+            self._link.session,
+            terms,
+            digest(Label.INFERENCE_TERMS, self._encoded),
+            message.images,
+            message.batch,
+        )
+        if message.terms != agreed.digest:
+            raise RemoteProtocolError(Code.POLICY, "it agrees to other terms than were offered")
+        if message.images > terms.most_images or message.batch > min(terms.most_batch, message.images):
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it wants {message.images} images, {message.batch} at a time; offered are {terms.most_images}, "
+                f"{terms.most_batch} at a time",
+            )
+
+        def commit() -> list[Output]:
+            self._agreed = agreed
+            self._wait(now)
+            return [agreed]
+
+        return Step(InferenceState.MASKING, (), commit)
+
+    def on_masked(self, layer: int, data: Frame, now: float) -> Step[InferenceState]:
+        size = memoryview(data).nbytes
+        if layer != self._masked or size != self._sizes[layer]:
+            raise LocalProtocolError(f"{size} bytes of layer {layer} where layer {self._masked} is due")
+
+        def commit() -> list[Output]:
+            self._masked = layer + 1
+            self._wait(now)
+            return [self._transmit(MaskedWeights(layer=layer, chunk=chunk), piece) for chunk, piece in chunks(data)]
+
+        last = layer + 1 == len(self._sizes)
+        return Step(InferenceState.IDLE if last else InferenceState.MASKING, (), commit)
+
+    def on_start_pass(self, sender: str, message: StartPass, payload: None, now: float) -> Step[InferenceState]:
+        agreed = self.agreed
+        if self.number == agreed.passes:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it asks for pass {self.number + 1}; {agreed.images} images, which are {agreed.passes} passes, were "
+                "agreed on",
+            )
+        if message.weights != agreed.terms.weights:
+            raise RemoteProtocolError(Code.MODEL, "it asks for another model than was agreed on")
+
+        def commit() -> list[Output]:
+            self.number += 1
+            self._wait(now)
+            return [PassAsked(self.number)]
+
+        return Step(InferenceState.PREPARING, (), commit)
+
+    def on_begin(self, weights: bytes, now: float) -> Step[InferenceState]:
+        if weights != self.agreed.terms.weights:
+            detail = "the model has been replaced since it was agreed on: open a new session for the new one"
+            return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
+
+        def commit() -> list[Output]:
+            return [self._transmit(PassStarted(weights=weights)), *self._begin(now)]
+
+        return Step(InferenceState.COMPUTING, (), commit)
+
+    def on_close(self, sender: str, message: CloseInference, payload: None, now: float) -> Step[InferenceState]:
+        return self._ended(None, "the session is closed", "", self._transmit(InferenceClosed(), number=0))

@@ -1,0 +1,104 @@
+"""What the machines of private inference tell the shell around them, beside the messages to send."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.schedule import Round
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """Both owners go by these terms."""
+
+    peer: str
+    session: bytes
+    terms: Terms
+    digest: bytes
+    """Of the encoded terms."""
+    images: int
+    batch: int
+
+    def images_of(self, number: int) -> int:
+        """How many images the pass of this number has, from 1."""
+        return min(self.batch, self.images - (number - 1) * self.batch)
+
+    @property
+    def passes(self) -> int:
+        """How many passes there are."""
+        return -(-self.images // self.batch)
+
+
+@dataclass(frozen=True)
+class MaskedLayer:
+    """To the data owner's shell: the masked weights of a layer, 8 bytes a word."""
+
+    layer: int
+    data: Frame | bytearray = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PassAsked:
+    """To the model owner's shell: have the material of this pass, and call `begin`."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class PassBegun:
+    """To both: go through these rounds; call `give` for every one that this side has something to open in."""
+
+    number: int
+    rounds: tuple[Round, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """To both: what the peer opens in a round. Rounds in which it opens nothing are left out."""
+
+    step: int
+    data: bytearray = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MaterialKey:
+    """To an owner's shell: the dealer and the other owner are there; the key of this owner's streams of material."""
+
+    key: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class MaterialArrived:
+    """To an owner's shell: the corrections of a request, 8 bytes a word."""
+
+    number: int
+    data: bytearray = field(repr=False)
+
+
+@dataclass(frozen=True)
+class KeysDealt:
+    """To the dealer's shell: both owners are there; the keys of their streams, the model owner's first."""
+
+    owners: tuple[str, str]
+    keys: tuple[bytes, bytes] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Deal:
+    """To the dealer's shell: both owners want this; call `deliver` for every correction."""
+
+    first: int
+    count: int
+    requests: bytes
+
+
+@dataclass(frozen=True)
+class InferenceEnded:
+    """An exchange is over; code None if it came to its regular end. culprit: the party at fault, where one is."""
+
+    code: Code | None
+    detail: str
+    culprit: str = ""

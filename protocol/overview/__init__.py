@@ -1,0 +1,1 @@
+"""What is said about all protocols: declared costs and diagrams."""

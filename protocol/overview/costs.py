@@ -1,0 +1,208 @@
+"""What a sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
+
+The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
+raw frames; CURVE, ZeroMQ and TCP come on top. A test holds it to what the links measure. What a vector without its
+zeros takes depends on the vector; without one the declaration is the most that it can take.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy.typing as npt
+
+from tacit.protocol.core.codec import VERSION, Envelope, encode_structure
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import CHUNK_BYTES, Message, Phase
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
+from tacit.protocol.group_key.agreement import KeyAgreement
+from tacit.protocol.group_key.messages import (
+    ConfirmKey,
+    KeyAccepted,
+    KeyCommit,
+    KeyContribution,
+    PeerKeyCommits,
+    PeerKeyConfirmations,
+    PeerKeyContributions,
+)
+from tacit.protocol.group_key.transcript import COMMIT_BYTES, CONFIRMATION_BYTES
+from tacit.protocol.group_key.transcript import PACKET_BYTES as KEY_PACKET_BYTES
+from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartSecondStage
+from tacit.protocol.sum.adverts import record_bytes
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.counting import limits_bytes
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    FetchVector,
+    MaskedInput,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+    VectorChunk,
+)
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.secagg.filled_blocks import most_bytes, pack_filled
+from tacit.secagg.shamir import SHARE_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class Degrees:
+    """How many members a client has to do with."""
+
+    holders: int
+    owners: int
+    known: int
+    """Itself and everybody whose keys it needs."""
+    signers: int
+    """Whose signatures over the survivors it gets."""
+
+
+@dataclass(frozen=True)
+class PhaseBytes:
+    """Bytes of frames of one client, in one phase or in all."""
+
+    sent: int
+    received: int
+
+
+def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Phase, PhaseBytes]:
+    """The bytes that a client moves in every phase of a sum without faults, on links that begin with it."""
+    bitmap = encode_members((), agreement.size)
+    signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
+    empty = bytes(KEY_BYTES)
+    choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - len(signature))
+    said: list[tuple[Message, int]] = [
+        (AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature), 0),
+        (
+            ShareKeys(
+                seed_commitment=empty,
+                holders=bitmap,
+                packets=bytes(PACKET_BYTES * degrees.holders),
+                signature=signature,
+            ),
+            0,
+        ),
+    ]
+    heard: list[tuple[Message, int]] = [
+        (
+            PeerKeys(
+                advertised=bitmap,
+                digest=empty,
+                included=bitmap,
+                adverts=bytes(record_bytes(agreement) * degrees.known),
+            ),
+            0,
+        ),
+        (PeerShares(sharers=bitmap, owners=bitmap, packets=bytes(PACKET_BYTES * degrees.owners)), 0),
+    ]
+    vector_said, vector_heard = _vector(agreement, None)
+    said += vector_said
+    heard += vector_heard
+    if agreement.active:
+        said.append((ConfirmSurvivors(signature=signature), 0))
+        heard.append((Survivors(survivors=bitmap), 0))
+    said.append((UnmaskShares(owners=bitmap, shares=bytes(SHARE_BYTES * degrees.owners)), 0))
+    heard.append(
+        (UnmaskRequest(survivors=bitmap, signers=bitmap, signatures=bytes(len(signature) * degrees.signers)), 0)
+    )
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return {phase: PhaseBytes(sent[phase], received[phase]) for phase in {*sent, *received}}
+
+
+def declared_plain_bytes(agreement: Agreement, name: str, vector: npt.NDArray[Any] | None = None) -> PhaseBytes:
+    """The bytes that a client moves in a sum without secure aggregation, on links that begin with it.
+
+    vector: its ring words, of the agreement's length; without them the most that any can take.
+    """
+    said, heard = _vector(agreement, vector)
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return PhaseBytes(sum(sent.values()), sum(received.values()))
+
+
+def declared_counting_bytes(
+    counting: Agreement, configuration: Configuration, name: str, degrees: Degrees, *, clients: int
+) -> PhaseBytes:
+    """The bytes that a client moves for the first stage of a round in two: the sum of counts, and the limits.
+
+    counting: the agreement of that stage; clients: in the roster. Links are those of `declared_bytes`.
+    """
+    size = limits_bytes(configuration)
+    bitmap = encode_members((), clients)
+    said: list[tuple[Message, int]] = []
+    heard: list[tuple[Message, int]] = [(StartSecondStage(cohort=bitmap, limits=bytes(KEY_BYTES)), 0)]
+    for chunk, start in enumerate(range(0, size, CHUNK_BYTES)):
+        said.append((FetchLimits(chunk=chunk), 0))
+        heard.append((LimitsChunk(chunk=chunk), min(CHUNK_BYTES, size - start)))
+    moved = declared_bytes(counting, name, degrees).values()
+    sent, received = _add_up(counting, name, said), _add_up(counting, counting.server, heard)
+    return PhaseBytes(
+        sum(phase.sent for phase in moved) + sum(sent.values()),
+        sum(phase.received for phase in moved) + sum(received.values()),
+    )
+
+
+def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
+    """The bytes that a member moves in an agreement on a group key without faults, on links that begin with it."""
+    empty, signature, epoch, others = bytes(KEY_BYTES), bytes(SIGNATURE_BYTES), agreement.epoch, agreement.size - 1
+    packets = bytes(KEY_PACKET_BYTES * others)
+    said: list[tuple[Message, int]] = [
+        (KeyCommit(epoch=epoch, channel_key=empty, commitment=empty, signature=signature), 0),
+        (KeyContribution(epoch=epoch, packets=packets), 0),
+        (ConfirmKey(epoch=epoch, tag=empty, signature=signature), 0),
+        (KeyAccepted(epoch=epoch), 0),
+    ]
+    heard: list[tuple[Message, int]] = [
+        (PeerKeyCommits(commits=bytes(COMMIT_BYTES * agreement.size)), 0),
+        (PeerKeyContributions(packets=packets), 0),
+        (PeerKeyConfirmations(confirmations=bytes(CONFIRMATION_BYTES * agreement.size)), 0),
+    ]
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return PhaseBytes(sum(sent.values()), sum(received.values()))
+
+
+def _vector(
+    agreement: Agreement, vector: npt.NDArray[Any] | None
+) -> tuple[list[tuple[Message, int]], list[tuple[Message, int]]]:
+    """What a client says and hears to deliver its vector."""
+
+    def size(chunk: int) -> int:
+        span = agreement.chunk_span(chunk)
+        length: int = span.stop - span.start
+        if not agreement.skip_zeros:
+            return agreement.ring.wire_bytes * length
+        if vector is None:
+            return most_bytes(agreement.ring, length)
+        return len(pack_filled(agreement.ring, vector[span]))
+
+    chunks, ready = range(agreement.chunks), MaskedInput(complaints=encode_members((), agreement.size))
+    if agreement.chunks == 1:
+        return [(ready, size(0))], []
+    return (
+        [(ready, 0), *((VectorChunk(chunk=chunk), size(chunk)) for chunk in chunks)],
+        [(FetchVector(chunk=chunk), 0) for chunk in chunks],
+    )
+
+
+def _add_up(
+    agreement: Agreement | KeyAgreement, sender: str, messages: list[tuple[Message, int]]
+) -> defaultdict[Phase, int]:
+    total: defaultdict[Phase, int] = defaultdict(int)
+    for sequence, (message, payload) in zip(count(), messages, strict=False):
+        envelope = Envelope(
+            version=VERSION,
+            type=message.TYPE,
+            session=agreement.session,
+            round=agreement.round if isinstance(agreement, Agreement) else 0,
+            sender=sender,
+            sequence=sequence,
+        )
+        total[message.PHASE] += len(encode_structure(envelope)) + len(encode_structure(message)) + payload
+    return total

@@ -1,0 +1,77 @@
+"""Mermaid state diagrams, drawn from the transition tables.
+
+An arrow is labelled with its trigger: the type of a received message in plain letters, an internal one in capitals.
+What no arrow shows is refused.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from enum import Enum
+from typing import Any, Final
+
+from tacit.protocol.core.machine import Row, Table, Trigger
+from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE
+from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE
+from tacit.protocol.inference.tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
+from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TRAINING_SERVER_TABLE
+from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
+from tacit.protocol.sum.tables import CLIENT_TABLES, SERVER_TABLES
+
+MACHINES: Final[dict[str, Table[Any]]] = {
+    "Training client": TRAINING_CLIENT_TABLE,
+    "Training server": TRAINING_SERVER_TABLE,
+    "Aggregation client, active mode": CLIENT_TABLES["active"],
+    "Aggregation client, semi-honest mode": CLIENT_TABLES["semi-honest"],
+    "Aggregation server, active mode": SERVER_TABLES["active"],
+    "Aggregation server, semi-honest mode": SERVER_TABLES["semi-honest"],
+    "Sum without secure aggregation, client": PLAIN_CLIENT_TABLE,
+    "Sum without secure aggregation, server": PLAIN_SERVER_TABLE,
+    "Group key, member": MEMBER_TABLE,
+    "Group key, relay": RELAY_TABLE,
+    "Group keys in a session, client": HOLDER_TABLE,
+    "Group keys in a session, server": KEEPER_TABLE,
+    "Private inference, data owner": DATA_OWNER_TABLE,
+    "Private inference, model owner": MODEL_OWNER_TABLE,
+    "Private inference, an owner towards the dealer": MATERIAL_TABLE,
+    "Private inference, dealer": DEALER_TABLE,
+}
+"""Every machine of the protocol, by its title."""
+
+
+def draw(table: Table[Any]) -> str:
+    """One Mermaid diagram. Arrows between the same two states share a label; ignored messages are left out."""
+    arrows: dict[tuple[Enum, Enum], list[str]] = defaultdict(list)
+    for (state, cause), row in table.items():
+        if isinstance(row, Row):
+            for target in row.to:
+                arrows[state, target].append(cause.name if isinstance(cause, Trigger) else cause.TYPE)
+    states = list(dict.fromkeys(state for arrow in arrows for state in arrow))
+    leaving = {source for source, target in arrows if source is not target}
+    lines = ["stateDiagram-v2", f"    [*] --> {states[0].name}"]
+    lines += [
+        f"    {source.name} --> {target.name}: {', '.join(causes)}" for (source, target), causes in arrows.items()
+    ]
+    lines += [f"    {state.name} --> [*]" for state in states if state not in leaving]
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The page docs/state-machines.md."""
+    parts = [
+        "# State machines",
+        "",
+        "Drawn from the transition tables in `protocol/` by `make docs`; a test fails when page and tables differ.",
+        "A lower-case label is a received message, a capital one an internal event: START, DROP (somebody is gone),",
+        "COMPLETE (nobody is waited for), EXPIRE (the deadline passed), CONTRIBUTE (the trained update is there),",
+        "SUM_OVER (the secure sum inside the round ended), NEXT_ROUND and FINISH; for group keys AGREE (the members",
+        "are named), KEY_OVER (the attempt ended), PROVIDE (the model is encrypted) and DISTRIBUTE (the last model is",
+        "handed out); for private inference ASK (the data owner wants a pass), PROVIDE (a layer is masked), BEGIN (the",
+        "material of the pass is there), GIVE (what is to be opened in a round is computed), ORDER (material is",
+        "wanted) and DELIVER (corrections are computed). What no arrow shows is refused: a client then aborts the",
+        "round with a code, a server excludes the sender, a party of private inference ends the session. Repeated and",
+        "late messages are ignored.",
+    ]
+    for title, table in MACHINES.items():
+        parts += ["", f"## {title}", "", "```mermaid", draw(table), "```"]
+    return "\n".join(parts) + "\n"

@@ -1,0 +1,1 @@
+"""A federation's session: joining, rounds, models, and the machines inside them."""

@@ -1,0 +1,175 @@
+"""The messages of a federation's session, around the secure sums and the group keys within it."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code
+from tacit.protocol.core.messages import (
+    BODY_LIMIT,
+    LARGEST_COHORT,
+    Abort,
+    Bitmap,
+    Hash,
+    Index,
+    Message,
+    ModelBytes,
+    Phase,
+    Round,
+    Signature,
+    by_type,
+)
+from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
+from tacit.protocol.sum.messages import SUM_MESSAGES
+
+MOST_PROMISES: Final = 64
+"""Rounds that one member's promises, and the proofs for one model, may speak of."""
+
+
+class VoidRound(Message, frozen=True, kw_only=True):
+    """Client to server, at the end of a round that it masked a vector for without unmasking: it never will.
+
+    With such promises from more than sharers - threshold members nobody can have opened that round's sum, so the same
+    model may be contributed to again.
+    """
+
+    TYPE: ClassVar[str] = "void-round"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    session: Hash
+    """Session of the void round."""
+    round: Round
+    signature: Signature
+
+
+class Hello(Message, frozen=True, kw_only=True):
+    """Client to server: I am here and hold this roster."""
+
+    TYPE: ClassVar[str] = "hello"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    """Hash of the roster that the client was given out of band."""
+    promises: Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]
+    """For the latest rounds of former sessions whose vector it masked without unmasking."""
+
+
+class Welcome(Message, frozen=True, kw_only=True):
+    """Server to client: the session (in the envelope) and what everybody will compute."""
+
+    TYPE: ClassVar[str] = "welcome"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    roster: Hash
+    configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
+
+
+class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A VoidRound of a member, as the server passes it on to the others."""
+
+    member: Annotated[str, Meta(max_length=64)]
+    signature: Signature
+
+
+class VoidedRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A former round of the same model with the promises that show that its sum was never opened."""
+
+    session: Hash
+    round: Round
+    promises: Annotated[tuple[Promise, ...], Meta(max_length=LARGEST_COHORT)]
+
+
+class StartRound(Message, frozen=True, kw_only=True):
+    """Server to client: take part in this round (its number is in the envelope), from this model."""
+
+    TYPE: ClassVar[str] = "start-round"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    cohort: Bitmap
+    """The clients selected, over the clients of the roster in its order."""
+    model: Hash
+    """Digest of the bytes of the model, under the label of models."""
+    model_bytes: ModelBytes
+    voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
+
+
+class FetchModel(Message, frozen=True, kw_only=True):
+    """Client to server: send me this chunk of the model."""
+
+    TYPE: ClassVar[str] = "fetch-model"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
+class ModelChunk(Message, frozen=True, kw_only=True):
+    """Server to client: little-endian float32 bytes of the model from chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "model-chunk"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
+class StartSecondStage(Message, frozen=True, kw_only=True):
+    """Server to client, after the sum of counts: now contribute, but only within these limits."""
+
+    TYPE: ClassVar[str] = "start-second-stage"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    cohort: Bitmap
+    """Who takes part, over the clients of the roster in its order."""
+    limits: Hash
+    """Digest of a bitmap over the coordinates."""
+
+
+class FetchLimits(Message, frozen=True, kw_only=True):
+    """Client to server: send me this chunk of the limits."""
+
+    TYPE: ClassVar[str] = "fetch-limits"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
+class LimitsChunk(Message, frozen=True, kw_only=True):
+    """Server to client: the bitmap from byte chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "limits-chunk"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
+class EndRound(Message, frozen=True, kw_only=True):
+    """Server to client: the round is over; without a code if its sum was applied, else why not."""
+
+    TYPE: ClassVar[str] = "end-round"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+    code: Code | None
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+
+
+class Finish(Message, frozen=True, kw_only=True):
+    """Server to client: no more rounds."""
+
+    TYPE: ClassVar[str] = "finish"
+    PHASE: ClassVar[Phase] = Phase.SESSION
+
+
+MESSAGES: Final = (
+    by_type(
+        VoidRound,
+        Hello,
+        Welcome,
+        StartRound,
+        FetchModel,
+        ModelChunk,
+        StartSecondStage,
+        FetchLimits,
+        LimitsChunk,
+        EndRound,
+        Finish,
+        Abort,
+    )
+    | SUM_MESSAGES
+    | GROUP_KEY_MESSAGES
+)
+"""Every message that the parties of a session exchange, by its name on the wire."""

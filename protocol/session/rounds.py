@@ -1,0 +1,137 @@
+"""What the machines of a federation tell the shell around them, beside the messages to send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.group_key.agreement import GroupKey
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.plain_client import PlainSumClient
+from tacit.protocol.sum.plain_server import PlainSumServer
+from tacit.protocol.sum.results import Dropped
+from tacit.protocol.sum.server import AggregationServer
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The client accepted the server's configuration."""
+
+    configuration: Configuration
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train from this model and call `contribute`; `model` is little-endian float32 bytes.
+
+    key: what the cohort agreed on, where the configuration asks for a group key; its members are the cohort.
+    """
+
+    round: int
+    model: bytes = field(repr=False)
+    key: GroupKey | None = None
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Zero the update of this round outside of the limits and call `contribute` again.
+
+    limits: a bitmap over the coordinates of the model, most significant bit first.
+    """
+
+    round: int
+    limits: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class NewModel:
+    """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes."""
+
+    model: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RoundOver:
+    """A round ended for this client; code None if the server applied its sum."""
+
+    round: int
+    code: Code | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """The server's round is over. `total` is the sum in ring words, None if the round was aborted."""
+
+    round: int
+    began: float
+    """The machine's time at the start of the round, in seconds."""
+    cohort: tuple[str, ...]
+    survivors: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+    total: npt.NDArray[Any] | None
+    code: Code | None
+    detail: str
+    culprit: str
+    vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """The words of every survivor, where the scheme needs them and nothing hides them."""
+
+
+def agree(
+    *,
+    session: bytes,
+    round: int,
+    roster: Roster,
+    configuration: Configuration,
+    cohort: tuple[str, ...],
+    model: bytes,
+    group_key: bytes = b"",
+    fewest_survivors: int = 0,
+) -> Agreement:
+    """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
+
+    fewest_survivors: whose sum this party's own policy allows to open; a regular graph may ask for more.
+    """
+    packing = configuration.packing()
+    regular = configuration.regular(len(cohort))
+    parameters = configuration.parameters(len(cohort))
+    return Agreement(
+        session=session,
+        round=round,
+        server=roster.server.name,
+        cohort=cohort,
+        signing_keys=tuple(roster.member(name).signing_public for name in cohort),
+        active=configuration.active,
+        regular=regular,
+        parameters=parameters,
+        corrupt=configuration.colluding(len(cohort)),
+        fewest_survivors=max(fewest_survivors, configuration.fewest_survivors(len(cohort)) if regular else 0),
+        ring=packing.ring,
+        length=packing.length,
+        roster=roster.hash,
+        configuration=configuration.hash(),
+        model=model,
+        group_key=group_key,
+        secure=configuration.secure,
+        skip_zeros=configuration.skip_zeros,
+        single_vectors=configuration.single_vectors,
+        train_seconds=configuration.train_seconds,
+        phase_seconds=configuration.phase_seconds,
+    )
+
+
+def sum_client(agreement: Agreement, name: str, **given: Any) -> AggregationClient:
+    """The client of a sum, masked or not as the agreement says; given: what AggregationClient takes."""
+    return (AggregationClient if agreement.secure else PlainSumClient)(agreement, name, **given)
+
+
+def sum_server(agreement: Agreement, now: float) -> AggregationServer:
+    """The server of a sum, masked or not as the agreement says."""
+    return (AggregationServer if agreement.secure else PlainSumServer)(agreement, now)

@@ -1,0 +1,129 @@
+"""What all members of one secure sum hold alike before its first message.
+
+An Agreement is made by every party for itself, from its own roster, the configuration it accepted, and the model it
+received. Its `context` is a hash over all of that; it is part of every signature and the salt of every derived key. A
+server that tells two clients different things thereby gets masks that do not cancel: noise, and no sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from tacit.protocol.core.codec import VERSION
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.core.primitives import Label, digest, verify
+from tacit.secagg.filled_blocks import BYTE_WORDS
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.ring import Ring
+
+WORDS_ALIGNED: Final = 16
+"""Chunks start at multiples of 16 words, so that each starts at a block of the AES keystream whatever the word size."""
+TRANSFER_LIMIT: Final = 10
+"""A transfer that moves extends its phase, up to this many times phase_seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """One secure sum: who, what ring, which rules, and the hashes that tie everything to it."""
+
+    session: bytes
+    round: int
+    server: str
+    cohort: tuple[str, ...]
+    """Names of the selected clients, in roster order; inside the sum a member is its position here."""
+    signing_keys: tuple[bytes, ...]
+    """Ed25519 public keys of the cohort, from the roster."""
+    active: bool
+    regular: bool
+    parameters: GraphParameters
+    corrupt: int = 0
+    """Members that may collude with a lying server; 0 where the server is not expected to lie."""
+    fewest_survivors: int = 0
+    """The fewest clients in a sum that is opened, where that is more than the threshold, which counts neighbours."""
+    ring: Ring
+    length: int
+    """Ring words of the vector."""
+    roster: bytes
+    configuration: bytes
+    model: bytes
+    """Hashes of the roster, the configuration and the model."""
+    group_key: bytes = b""
+    """Hash of the transcript of the group key that the members use in this round, if they have one."""
+    purpose: bytes = b""
+    """What else tells this sum from another of the same round: its stage, and what was found in the one before."""
+    journalled: bool = True
+    """Whether the vectors are updates of the model, each to be contributed once in the life of a client."""
+    secure: bool = True
+    """Whether vectors are masked; if not, the server sees each of them."""
+    skip_zeros: bool = False
+    """Whether chunks come without their blocks of zeros (secagg/filled_blocks.py); never where vectors are masked."""
+    single_vectors: bool = False
+    """Whether the server hands out each vector beside the sum; never where vectors are masked."""
+    train_seconds: float
+    phase_seconds: float
+
+    @property
+    def size(self) -> int:
+        """Members of the cohort."""
+        return len(self.cohort)
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """The position of every member by its name."""
+        return {name: place for place, name in enumerate(self.cohort)}
+
+    @cached_property
+    def context(self) -> bytes:
+        """32 bytes that depend on everything above."""
+        return digest(
+            Label.ROUND,
+            VERSION.to_bytes(1, "little"),
+            self.session,
+            self.round.to_bytes(4, "little"),
+            self.roster,
+            self.configuration,
+            self.model,
+            "\n".join(self.cohort).encode(),
+            self.parameters.neighbours.to_bytes(4, "little"),
+            self.parameters.threshold.to_bytes(4, "little"),
+            *((self.group_key, self.purpose) if self.group_key or self.purpose else ()),
+        )
+
+    def sharing_digest(self, adverts: bytes, sharers: bytes) -> bytes:
+        """The transcript up to SHARE_KEYS: context, digest of the adverts, who shared. Salt of every mask."""
+        return digest(Label.SHARING, self.context, adverts, sharers)
+
+    def check_signature(self, member: int, signature: bytes, label: Label, *parts: bytes) -> None:
+        """Refuse what the member did not sign in active mode, and any signature in semi-honest mode."""
+        if self.active:
+            verify(self.signing_keys[member], signature, label, *parts)
+        elif signature:
+            raise RemoteProtocolError(Code.SIGNATURE, "a message is signed in semi-honest mode")
+
+    @property
+    def chunk_words(self) -> int:
+        """Words in every chunk of the vector but the last: as many aligned ones as fit CHUNK_BYTES.
+
+        Where zeros are skipped, as many whole bytes of the bitmap as fit it with all of their words.
+        """
+        if self.skip_zeros:
+            return CHUNK_BYTES // (1 + BYTE_WORDS * self.ring.wire_bytes) * BYTE_WORDS
+        return CHUNK_BYTES // self.ring.wire_bytes // WORDS_ALIGNED * WORDS_ALIGNED
+
+    @property
+    def chunks(self) -> int:
+        """Chunks of the vector; at least one."""
+        return max(1, -(-self.length // self.chunk_words))
+
+    @property
+    def input_seconds(self) -> float:
+        """Longest duration of MASKED_INPUT: a vector of several chunks is a transfer, and may have to wait its turn."""
+        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT)
+
+    def chunk_span(self, chunk: int) -> slice:
+        """The words of a chunk."""
+        start = chunk * self.chunk_words
+        return slice(start, min(start + self.chunk_words, self.length))

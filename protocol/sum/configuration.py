@@ -1,0 +1,267 @@
+"""What all members of a federation compute together, and what a client is willing to be part of.
+
+The server proposes a Configuration in its Welcome; its hash enters every signature and every mask, so that members
+with different configurations cannot sum up. A client compares it with its own Policy and refuses by name what lies
+below: the server can neither downgrade the mode, nor shrink the cohort, nor lower the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Annotated, Literal, get_args
+
+import msgspec
+from msgspec import Meta
+
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import BODY_LIMIT, Hash
+from tacit.protocol.core.primitives import Label, digest
+from tacit.secagg.graph import GraphParameters, choose_parameters
+from tacit.secagg.packing import Packing, WeightForm
+
+Mode = Literal["active", "semi-honest", "none"]
+GraphChoice = Literal["auto", "complete", "regular"]
+Scheme = Literal["fedavg", "fedsgd"]
+Protection = Literal[
+    "none",
+    "fixed-position",
+    "binary-weights",
+    "locked-binary-weights",
+    "model-encryption",
+    "model-encryption+fixed-position",
+    "model-encryption+binary-weights",
+    "model-encryption+locked-binary-weights",
+    "fedrsm",
+    "fedsplit",
+    "fedcg",
+    "dp-gaussian",
+]
+InitialModel = Literal["clients", "server"]
+Seconds = Annotated[float, Meta(gt=0, le=86_400)]
+
+
+class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that must be equal for all members, in canonical form."""
+
+    scheme: Scheme
+    protection: Protection = "none"
+    """What clients do to their updates before they are summed."""
+    min_contributors: Annotated[int, Meta(ge=1, le=10_000)] = 1
+    """Contributors below which a coordinate of the sum must not be used."""
+    enforce: Literal["server", "clients"] = "server"
+    """Who sees to that: with "clients" a round first sums who contributes to what."""
+    group_key: bool = False
+    """Whether the clients agree on a key that the server does not learn."""
+    rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Rounds after which a group key is renewed; 0: only when the membership changes."""
+    initial_model: InitialModel = "server"
+    """Who makes the first model, where the clients encrypt it."""
+    skip_zeros: bool = False
+    """Whether clients leave blocks of zeros out of their vectors: only where the server sees the vectors anyway."""
+    mode: Mode
+    graph: GraphChoice
+    corrupt: Annotated[float, Meta(ge=0, lt=1)]
+    """Fraction of members that may collude with the server."""
+    dropout: Annotated[float, Meta(ge=0, lt=1)]
+    """Fraction of members that may drop out."""
+    threshold: Annotated[int, Meta(ge=0, le=10_000)]
+    """Shares that reconstruct a secret; 0 means computed from the cohort of the round."""
+    clients: Annotated[int, Meta(ge=1, le=10_000)]
+    """Most members of a cohort; the ring is sized for them."""
+    clip: Annotated[float, Meta(gt=0)]
+    value_bits: Annotated[int, Meta(ge=2, le=32)]
+    max_weight: Annotated[int, Meta(ge=1, le=2**31)]
+    ring_bits: Annotated[int, Meta(ge=8, le=64)]
+    form: WeightForm
+    tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
+    metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
+    layout: Hash
+    """Hash of the names and shapes of the model's tensors."""
+    task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """What the members compute, opaque to the protocol: model and training settings."""
+    train_seconds: Seconds
+    phase_seconds: Seconds
+
+    def packing(self) -> Packing:
+        """How a client's update becomes ring words. ValueError if the sum could overflow."""
+        return Packing(
+            clients=self.clients,
+            clip=self.clip,
+            value_bits=self.value_bits,
+            max_weight=self.max_weight,
+            form=self.form,
+            tensor_sizes=self.tensor_sizes,
+            metrics=self.metrics,
+            ring_bits=self.ring_bits,
+        )
+
+    def __post_init__(self) -> None:
+        if self.encrypted and not self.group_key:
+            raise ValueError(f"protection {self.protection} needs a group key")
+        if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
+            raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
+        if self.single_vectors and self.secure:
+            raise ValueError(
+                f"protection {self.protection} needs the classifier of every client at the server, which secure "
+                "aggregation hides from it; mode must be none"
+            )
+        if self.skip_zeros and (self.secure or self.form is not WeightForm.TENSOR):
+            raise ValueError("zeros can be skipped without secure aggregation and with weights of tensors only")
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the server holds the model encrypted under the group key."""
+        return self.protection.startswith("model-encryption")
+
+    @property
+    def secure(self) -> bool:
+        """Whether the server sees sums only."""
+        return self.mode != "none"
+
+    @property
+    def single_vectors(self) -> bool:
+        """Whether the server works with the update of every client, not with their sum alone."""
+        return self.protection == "fedcg"
+
+    @property
+    def active(self) -> bool:
+        """Whether a lying server is defended against: signatures and the consistency check."""
+        return self.mode == "active"
+
+    def parameters(self, cohort: int) -> GraphParameters:
+        """Neighbours and threshold for a cohort of this size. ValueError where none exist.
+
+        Without secure aggregation nobody holds shares, and one vector is a sum.
+        """
+        if not self.secure:
+            return GraphParameters(cohort - 1, 1)
+        found = choose_parameters(
+            cohort, corrupt=self.corrupt, dropout=self.dropout, active=self.active, graph=self.graph
+        )
+        return GraphParameters(found.neighbours, self.threshold or found.threshold)
+
+    def regular(self, cohort: int) -> bool:
+        """Whether shares go to fewer than all others."""
+        return self.parameters(cohort).neighbours < cohort - 1
+
+    def colluding(self, cohort: int) -> int:
+        """Clients that may collude with a lying server; none where it is not expected to lie."""
+        return math.floor(Fraction(str(self.corrupt)) * cohort) if self.active else 0
+
+    def fewest_survivors(self, cohort: int) -> int:
+        """Clients that are left when as many drop out as are tolerated."""
+        return fewest_survivors(cohort, self.dropout)
+
+    def hash(self) -> bytes:
+        """32 bytes that every signature and mask of the federation depends on."""
+        return digest(Label.CONFIGURATION, encode_structure(self))
+
+
+def fewest_survivors(cohort: int, dropout: float) -> int:
+    """Of so many clients, those that are left when the fraction `dropout` is lost, rounded down."""
+    return cohort - math.floor(Fraction(str(dropout)) * cohort)
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policy]: what a client accepts. A server's proposal below it is refused by name."""
+
+    modes: Annotated[
+        tuple[Mode, ...],
+        Meta(
+            description="Accepted aggregation.mode; no server talks a client out of it.",
+            min_length=1,
+        ),
+    ] = ("active",)
+    schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
+        "fedavg",
+        "fedsgd",
+    )
+    protections: Annotated[tuple[Protection, ...], Meta(description="Accepted protection.scheme.", min_length=1)] = (
+        get_args(Protection)
+    )
+    least_contributors: Annotated[
+        int,
+        Meta(
+            description="Smallest accepted protection.min_contributors, with binary weights and fedrsm.",
+            ge=1,
+            le=10_000,
+        ),
+    ] = 1
+    smallest_cohort: Annotated[
+        int, Meta(description="Fewest clients among whose sum a client hides its update.", ge=2, le=10_000)
+    ] = 3
+    threshold_floor: Annotated[
+        int,
+        Meta(
+            description="Lowest accepted threshold; 0 computes it for the cohort of the round: floor(2n/3)+1 in active "
+            "mode, else floor(n/2)+1, for n clients in a complete graph; the threshold of the rule in a regular one.",
+            ge=0,
+            le=10_000,
+        ),
+    ] = 0
+    least_corrupt: Annotated[
+        float, Meta(description="Smallest accepted aggregation.corrupt, the tolerated fraction.", ge=0.0, lt=1.0)
+    ] = 0.05
+    accept_known_plaintext: Annotated[
+        bool,
+        Meta(
+            description="Accept, without secure aggregation, that the server makes the first model that the clients "
+            "encrypt, and so can compute their key; protection.accept_known_plaintext sets it for a simulation."
+        ),
+    ] = False
+    largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
+
+    def check(self, configuration: Configuration) -> None:
+        """Refuse, before any round, a configuration below this policy."""
+        if configuration.mode not in self.modes:
+            raise _refusal("mode", configuration.mode, f"one of {', '.join(self.modes)}")
+        if configuration.scheme not in self.schemes:
+            raise _refusal("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
+        if configuration.protection not in self.protections:
+            raise _refusal("protection", configuration.protection, f"one of {', '.join(self.protections)}")
+        counted = configuration.form is WeightForm.COORDINATE or configuration.protection == "fedrsm"
+        if counted and configuration.min_contributors < self.least_contributors:
+            raise _refusal("min_contributors", configuration.min_contributors, f"at least {self.least_contributors}")
+        known = configuration.encrypted and configuration.initial_model == "server" and not configuration.secure
+        if known and not self.accept_known_plaintext:
+            raise _refusal("initial_model", configuration.initial_model, "clients, without secure aggregation")
+        if configuration.clip > self.largest_clip:
+            raise _refusal("clip", configuration.clip, f"at most {self.largest_clip}")
+        if configuration.secure and configuration.corrupt < self.least_corrupt:
+            raise _refusal("corrupt", configuration.corrupt, f"at least {self.least_corrupt}")
+        try:
+            configuration.packing()
+        except ValueError as error:
+            raise RemoteProtocolError(Code.POLICY, f"the configuration cannot hold its sum: {error}") from None
+
+    def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
+        """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
+        if not self.smallest_cohort <= cohort <= configuration.clients:
+            raise _refusal("cohort", cohort, f"{self.smallest_cohort} to {configuration.clients} clients")
+        if not configuration.secure:
+            return configuration.parameters(cohort)
+        try:
+            parameters = configuration.parameters(cohort)
+            rule = choose_parameters(
+                cohort,
+                corrupt=configuration.corrupt,
+                dropout=configuration.dropout,
+                active=configuration.active,
+                graph=configuration.graph,
+            )
+        except ValueError as error:
+            raise RemoteProtocolError(Code.POLICY, str(error)) from None
+        floor = self.threshold_floor or rule.threshold
+        # In a complete graph a client's own share counts too.
+        most = parameters.neighbours if parameters.neighbours < cohort - 1 else cohort
+        if not max(floor, 2) <= parameters.threshold <= most:
+            raise _refusal("threshold", parameters.threshold, f"{floor} to {most} of {cohort} clients")
+        return parameters
+
+
+def _refusal(key: str, value: object, accepted: str) -> RemoteProtocolError:
+    return RemoteProtocolError(
+        Code.POLICY, f"the server proposes {key} = {value}; this client's policy accepts {accepted}"
+    )

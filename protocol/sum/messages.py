@@ -1,0 +1,153 @@
+"""The messages of one secure sum. A client's messages belong to a phase; a server's message opens the next one."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from msgspec import Meta
+
+from tacit.protocol.core.messages import (
+    LARGEST_COHORT,
+    Bitmap,
+    Hash,
+    Index,
+    Message,
+    Phase,
+    Records,
+    Signature,
+    by_type,
+)
+
+
+class AdvertiseKeys(Message, frozen=True, kw_only=True):
+    """Phase ADVERTISE_KEYS, client to server: fresh public keys for this round."""
+
+    TYPE: ClassVar[str] = "advertise-keys"
+    PHASE: ClassVar[Phase] = Phase.ADVERTISE_KEYS
+    channel_key: Hash
+    """X25519 key that encrypts shares between clients."""
+    mask_key: Hash
+    """X25519 key that pairwise masks derive from; revealed by the others if its owner drops out."""
+    choices: Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]
+    """In an active regular graph the members chosen to hold its shares, uint16 little-endian, rising; else empty."""
+    signature: Signature
+
+
+class PeerKeys(Message, frozen=True, kw_only=True):
+    """Opens SHARE_KEYS, server to client: who advertised, and the keys of the receiver and of its neighbours."""
+
+    TYPE: ClassVar[str] = "peer-keys"
+    PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
+    advertised: Bitmap
+    digest: Hash
+    """Hash over all adverts; it enters every derived key, and in the complete graph the client recomputes it."""
+    included: Bitmap
+    """Whose adverts follow."""
+    adverts: Records
+
+
+class ShareKeys(Message, frozen=True, kw_only=True):
+    """Phase SHARE_KEYS, client to server: an encrypted pair of shares and the commitments to them, for each holder."""
+
+    TYPE: ClassVar[str] = "share-keys"
+    PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
+    seed_commitment: Hash
+    """Hash of the self-mask seed."""
+    holders: Bitmap
+    packets: Records
+    """Per holder: commitment to the key share (32), to the seed share (32), sealed shares (88)."""
+    signature: Signature
+
+
+class PeerShares(Message, frozen=True, kw_only=True):
+    """Opens MASKED_INPUT, server to client: who shared, and the packets that the receiver holds."""
+
+    TYPE: ClassVar[str] = "peer-shares"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    sharers: Bitmap
+    owners: Bitmap
+    """Whose packets follow."""
+    packets: Records
+
+
+class MaskedInput(Message, frozen=True, kw_only=True):
+    """Phase MASKED_INPUT, client to server: the masked vector is ready; it follows at once if it fits one chunk."""
+
+    TYPE: ClassVar[str] = "masked-input"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    PAYLOAD: ClassVar[bool] = True
+    complaints: Bitmap
+    """Members whose shares for this client were undecryptable or not those committed to."""
+
+
+class FetchVector(Message, frozen=True, kw_only=True):
+    """Server to client: send me this chunk of the masked vector."""
+
+    TYPE: ClassVar[str] = "fetch-vector"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    chunk: Index
+
+
+class VectorChunk(Message, frozen=True, kw_only=True):
+    """Client to server: packed ring words of the masked vector, this chunk of it, in the raw frame."""
+
+    TYPE: ClassVar[str] = "vector-chunk"
+    PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
+
+
+class Survivors(Message, frozen=True, kw_only=True):
+    """Opens CONSISTENCY_CHECK (active mode), server to client: whose vectors are in the sum."""
+
+    TYPE: ClassVar[str] = "survivors"
+    PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
+    survivors: Bitmap
+
+
+class ConfirmSurvivors(Message, frozen=True, kw_only=True):
+    """Phase CONSISTENCY_CHECK, client to server: my signature over the survivors that I was told."""
+
+    TYPE: ClassVar[str] = "confirm-survivors"
+    PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
+    signature: Signature
+
+
+class UnmaskRequest(Message, frozen=True, kw_only=True):
+    """Opens UNMASK, server to client: the survivors, and in active mode the signatures that all were told the same."""
+
+    TYPE: ClassVar[str] = "unmask-request"
+    PHASE: ClassVar[Phase] = Phase.UNMASK
+    survivors: Bitmap
+    signers: Bitmap
+    signatures: Records
+    """64 bytes per signer; empty in semi-honest mode."""
+
+
+class UnmaskShares(Message, frozen=True, kw_only=True):
+    """Phase UNMASK, client to server: for each owner one share: of the seed if it survived, of the mask key if not."""
+
+    TYPE: ClassVar[str] = "unmask-shares"
+    PHASE: ClassVar[Phase] = Phase.UNMASK
+    owners: Bitmap
+    shares: Records
+    """36 bytes per owner."""
+
+    def __repr__(self) -> str:
+        return "UnmaskShares(<secret>)"
+
+
+SUM_MESSAGES: Final = by_type(
+    AdvertiseKeys,
+    PeerKeys,
+    ShareKeys,
+    PeerShares,
+    MaskedInput,
+    FetchVector,
+    VectorChunk,
+    Survivors,
+    ConfirmSurvivors,
+    UnmaskRequest,
+    UnmaskShares,
+)
+"""Every message of a secure sum by its name on the wire."""

@@ -1,0 +1,72 @@
+"""What a secure sum tells the party around it, beside the messages to send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+
+from tacit.protocol.core.errors import Code
+
+
+class Contribution(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a client's journal: it masked a vector of an update of this model, together with these sharers."""
+
+    session: bytes
+    round: int
+    model: bytes
+    sharers: tuple[str, ...]
+    threshold: int
+    corrupt: int = 0
+    """Sharers whose promises may be worth nothing."""
+    unmasked: bool
+    """Whether the client also sent shares that open the sum."""
+
+
+@dataclass(frozen=True)
+class Journal:
+    """Output, to be on disk before the next output leaves."""
+
+    contribution: Contribution
+
+
+@dataclass(frozen=True)
+class ClientAborted:
+    """Output: the client gave the round up."""
+
+    code: Code
+    detail: str
+    culprit: str
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """A member that is out: since which phase, why, and whether its vector is in the sum."""
+
+    member: str
+    phase: str
+    code: Code
+    detail: str
+    included: bool
+
+
+@dataclass(frozen=True)
+class Summed:
+    """Output: the sum over the survivors, as ring words."""
+
+    total: npt.NDArray[Any]
+    survivors: tuple[str, ...]
+    vectors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict, repr=False)
+    """The words of every survivor, where the agreement asks for them."""
+
+
+@dataclass(frozen=True)
+class ServerAborted:
+    """Output: there is no sum, and why; `culprit` is the member at fault or empty."""
+
+    code: Code
+    detail: str
+    culprit: str

@@ -1,0 +1,289 @@
+"""A server that lies to one live client, whose peers are machines of ours in this process.
+
+A session begins with every hello of the live client: a server machine, and our clients joined to it by plain calls.
+What the machine says to the live client goes through the lie of the case. After each lie an honest round is held with
+the client, and its share in the sum is decoded: masks that did not fall away would show. A client whose session ends
+must be started again by whoever runs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tacit.parties.links.endpoint import NotConnectedError, PeerStalledError, Received
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.codec import Frame, decode
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello
+from tacit.protocol.session.rounds import RoundDone, Train
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.secagg.ring import Words
+from tacit.simulate.conformance.peer.keyring import Keyring
+from tacit.simulate.conformance.peer.observation import Observation
+from tacit.simulate.conformance.peer.script import (
+    Case,
+    Lie,
+    Saying,
+    Stage,
+    Verdict,
+    draw_model,
+    draw_update,
+    honest,
+    verdict,
+)
+
+_FOREVER: Final = 1e9
+"""Seconds; our machines stand still in time, and the kit has a deadline of its own."""
+_POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
+"""Of our own clients, which accept what is proposed to the live one."""
+
+
+@dataclass
+class Session:
+    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included."""
+
+    machine: TrainingServer
+    model: bytes
+    link: Link
+    clients: dict[str, TrainingClient]
+    words: dict[tuple[str, int], Words] = field(default_factory=dict)
+    """What our clients contributed, by name and round."""
+    rounds: list[RoundDone] = field(default_factory=list)
+    reproach: str = ""
+    """What our machines held against the live client last."""
+    over: bool = False
+    """Whether the live client has left or was told to."""
+
+
+class AgainstClient:
+    """Plays cases one after the other. wait: seconds for anything from the client; tell: what its operator must do."""
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        name: str,
+        configuration: Configuration,
+        endpoint: ServerEndpoint,
+        *,
+        wait: float,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._keyring = keyring
+        self._roster = keyring.roster
+        self._name = name
+        self._configuration = configuration
+        self._endpoint = endpoint
+        self._wait = wait
+        self._tell = tell
+        self._session: Session | None = None
+        self._lie: Lie = honest
+        self._observation = Observation(len(self._roster.clients))
+        self._deceived: Session | None = None
+        """The session in which the lie of the case was told."""
+        self._former_model = b""
+        clients = keyring.roster.clients
+        self._stage = Stage(
+            len(clients),
+            clients.index(name),
+            configuration.parameters(len(clients)).threshold,
+            sum(configuration.tensor_sizes),
+        )
+
+    async def play(self, case: Case) -> Verdict:
+        """Tell the lie, see what follows, and hold an honest round."""
+        if case.joins:
+            await self._dismiss()
+        self._lie, self._observation, self._deceived = case.lie, Observation(len(self._roster.clients)), None
+        try:
+            await self._begin_round()
+            await self._listen(self._settled)
+            await self._listen(lambda: self._observation.complete)
+            self._conclude()
+            if case.joins:
+                await self._dismiss()
+            afterwards = await self._honest_round()
+        except TimeoutError:
+            afterwards = f"nothing more comes for {self._wait:g} s"
+            await self._dismiss()
+        return verdict(case, ", ".join(filter(None, (*self._observation.words(), afterwards))))
+
+    async def close(self) -> None:
+        """Tell the client that there is no more."""
+        if self._session is not None and not self._session.over:
+            await self._say(self._session, Saying(Finish(), round=0))
+
+    async def _begin_round(self) -> None:
+        """The next round of the session, or the first one of a new session when the client joins."""
+        session = self._session
+        if session is not None and not session.over:
+            await self._listen(lambda: session.over or len(session.rounds) == session.machine.round)
+        if session is None or session.over:
+            self._session = None
+            self._tell(f"waiting for {self._name!r} to join at {self._endpoint.address}: start it if it does not run")
+            await self._listen(lambda: self._session is not None)
+            return
+        session.model = draw_model(self._configuration)
+        await self._perform(session, session.machine.next_round(session.model, 0.0))
+
+    async def _honest_round(self) -> str:
+        """Hold a round without lies; what is wrong with it, if anything."""
+        self._lie = honest
+        await self._begin_round()
+        session = self._session
+        assert session is not None
+        await self._listen(lambda: session.over or len(session.rounds) == session.machine.round > 0)
+        done = session.rounds[-1] if session.rounds else None
+        if done is None or done.total is None or self._name not in done.survivors:
+            return f"no part in the honest round after it ({session.reproach})"
+        self._former_model = digest(Label.MODEL, session.model)
+        packing = self._configuration.packing()
+        share = done.total.copy()
+        for name in done.survivors:
+            if name != self._name:
+                packing.ring.subtract_into(share, session.words[name, done.round])
+        try:
+            packing.decode(share, contributors=1)
+        except ValueError as error:
+            return f"what it contributes to the honest round after it is no update ({error})"
+        return ""
+
+    async def _dismiss(self) -> None:
+        """End the session with the client, which must join anew."""
+        session = self._session
+        if session is not None and not session.over:
+            abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")
+            await self._say(session, Saying(abort, round=0))
+            session.over = True
+
+    def _settled(self) -> bool:
+        """Whether the client has refused, has left, or the round with the lie is over."""
+        session = self._deceived
+        if session is None:
+            return False
+        return bool(self._observation.refusal) or session.over or len(session.rounds) == session.machine.round > 0
+
+    def _conclude(self) -> None:
+        """Of what comes from now on only the round with the lie counts."""
+        session = self._deceived
+        assert session is not None
+        self._observation.round = session.machine.round
+        held = [done for done in session.rounds if done.round == session.machine.round]
+        self._observation.summed = any(self._name in done.survivors for done in held)
+
+    async def _listen(self, until: Callable[[], bool]) -> None:
+        """Take part until the condition holds. TimeoutError when the client is silent."""
+        while not until():
+            async with asyncio.timeout(self._wait):
+                event = await self._endpoint.receive()
+            if isinstance(event, Received) and event.sender == self._name:
+                await self._hear(event.frames)
+
+    async def _hear(self, frames: Sequence[Frame]) -> None:
+        try:
+            packet = decode(frames, MESSAGES)
+            message = packet.parse()
+        except RemoteProtocolError:
+            message = None  # The machine will say so.
+        if isinstance(message, Hello):
+            if self._session is not None:
+                self._session.over = True
+            self._session = await self._new_session()
+        session = self._session
+        if session is None or session.over:
+            return
+        if message is not None:
+            if session is self._deceived:
+                self._observation.note(packet.envelope.round, message)
+            session.over = isinstance(message, Abort) and not packet.envelope.round
+        await self._perform(session, session.machine.feed(self._name, frames, 0.0))
+
+    async def _new_session(self) -> Session:
+        model = draw_model(self._configuration)
+        machine = TrainingServer(
+            self._roster,
+            self._configuration,
+            model,
+            entropy=os.urandom,
+            smallest_cohort=2,
+            join_seconds=_FOREVER,
+            grace=_FOREVER,
+            now=0.0,
+        )
+        clients = {
+            name: TrainingClient(
+                name,
+                self._roster,
+                signing=SigningKey(self._keyring.keys[name].signing_secret),
+                policy=_POLICY,
+                journal=(),
+                entropy=os.urandom,
+                patience=_FOREVER,
+                grace=_FOREVER,
+            )
+            for name in self._keyring.ours
+        }
+        session = Session(
+            machine, model, Link(self._roster.server.name, self._name, machine.session, Traffic(), MESSAGES), clients
+        )
+        for name, client in clients.items():
+            await self._perform(session, client.start(0.0), name)
+        return session
+
+    async def _perform(self, session: Session, outputs: Sequence[Output], party: str = "") -> None:
+        """Carry messages between the server's machine and our clients until only those to the live client are left.
+
+        party: whose outputs these are; the server's by default.
+        """
+        queue: deque[tuple[str, Output]] = deque((party, output) for output in outputs)
+        while queue:
+            speaker, output = queue.popleft()
+            more: Sequence[Output] = ()
+            if isinstance(output, Transmit) and speaker:
+                speaker, more = "", session.machine.feed(speaker, output.frames, 0.0)
+            elif isinstance(output, Transmit) and output.to in session.clients:
+                speaker, more = output.to, session.clients[output.to].feed(output.frames, 0.0)
+            elif isinstance(output, Transmit):
+                await self._relay(session, output.frames)
+            elif isinstance(output, Train):
+                words = session.words[speaker, output.round] = draw_update(self._configuration).words
+                more = session.clients[speaker].contribute(output.round, words, 0.0)
+            elif isinstance(output, RoundDone):
+                session.rounds.append(output)
+            elif isinstance(output, Report) and output.fields.get("member") == self._name and "code" in output.fields:
+                session.reproach = f"{output.fields['code']}: {output.fields['detail']}"
+            queue.extend((speaker, one) for one in more)
+
+    async def _relay(self, session: Session, frames: Sequence[Frame]) -> None:
+        """Say to the live client what the machine says, or what the lie makes of it."""
+        packet = decode(frames, MESSAGES)
+        said = Saying(packet.parse(), packet.envelope.round, packet.payload)
+        lies = [said]
+        if self._deceived in (None, session):
+            lies = list(self._lie(replace(self._stage, former_model=self._former_model), said))
+            if lies != [said] or (self._deceived is None and self._lie is honest):
+                self._deceived = session
+                self._observation.lie(said.message)
+        for lie in lies:
+            await self._say(session, lie)
+        if isinstance(said.message, Finish) or (isinstance(said.message, Abort) and not said.round):
+            session.over = True
+
+    async def _say(self, session: Session, said: Saying) -> None:
+        frames = said.frames(session.link)
+        # A client that refuses the first of several messages may be gone before the last; what it said still follows.
+        with contextlib.suppress(NotConnectedError, PeerStalledError):
+            for _ in range(said.times):
+                await self._endpoint.send(self._name, frames)

@@ -1,0 +1,242 @@
+"""What our server does to a live client, and what the specification says of the client then."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from msgspec import structs
+
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.members import decode_members, encode_members
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Message
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, digest
+from tacit.protocol.session.messages import ModelChunk, StartRound, Welcome
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.simulate.conformance.peer.script import (
+    Case,
+    Lie,
+    Saying,
+    Stage,
+    altered,
+    enveloped,
+    flipped,
+    instead,
+)
+
+PICKLE: Final = pickle.dumps({"a": [1, 2.0, "three"]})
+"""Harmless; whoever unpickles anything from the network does not notice that it is no message."""
+
+TAKES_PART: Final = "takes part"
+_RECORD: Final = 2 * KEY_BYTES + SIGNATURE_BYTES
+
+
+def refuses_round(code: Code) -> str:
+    """The verdict on a client that ends the round."""
+    return f"refuses {code.name}, round over"
+
+
+def refuses_session(code: Code) -> str:
+    """The verdict on a client that ends the session."""
+    return f"refuses {code.name}, session over"
+
+
+def refuses_opening(code: Code) -> str:
+    """The verdict on a client that ends a round whose vector it has masked."""
+    return f"{refuses_round(code)}, promises to keep it closed"
+
+
+def _configured(**changes: Any) -> Lie:
+    def change(stage: Stage, welcome: Welcome) -> dict[str, Any]:
+        configuration = decode_structure(welcome.configuration, Configuration, limit=BODY_LIMIT)
+        return {"configuration": encode_structure(structs.replace(configuration, **changes))}
+
+    return altered(Welcome, change)
+
+
+def _some(stage: Stage, count: int, *, with_victim: bool = True) -> bytes:
+    """A bitmap of that many clients."""
+    others = [member for member in range(stage.size) if member != stage.liar]
+    chosen = [stage.liar, *others][:count] if with_victim else others[:count]
+    return encode_members(chosen, stage.size)
+
+
+def _fewer_than_threshold(stage: Stage) -> bytes:
+    return _some(stage, stage.threshold - 1)
+
+
+def _peer_shares_of(members: Callable[[Stage], bytes]) -> Lie:
+    """Sharers and their packets, the others left out."""
+
+    def change(stage: Stage, message: PeerShares) -> dict[str, Any]:
+        sharers = members(stage)
+        kept = set(decode_members(sharers, stage.size))
+        owners = decode_members(message.owners, stage.size)
+        packets = [
+            message.packets[place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
+            for place, owner in enumerate(owners)
+            if owner in kept
+        ]
+        return {"sharers": sharers, "owners": sharers, "packets": b"".join(packets)}
+
+    return altered(PeerShares, change)
+
+
+def _with_record(change: Callable[[list[bytes], int], Iterable[bytes]]) -> Lie:
+    """Adverts of another content, in the complete graph: one record per member."""
+
+    def changed(stage: Stage, message: PeerKeys) -> dict[str, Any]:
+        records = [message.adverts[start : start + _RECORD] for start in range(0, len(message.adverts), _RECORD)]
+        return {"adverts": b"".join(change(records, stage.liar))}
+
+    return altered(PeerKeys, changed)
+
+
+def _other(member: int) -> int:
+    """Somebody else."""
+    return 1 if member == 0 else 0
+
+
+def _replaced(records: list[bytes], member: int, record: bytes) -> list[bytes]:
+    return [*records[:member], record, *records[member + 1 :]]
+
+
+def _copied_keys(records: list[bytes], victim: int) -> list[bytes]:
+    giver = max(member for member in range(len(records)) if member not in (victim, _other(victim)))
+    return _replaced(records, _other(victim), records[giver])
+
+
+def _without_own_key(stage: Stage, message: PeerKeys) -> dict[str, Any]:
+    included = _some(stage, stage.size - 1, with_victim=False)
+    start = stage.liar * _RECORD
+    return {"included": included, "adverts": message.adverts[:start] + message.adverts[start + _RECORD :]}
+
+
+def _nan(stage: Stage) -> bytes:
+    return np.full(stage.parameters, np.nan, "<f4").tobytes()
+
+
+def _model_with_nan(stage: Stage, said: Saying) -> list[Saying]:
+    if isinstance(said.message, StartRound):
+        return [said.changed(model=digest(Label.MODEL, _nan(stage)))]
+    if isinstance(said.message, ModelChunk):
+        start = said.message.chunk * CHUNK_BYTES
+        return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]
+    return [said]
+
+
+def _unasked(stage: Stage, said: Saying) -> list[Saying]:
+    nobody = encode_members((), stage.size)
+    return [said, Saying(UnmaskRequest(survivors=nobody, signers=nobody, signatures=b""), said.round)]
+
+
+def _foreign_survivors(stage: Stage, said: Saying) -> list[Saying]:
+    smaller = _peer_shares_of(lambda stage: _some(stage, stage.size - 1))(stage, said)
+    foreign = encode_members({*range(stage.size)} - {_other(stage.liar)}, stage.size)
+    return list(altered(Survivors, lambda stage, message: {"survivors": foreign})(stage, smaller[0]))
+
+
+def _thrice(stage: Stage, said: Saying) -> list[Saying]:
+    return [said, said, said.changed(survivors=_some(stage, stage.size - 1))]
+
+
+def _fewer_signers(stage: Stage, message: UnmaskRequest) -> dict[str, Any]:
+    signers = decode_members(message.signers, stage.size)[:-1]
+    return {
+        "signers": encode_members(signers, stage.size),
+        "signatures": message.signatures[: SIGNATURE_BYTES * len(signers)],
+    }
+
+
+def _altered_shares(stage: Stage, message: PeerShares, *, own: bool) -> dict[str, Any]:
+    owner = stage.liar if own else _other(stage.liar)
+    place = decode_members(message.owners, stage.size).index(owner)
+    return {"packets": flipped(message.packets, (place + 1) * PACKET_BYTES - 1)}
+
+
+def _pickled(kind: type[Message]) -> Lie:
+    return instead(kind, lambda stage, said: [replace(said, body=PICKLE)])
+
+
+_SESSION: Final = bytes(32)
+
+CLIENT_CASES: Final = (
+    Case("honest", "two honest rounds", TAKES_PART),
+    Case("downgrade", "proposes mode = semi-honest", refuses_session(Code.POLICY),
+         _configured(mode="semi-honest"), True),
+    Case("no-aggregation", "proposes mode = none", refuses_session(Code.POLICY), _configured(mode="none"), True),
+    Case("no-collusion", "proposes corrupt = 0", refuses_session(Code.POLICY), _configured(corrupt=0.0), True),
+    Case("threshold-below-floor", "proposes threshold = 2", refuses_round(Code.POLICY), _configured(threshold=2), True),
+    Case("other-roster", "holds another roster", refuses_session(Code.ROSTER),
+         altered(Welcome, lambda stage, _: {"roster": bytes(32)}), True),
+    Case("pickled-configuration", "sends a pickle for a configuration", refuses_session(Code.MALFORMED),
+         altered(Welcome, lambda stage, _: {"configuration": PICKLE}), True),
+    Case("small-cohort", "starts a round with two clients", refuses_round(Code.POLICY),
+         altered(StartRound, lambda stage, _: {"cohort": _some(stage, 2)})),
+    Case("not-selected", "starts a round without this client", refuses_round(Code.MEMBERS),
+         altered(StartRound, lambda stage, _: {"cohort": _some(stage, stage.size - 1, with_victim=False)})),
+    Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
+         altered(StartRound, lambda stage, message: {"model_bytes": message.model_bytes + 4})),
+    Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
+         altered(StartRound, lambda stage, _: {"model": stage.former_model})),
+    Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
+         _pickled(StartRound)),
+    Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),
+         instead(StartRound, lambda stage, said: [replace(said, round=0)])),
+    Case("other-session", "writes another session into start-round", refuses_session(Code.SESSION),
+         enveloped(StartRound, session=_SESSION)),
+    Case("sequence", "leaves out a number", refuses_session(Code.SEQUENCE), enveloped(StartRound, sequence=2**20)),
+    Case("old-version", "writes version 0", refuses_session(Code.VERSION), enveloped(StartRound, version=0)),
+    Case("unknown-type", "writes a type that does not exist", refuses_session(Code.MALFORMED),
+         enveloped(StartRound, type="restart-round")),
+    Case("other-sender", "calls itself otherwise", refuses_session(Code.SENDER),
+         enveloped(StartRound, sender="nobody")),
+    Case("out-of-turn", "asks to unmask before anything was masked", refuses_round(Code.UNEXPECTED),
+         instead(StartRound, _unasked)),
+    Case("other-model", "sends another model than announced", refuses_round(Code.MODEL),
+         instead(ModelChunk, lambda stage, said: [replace(said, payload=flipped(bytes(said.payload or b""), 0))])),
+    Case("model-with-nan", "sends a model with NaN", refuses_round(Code.MODEL), _model_with_nan),
+    Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL),
+         instead(ModelChunk, lambda stage, said: [replace(said, payload=PICKLE)])),
+    Case("own-key-missing", "leaves the client's keys out of the list", refuses_round(Code.MEMBERS),
+         altered(PeerKeys, _without_own_key)),
+    Case("own-key-altered", "lists other keys for the client", refuses_round(Code.KEYS),
+         _with_record(lambda records, own: _replaced(records, own, flipped(records[own], 0)))),
+    Case("equal-keys", "lists the same keys for two members", refuses_round(Code.KEYS), _with_record(_copied_keys)),
+    Case("forged-advert", "lists keys with a forged signature", refuses_round(Code.SIGNATURE),
+         _with_record(lambda records, own: _replaced(records, _other(own), flipped(records[_other(own)], -1)))),
+    Case("other-digest", "sends a digest of another list", refuses_round(Code.KEYS),
+         altered(PeerKeys, lambda stage, message: {"digest": flipped(message.digest, 0)})),
+    Case("few-sharers", "names fewer sharers than the threshold", refuses_round(Code.THRESHOLD),
+         _peer_shares_of(_fewer_than_threshold)),
+    Case("not-a-sharer", "leaves the client out of the sharers", refuses_round(Code.MEMBERS),
+         _peer_shares_of(lambda stage: _some(stage, stage.size - 1, with_victim=False))),
+    Case("cut-shares", "cuts the packets short", refuses_round(Code.SHARES),
+         altered(PeerShares, lambda stage, message: {"packets": message.packets[:-1]})),
+    Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SHARES),
+         altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
+    Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
+         altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
+    Case("few-survivors", "names fewer survivors than the threshold", refuses_opening(Code.THRESHOLD),
+         altered(Survivors, lambda stage, _: {"survivors": _fewer_than_threshold(stage)})),
+    Case("not-a-survivor", "leaves the client out of the survivors", refuses_opening(Code.MEMBERS),
+         altered(Survivors, lambda stage, _: {"survivors": _some(stage, stage.size - 1, with_victim=False)})),
+    Case("foreign-survivors", "names a survivor that is no sharer", refuses_opening(Code.MEMBERS), _foreign_survivors),
+    Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_opening(Code.MEMBERS),
+         altered(UnmaskRequest, lambda stage, _: {"survivors": _some(stage, stage.size - 1)})),
+    Case("signatures-missing", "sends fewer signatures than the threshold", refuses_opening(Code.THRESHOLD),
+         altered(UnmaskRequest, _fewer_signers)),
+    Case("signatures-cut", "sends a signature too little", refuses_opening(Code.SIGNATURE),
+         altered(UnmaskRequest, lambda stage, message: {"signatures": message.signatures[:-SIGNATURE_BYTES]})),
+    Case("forged-signature", "sends a signature that does not verify", refuses_opening(Code.SIGNATURE),
+         altered(UnmaskRequest, lambda stage, message: {"signatures": flipped(message.signatures, -1)})),
+    Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
+         instead(UnmaskRequest, _thrice)),
+)  # fmt: skip
+"""In this order: those that need the client to join anew come early."""

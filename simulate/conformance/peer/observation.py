@@ -1,0 +1,69 @@
+"""What a live client says after a lie, put into the words of a verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.session.messages import VoidRound
+from tacit.protocol.session.tables import SUM_TO_SERVER
+from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest, UnmaskShares
+from tacit.simulate.conformance.peer.client_cases import TAKES_PART, refuses_round, refuses_session
+
+
+@dataclass
+class Observation:
+    """One case. late: whether the lie came when the client had sent its vector and opened nothing."""
+
+    clients: int
+    late: bool = False
+    summed: bool = False
+    """Whether the client's vector was in the sum of the round with the lie."""
+    round: int | None = None
+    """The round with the lie, once it is over: of others nothing is noted then."""
+    said: list[tuple[int, Message]] = field(default_factory=list)
+    """Since the last lie, with the rounds."""
+
+    def lie(self, message: Message) -> None:
+        """The client is told a lie in the place of this message."""
+        self.late = isinstance(message, Survivors | UnmaskRequest)
+        if self.refusal is None:
+            self.said = []
+
+    def note(self, round: int, message: Message) -> None:
+        """The client has said something after the lie."""
+        if self.round in (None, round):
+            self.said.append((round, message))
+
+    @property
+    def refusal(self) -> tuple[int, Abort] | None:
+        """The first abort, with its round."""
+        return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
+
+    @property
+    def promised(self) -> bool:
+        """Whether the client promised to keep the round closed."""
+        return any(isinstance(said, VoidRound) for _, said in self.said)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a client that has refused owes nothing more."""
+        return self.promised or not (self.late and self.refusal and self.refusal[0])
+
+    def words(self) -> list[str]:
+        """What was seen."""
+        answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
+        if self.refusal is not None:
+            round, abort = self.refusal
+            words = [refuses_round(abort.code) if round else refuses_session(abort.code)]
+            words += ["promises to keep it closed"] if self.promised else []
+            return words + [f"says {said.TYPE} nevertheless" for said in answers]
+        if not self.summed:
+            return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
+        bitmaps = [said.complaints for said in answers if isinstance(said, MaskedInput)]
+        accused = sum(len(decode_members(bitmap, self.clients)) for bitmap in bitmaps)
+        opened = sum(isinstance(said, UnmaskShares) for said in answers)
+        words = [TAKES_PART]
+        words += [f"complains about {accused}"] if accused else []
+        return words + ([f"opens {opened} times"] if opened > 1 else [])

@@ -1,0 +1,151 @@
+"""What both sides of the kit share: messages on their way that can be bent, cases, verdicts, and updates to sum up."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import structs
+
+from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_structure, encode_structure
+from tacit.protocol.core.link import Link
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.packing import WeightForm
+from tacit.secagg.ring import Words
+
+FEWEST_CLIENTS: Final = 4
+"""Of these three are a cohort and a threshold when one is out."""
+
+
+class PeerError(Exception):
+    """The kit cannot be set up or lost the party under test; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Saying:
+    """A message of ours on its way to the live party."""
+
+    message: Message
+    round: int
+    payload: Frame | None = field(default=None, repr=False)
+    body: bytes | None = None
+    """Bytes that go out in the place of the encoded message."""
+    envelope: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the envelope that are not as they should be."""
+    times: int = 1
+    """How often these very frames are sent."""
+
+    def changed(self, **fields: Any) -> Saying:
+        """With other fields of the message."""
+        return replace(self, message=structs.replace(self.message, **fields))
+
+    def frames(self, link: Link) -> list[Frame]:
+        """The frames, numbered by the link as if all were true."""
+        envelope, body, *payload = link.frames(self.message, round=self.round, payload=self.payload)
+        if self.envelope:
+            true = decode_structure(envelope, Envelope, limit=ENVELOPE_LIMIT)
+            envelope = encode_structure(structs.replace(true, **self.envelope))
+        return [envelope, body if self.body is None else self.body, *payload]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a lie may know of a round with all clients of the roster."""
+
+    size: int
+    liar: int
+    """Position of the client that is lied to, or that lies, in roster and cohort."""
+    threshold: int = 0
+    parameters: int = 0
+    """Of the model; like the threshold, only where our side proposes the configuration."""
+    former_model: bytes = b""
+    """Hash of the model of the last honest round."""
+
+
+Lie = Callable[[Any, Saying], Sequence[Saying]]
+"""From what it may know (Stage, or the Scene of private inference) and what is due, to what is said."""
+
+
+def honest(stage: object, said: Saying) -> Sequence[Saying]:
+    """No lie."""
+    return [said]
+
+
+def instead(kind: type[Message], change: Callable[[Any, Saying], Sequence[Saying]]) -> Lie:
+    """Says something else where a message of this kind is due."""
+    return lambda stage, said: change(stage, said) if isinstance(said.message, kind) else [said]
+
+
+def altered(kind: type[Message], change: Callable[[Any, Any], Mapping[str, Any]]) -> Lie:
+    """Says a message of this kind with other fields: what `change` makes of it."""
+    return instead(kind, lambda stage, said: [said.changed(**change(stage, said.message))])
+
+
+def enveloped(kind: type[Message], **fields: Any) -> Lie:
+    """Says a message of this kind in an envelope with other fields."""
+    return instead(kind, lambda stage, said: [replace(said, envelope=fields)])
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    """The bytes with one bit changed."""
+    position %= len(data)
+    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One script. does: what our side does; expected: what a conforming party does, in the words of the verdict."""
+
+    name: str
+    does: str
+    expected: str
+    lie: Lie = honest
+    joins: bool = False
+    """Whether the lie is told while joining."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was seen in one case."""
+
+    case: str
+    expected: str
+    seen: str
+    holds: bool
+
+
+def verdict(case: Case, seen: str) -> Verdict:
+    """Whether what was seen is what was expected."""
+    return Verdict(case.name, case.expected, seen, seen == case.expected)
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """An update of one of our clients: the words to be masked, and the values and weights in them."""
+
+    words: Words = field(repr=False)
+    values: npt.NDArray[np.float64] = field(repr=False)
+    weights: npt.NDArray[np.int64] = field(repr=False)
+
+
+def draw_update(configuration: Configuration) -> Contribution:
+    """A random update that the configuration admits: values of at most a tenth of the clip, with weight 1."""
+    packing = configuration.packing()
+    generator = np.random.default_rng(list(os.urandom(32)))
+    bound = configuration.clip / 10
+    values = generator.uniform(-bound, bound, packing.values_length)
+    shape = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(configuration.tensor_sizes),)}
+    weights = np.ones(shape.get(configuration.form, values.shape), np.int64)
+    encoded = packing.encode(values, weights, dict.fromkeys(configuration.metrics, 1), generator)
+    return Contribution(encoded.words, values, weights)
+
+
+def draw_model(configuration: Configuration) -> bytes:
+    """A model that nobody has seen: little-endian float32 bytes."""
+    generator = np.random.default_rng(list(os.urandom(32)))
+    return generator.normal(0, 0.02, sum(configuration.tensor_sizes)).astype("<f4").tobytes()

@@ -1,0 +1,1 @@
+"""A whole federation in real processes on one machine."""

@@ -1,0 +1,132 @@
+"""Faults on purpose: parties that die, freeze, come back or sit behind a slow link, at a chosen moment.
+
+A fault strikes a party when it enters a phase of a round, before it sends that phase's message. Killing is SIGKILL and
+freezing SIGSTOP, to the party's own process: nothing in it gets a chance to react. The rest of the federation is not
+told: what it does about it is the real thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from tacit.parties.session.shell import Surroundings
+from tacit.protocol.core.messages import Phase
+
+PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.SESSION)
+_MOMENT: Final = re.compile(r"(?P<party>[a-z0-9-]+)@(?P<phase>[A-Za-z_]+)(:(?P<round>[1-9][0-9]*))?")
+_SPEED: Final = re.compile(r"(?P<party>[a-z0-9-]+):(?P<kilobits>[0-9]+(\.[0-9]+)?)")
+_BITS_PER_KILOBIT: Final = 1000
+
+
+class FaultError(ValueError):
+    """A fault that cannot be injected; the message says what would be accepted."""
+
+
+class Kind(StrEnum):
+    """What happens to the process."""
+
+    DROP = "drop"
+    """Killed; it stays away."""
+    RESTART = "restart"
+    """Killed, and started again under the same identity."""
+    STALL = "stall"
+    """Frozen for good."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault: what, to whom, when. Rounds count from 1."""
+
+    kind: Kind
+    party: str
+    phase: Phase
+    round: int
+
+
+@dataclass(frozen=True)
+class Faults:
+    """All faults of a run; `kilobits` is the speed of a party's link, in 1,000 bits a second, where it is limited."""
+
+    moments: tuple[Fault, ...] = ()
+    kilobits: tuple[tuple[str, float], ...] = ()
+
+    def of(self, party: str) -> Surroundings:
+        """The surroundings of one party."""
+        speed = dict(self.kilobits).get(party)
+        moments = tuple(fault for fault in self.moments if fault.party == party)
+        return FaultySurroundings(moments, speed) if moments or speed else Surroundings()
+
+    def after_kill(self, party: str) -> Faults | None:
+        """What is left for this party, which was killed, when it is started again; None if it stays away.
+
+        Of several moments the earliest has struck; the others of that round cannot come any more.
+        """
+        own = [fault for fault in self.moments if fault.party == party]
+        struck = min(own, key=lambda fault: (fault.round, PHASES.index(fault.phase)), default=None)
+        if struck is None or struck.kind is not Kind.RESTART:
+            return None
+        later = tuple(fault for fault in own if fault.round > struck.round)
+        return Faults(later, tuple(limit for limit in self.kilobits if limit[0] == party))
+
+
+def read_faults(
+    *, drop: Iterable[str], stall: Iterable[str], restart: Iterable[str], slow: Iterable[str], parties: Iterable[str]
+) -> Faults:
+    """Faults from their notation: PARTY@PHASE[:ROUND], and PARTY:KBIT for slow links. FaultError for anything else."""
+    known = tuple(parties)
+    given = ((Kind.DROP, drop), (Kind.STALL, stall), (Kind.RESTART, restart))
+    moments = tuple(_moment(kind, text, known) for kind, texts in given for text in texts)
+    for fault in moments:
+        if fault.kind is Kind.RESTART and fault.party == "server":
+            raise FaultError("--restart server: a restarted server is a new session; use --drop and --resume")
+    return Faults(moments, tuple(_speed(text, known) for text in slow))
+
+
+class FaultySurroundings(Surroundings):
+    """Strikes when a moment has come; delays what moves over a slow link."""
+
+    def __init__(self, moments: tuple[Fault, ...], kilobits: float | None) -> None:
+        self._moments = moments
+        self._kilobits = kilobits
+
+    def entering(self, round: int, phases: set[Phase]) -> None:
+        """Kill or freeze this process if one of its moments has come."""
+        for fault in self._moments:
+            if fault.round == round and fault.phase in phases:
+                os.kill(os.getpid(), signal.SIGSTOP if fault.kind is Kind.STALL else signal.SIGKILL)
+
+    async def moved(self, count: int) -> None:
+        """Take as long as the link would."""
+        if self._kilobits:
+            await asyncio.sleep(count * 8 / (self._kilobits * _BITS_PER_KILOBIT))
+
+
+def _moment(kind: Kind, text: str, parties: tuple[str, ...]) -> Fault:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise FaultError(f"--{kind} {text}: write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3")
+    phase = match["phase"].upper()
+    if phase not in {known.value for known in PHASES}:
+        raise FaultError(f"--{kind} {text}: {match['phase']} is no phase; they are {', '.join(PHASES)}")
+    return Fault(kind, _party(f"--{kind} {text}", match["party"], parties), Phase(phase), int(match["round"] or 1))
+
+
+def _speed(text: str, parties: tuple[str, ...]) -> tuple[str, float]:
+    match = _SPEED.fullmatch(text)
+    if match is None or not float(match["kilobits"]):
+        raise FaultError(f"--slow {text}: write PARTY:KBIT with a speed above 0, such as client-2:500")
+    return _party(f"--slow {text}", match["party"], parties), float(match["kilobits"])
+
+
+def _party(option: str, name: str, parties: tuple[str, ...]) -> str:
+    if name not in parties:
+        shown = parties if len(parties) <= 8 else (*parties[:3], "...", parties[-1])
+        raise FaultError(f"{option}: {name} is no party of this run; they are {', '.join(shown)}")
+    return name

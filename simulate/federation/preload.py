@@ -1,0 +1,23 @@
+"""What every party process needs and what is slow to import: loaded once, before the parties are forked.
+
+The fork server imports this module when it starts (about seven seconds of processor time, most of it torch), and the
+children that it forks find everything loaded. Nothing here may start a thread or touch an accelerator: neither
+survives a fork. multiprocessing ignores a preload that ends in ImportError, and ends the fork server on anything else;
+so every failure becomes an ImportError here, and the child that misses this module reports the reason.
+"""
+
+from importlib import import_module
+
+MODULES = (
+    "sklearn.datasets",
+    "tacit.parties.crypten.session",
+    "tacit.simulate.federation.server_role",
+    "tacit.simulate.federation.client_role",
+    "tacit.simulate.federation.child",
+)
+
+for _name in MODULES:
+    try:
+        import_module(_name)
+    except Exception as error:
+        raise ImportError(f"{_name} cannot be imported ({type(error).__name__}: {error})") from error

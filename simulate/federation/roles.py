@@ -1,0 +1,79 @@
+"""What every process of a simulation is given, and what it is told to run.
+
+A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
+supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are
+drawn from the operating system here as there. The work itself is in server_role.py and client_role.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.session.event_log import EventLogError
+from tacit.parties.session.journal import JournalError
+from tacit.parties.session.shell import Surroundings
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.faults import Faults
+from tacit.simulate.runs.experiment import Experiment
+
+USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
+"""What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""
+
+
+FAILED, ABORTED, SERVER_LOST = 1, 3, 4
+"""Exit statuses of the processes; 0 is a session held to its end."""
+
+
+@dataclass(frozen=True)
+class Role:
+    """What every process of a run is given."""
+
+    experiment: Experiment
+    keys: PartyKeys
+    roster: Roster
+    directory: Path
+    device: str
+    verify: bool
+    split_seed: int
+    """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+    faults: Faults
+    record_moves: bool = False
+    """Whether the server records which coordinates of the model every round moves."""
+
+    def surroundings(self) -> Surroundings:
+        """What is to happen around this party."""
+        return self.faults.of(self.keys.name)
+
+    def after_kill(self) -> Role | None:
+        """What the same party is given when it is started again; None if it stays away."""
+        faults = self.faults.after_kill(self.keys.name)
+        return None if faults is None else replace(self, faults=faults)
+
+
+def server_outcome(ended: Ended) -> dict[str, Any]:
+    """How the server's session ended, for the supervisor; the status is that of the process."""
+    return {"detail": ended.detail, "status": ABORTED if ended.code else 0}
+
+
+def client_outcome(ended: Ended) -> dict[str, Any]:
+    """How a client's session ended, for the supervisor; the status is that of the process."""
+    lost = ended.code in (Code.LEFT, Code.TIMEOUT)
+    return {"detail": ended.detail, "status": SERVER_LOST if lost else FAILED if ended.code else 0}
+
+
+def explain(error: Exception) -> dict[str, Any]:
+    """An error that the user can mend, as the supervisor wants to know it."""
+    return {"detail": " ".join(str(error).split()), "status": FAILED}
+
+
+def tell(control: Control) -> Callable[[str, dict[str, Any]], None]:
+    """Pass every event on to the supervisor."""
+    return lambda event, fields: control.send({"event": event, **fields})

@@ -1,0 +1,166 @@
+"""A federation on one machine: one process per party, started, watched and ended from here.
+
+The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays what the parties
+tell to whoever shows it, and makes the summary from their event logs. It never loads torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tacit.parties.links.keys import generate
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.faults import Faults
+from tacit.simulate.federation.processes import Processes
+from tacit.simulate.federation.roles import Role
+from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
+from tacit.simulate.federation.verification import verify
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, writing
+from tacit.simulate.runs.experiment import Experiment
+from tacit.simulate.runs.reference import experiment_toml
+from tacit.simulate.runs.summary import summarise, write
+
+GRACE_SECONDS = 5.0
+"""How long processes get to end by themselves before they are made to."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, and where."""
+
+    experiment: Experiment
+    run: RunDirectory
+    rounds: int
+    """Rounds to hold now."""
+    completed: int
+    """Rounds of the run that are held already."""
+    split_seed: int
+    device: str = "cpu"
+    verify: bool = False
+    report: bool = True
+    """Whether report.html is drawn, which takes a second or two."""
+    record_moves: bool = False
+    """Record which coordinates of the model every round moves."""
+    faults: Faults = field(default_factory=Faults)
+    began: float = field(default_factory=time.monotonic)
+
+
+def party_names(clients: int) -> tuple[str, ...]:
+    """The parties of a run: server, client-1, client-2, ..."""
+    return (SERVER, *(f"client-{number + 1}" for number in range(clients)))
+
+
+def default_directory(name: str) -> Path:
+    """runs/<time>-<name>."""
+    return Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+
+
+def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
+    """Make the run directory of a new run. RunDirectoryError if it cannot be made, OSError if the disk is full."""
+    run = RunDirectory.create(directory)
+    try:
+        run.keep_experiment(experiment_toml(experiment))
+    except OSError:
+        run.discard()
+        raise
+    seed = experiment.federation.seed
+    # A seed for the split alone reveals nothing that a member does not know; 63 bits, as torch takes them.
+    split_seed = seed if seed is not None else secrets.randbits(63)
+    return Plan(experiment, run, experiment.federation.rounds, 0, split_seed, **options)
+
+
+def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
+    """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
+    OSError if the disk is full."""
+    if experiment.protection.remembers:
+        raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
+    held = run.progress()
+    rounds_left = experiment.federation.rounds - held.round
+    if rounds_left <= 0:
+        raise RunDirectoryError(
+            f"{run.path} has {held.round} rounds already: ask for more with --rounds {held.round + 1} or above"
+        )
+    run.keep_experiment(experiment_toml(experiment))
+    return Plan(experiment, run, rounds_left, held.round, held.split_seed, **options)
+
+
+def kept(plan: Plan) -> str:
+    """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
+    run, protection = plan.run, plan.experiment.protection
+    if protection.remembers:
+        left = run.plain_model if protection.encrypted else run.model
+        return f"the run cannot be resumed: {_forgotten(plan.experiment, run)}" if left.exists() else ""
+    return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
+
+
+def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
+    """Why a run whose clients remembered something cannot go on, and what can be done instead."""
+    if not experiment.protection.encrypted:
+        scheme = experiment.protection.scheme
+        return f"with protection.scheme {scheme} its clients kept something of their own in memory only; start anew"
+    remedy = f'start from {run.plain_model} (model.checkpoint, with protection.initial_model = "server")'
+    return (
+        "its model is encrypted under a key that its clients had in memory only; "
+        f"{remedy if run.plain_model.exists() else 'start anew'}"
+    )
+
+
+async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
+    """Hold the rounds and return the summary, which is written too.
+
+    InputError if the server cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a
+    wrong sum; OSError if summary or report cannot be written.
+    """
+    names = party_names(plan.experiment.federation.clients)
+    keys = {name: generate(name) for name in names}
+    roster = Roster(members=tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
+    roles = {
+        name: Role(
+            experiment=plan.experiment,
+            keys=keys[name],
+            roster=roster,
+            directory=plan.run.path,
+            device=plan.device,
+            verify=plan.verify,
+            split_seed=plan.split_seed,
+            faults=plan.faults,
+            record_moves=plan.record_moves,
+        )
+        for name in names
+    }
+    failure: SimulationError | None = None
+    async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
+        try:
+            ended = await Supervisor(processes, roles, show).follow(rounds=plan.rounds, completed=plan.completed)
+        except InputError:
+            raise
+        except SimulationError as error:
+            failure, ended = error, str(error)
+    summary = summarise(plan.run, plan.experiment, wall_seconds=time.monotonic() - plan.began)
+    summary["ended"] = ended
+    if plan.verify and failure is None:
+        summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
+    try:
+        write(summary, plan.run.summary)
+        if plan.report:
+            await asyncio.to_thread(_report, plan.run)
+    except OSError:
+        if failure is None:
+            raise
+    if failure is not None:
+        raise failure
+    return summary
+
+
+def _report(run: RunDirectory) -> None:
+    # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
+    from tacit.simulate.report.page import write_report
+
+    with writing(run.path / "report.html"):
+        write_report(run)

@@ -1,0 +1,149 @@
+"""The server's process in a simulation: the model of the experiment, evaluated and saved after every round."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from tacit.models import checkpoint
+from tacit.models.data import Dataset, load
+from tacit.models.device import resolve_device
+from tacit.models.layout import Layout
+from tacit.models.representation import Stimuli, stimulus_indices
+from tacit.models.training import EVALUATION_BATCH, evaluate
+from tacit.parties.learning.task import Keeper, Task
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.stopwatch import Stopwatch
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.packing import Total
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
+from tacit.simulate.runs.directory import Progress, RunDirectory, writing
+from tacit.simulate.runs.experiment import Experiment
+
+LOOPBACK: Final = "tcp://127.0.0.1:*"
+
+
+async def run_server(control: Control, *, role: Role, rounds: int, completed: int) -> dict[str, Any]:
+    """Build or load the model, hold the rounds, evaluate and save after each."""
+    torch.set_num_threads(1)
+    run = RunDirectory(role.directory)
+    try:
+        experiment = role.experiment
+        device = resolve_device(role.device)
+        data = load(experiment.data, image_size=experiment.model.image_size)
+        task = Task(
+            model=experiment.model,
+            training=experiment.training,
+            protection=experiment.protection,
+            classes=data.classes,
+            channels=data.channels,
+            stimuli=prepare_stimuli(data) if experiment.protection.masks_layers else None,
+        )
+        model = task.build(seed=role.split_seed)
+        layout = Layout.of(model)
+        if completed:
+            layout.load_into(model, checkpoint.load(run.model, layout)[0])
+        configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+        keeper = Keeper(configuration, model, seed=experiment.federation.seed, device=device)
+
+        def save(round: int) -> None:
+            progress = Progress(round=round, split_seed=role.split_seed)
+            with writing(run.model):
+                checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
+
+        def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+            if role.verify and total is not None and done.total is not None:
+                bound = configuration.packing().error_bound(len(done.survivors))
+                run.save_sum(done.round, words=done.total, values=total.values, bound=bound, names=done.survivors)
+            if role.record_moves and total is not None:
+                run.save_moves(done.round, keeper.mean(total)[1])
+            if total is not None:
+                save(done.round)
+            if configuration.encrypted or experiment.protection.splits:
+                # Only the clients have the whole model, and can evaluate it.
+                return {"accuracy": None, "loss": None}
+            judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
+            return {"accuracy": judged.accuracy, "loss": judged.loss}
+
+        if not completed:
+            save(0)
+        settings = ServerSettings(
+            address=LOOPBACK,
+            keys=role.keys,
+            roster=role.roster,
+            configuration=configuration,
+            rounds=rounds,
+            completed=completed,
+            smallest_cohort=experiment.policy.smallest_cohort,
+            join_seconds=experiment.deadlines.join,
+            grace=experiment.deadlines.grace,
+        )
+        with EventLog(run.events(role.keys.name), role.keys.name) as log:
+            diary = Diary(log, tell(control))
+            diary.write("configuration", **describe(configuration))
+            party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=role.surroundings())
+            stopwatch = Stopwatch().install()
+            ended = await party.run()
+            diary.write("work", seconds=dict(stopwatch.seconds))
+            return server_outcome(ended)
+    except USER_ERRORS as error:
+        return explain(error)
+
+
+def prepare_stimuli(data: Dataset) -> Stimuli:
+    """Training images that the clients of a simulation do without. ValueError for too few, or more than fit."""
+    return Stimuli.of(data.share(stimulus_indices(data.y_train.numpy(), data.classes))[0])
+
+
+def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: tuple[int, ...]) -> Configuration:
+    """What the server of this experiment proposes."""
+    aggregation = experiment.aggregation
+    metrics = task.metrics(experiment.federation.clients)
+    packing = experiment.packing(tensor_sizes=tensor_sizes, metrics=metrics)
+    return Configuration(
+        scheme=experiment.training.algorithm,
+        protection=experiment.protection.scheme,
+        min_contributors=experiment.protection.min_contributors,
+        enforce=experiment.protection.enforce,
+        group_key=experiment.protection.group_key,
+        rekey_every=experiment.protection.rekey_every,
+        initial_model=experiment.protection.initial_model if experiment.protection.encrypted else "server",
+        skip_zeros=experiment.protection.skip_masked_layers,
+        mode=aggregation.mode,
+        graph=aggregation.graph,
+        corrupt=aggregation.corrupt,
+        dropout=aggregation.dropout,
+        threshold=aggregation.threshold,
+        clients=experiment.federation.clients,
+        clip=aggregation.clip,
+        value_bits=aggregation.value_bits,
+        max_weight=packing.max_weight,
+        ring_bits=packing.ring.bits,
+        form=packing.form,
+        tensor_sizes=tensor_sizes,
+        metrics=metrics,
+        layout=layout,
+        task=task.encode(),
+        train_seconds=experiment.deadlines.train,
+        phase_seconds=experiment.deadlines.phase,
+    )
+
+
+def describe(configuration: Configuration) -> dict[str, Any]:
+    """The figures of a configuration that a report wants to show."""
+    packing = configuration.packing()
+    parameters = configuration.parameters(configuration.clients)
+    return {
+        "parameters": packing.values_length,
+        "ring_bits": packing.ring.bits,
+        "vector_bytes": packing.wire_length,
+        "step": packing.quantiser.step,
+        "threshold": parameters.threshold,
+        "neighbours": parameters.neighbours,
+        "configuration_hash": configuration.hash().hex(),
+    }

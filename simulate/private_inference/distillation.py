@@ -1,0 +1,248 @@
+"""`tacit distill`: from an experiment file to a calibrated student, its curves and its figures.
+
+The file is that of `tacit simulate` with one section more, [distillation]. The directory of the results:
+
+teacher.safetensors     the model that the student learned from
+student.safetensors     the student, with its polynomials and intervals (tacit.models.friendly.checkpoint)
+distillation.json       everything that was measured
+curves.png              accuracy and losses by epoch
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.runs.directory import writing
+from tacit.simulate.runs.experiment import Experiment, ExperimentError
+from tacit.simulate.runs.explain import refusal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tacit.models.data import Dataset
+    from tacit.models.friendly.distillation import Epoch
+    from tacit.models.friendly.transformer import FriendlyTransformer
+
+Progress = Callable[[str, dict[str, Any]], None]
+"""Called with what has happened ("teacher", "converted", "epoch") and its figures."""
+
+
+class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An experiment with the section [distillation]. Raises as Experiment does."""
+
+    distillation: Annotated[
+        DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
+    ] = msgspec.field(default_factory=DistillationConfiguration)
+
+
+class OutputError(ValueError):
+    """The results cannot be written there; the message says why and what to do."""
+
+
+def load(path: Path) -> DistillationExperiment:
+    """Reads an experiment file with or without the section [distillation]. Raises ExperimentError."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ExperimentError(f"{path}: is not TOML: {error}") from error
+    try:
+        return msgspec.convert(data, DistillationExperiment)
+    except msgspec.ValidationError as error:
+        raise ExperimentError(f"{path}: {refusal(error, data, DistillationExperiment)}") from error
+
+
+def claim(directory: Path) -> None:
+    """Make the directory of the results. OutputError unless it is empty then."""
+    try:
+        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+            raise OutputError(f"{directory} exists already and is not empty: choose another directory with --out")
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
+
+
+def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
+    """Train or load the teacher, distil and calibrate the student, write everything; returns distillation.json.
+
+    Raises ValueError (ConversionError is one) or OSError for data, model or device that cannot be used, before
+    anything is trained; FloatingPointError or ActivationError when a training diverges.
+    """
+    from tacit.models.data import load as load_images
+    from tacit.models.device import resolve_device
+    from tacit.models.friendly import checkpoint, distillation
+    from tacit.models.friendly.blocks import Approximation
+    from tacit.models.friendly.calibration import calibrate, error_bounds
+    from tacit.models.friendly.convert import convert
+    from tacit.models.layout import Layout
+
+    settings = experiment.distillation
+    approximation = Approximation(softmax_degree=settings.softmax_degree, inverse_steps=settings.inverse_steps)
+    chosen = resolve_device(device)
+    data = load_images(experiment.data, image_size=experiment.model.image_size)
+    seed = experiment.federation.seed
+    seed = secrets.randbits(63) if seed is None else seed
+    began = time.monotonic()
+    teacher = _untrained(experiment, data, seed)
+    convert(teacher, approximation)  # A model that cannot be converted says so before it is trained.
+    test = data.x_test, data.y_test
+    judged = _train(teacher, experiment, data, seed, chosen)
+    progress("teacher", judged)
+    _keep(teacher, out / "teacher.safetensors")
+    student = convert(teacher, approximation).to(chosen)
+    before = {"accuracy": distillation.accuracy(student, *test, device=chosen)}
+    progress("converted", before)
+
+    def show(epoch: Epoch) -> None:
+        progress("epoch", asdict(epoch))
+
+    epochs = distillation.distill(
+        teacher, student, data.x_train, test, settings, seed=seed, device=chosen, progress=show
+    )
+    calibrate(student, data.x_train, margin=settings.margin)
+    after = distillation.judge(student, teacher, *test, device=chosen)
+    with writing(out / "student.safetensors"):
+        checkpoint.save(out / "student.safetensors", student, approximation)
+    figures = {
+        "name": experiment.name,
+        "seed": seed,
+        "device": device,
+        "parameters": Layout.of(student).size,
+        "test_images": len(test[0]),
+        "teacher": judged,
+        "converted": before,
+        "student": asdict(after),
+        "epochs": [asdict(epoch) for epoch in epochs],
+        "polynomials": [
+            {"place": bound.name, "low": bound.interval.low, "high": bound.interval.high, "error": bound.error}
+            for bound in error_bounds(student)
+        ],
+        "seconds": time.monotonic() - began,
+        "experiment": msgspec.to_builtins(experiment),
+    }
+    write_json(figures, out / "distillation.json")
+    with writing(out / "curves.png"):
+        draw(figures, out / "curves.png")
+    return figures
+
+
+def with_data(experiment: DistillationExperiment, source: str | None) -> DistillationExperiment:
+    """The same with images from this source ("digits", or an .npz file); as it is without one."""
+    if source is None:
+        return experiment
+    data = msgspec.structs.replace(experiment.data, source=source, directory="")
+    return msgspec.structs.replace(experiment, data=data)
+
+
+def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
+    """The experiment, its images and the student of a finished distillation.
+
+    Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
+    """
+    from tacit.models.data import load as load_images
+    from tacit.models.friendly import checkpoint
+
+    path = directory / "distillation.json"
+    try:
+        experiment = msgspec.convert(msgspec.json.decode(path.read_bytes())["experiment"], DistillationExperiment)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not what `tacit distill` writes: {error}") from error
+    except OSError as error:
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
+        ) from error
+    try:
+        data = load_images(experiment.data, image_size=experiment.model.image_size)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the images that {path} tells of are needed, and not there: {error}; paths count from the directory where "
+            "`tacit distill` ran"
+        ) from error
+    try:
+        student = checkpoint.load(
+            directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
+        )
+    except FileNotFoundError as error:
+        raise ValueError(f"{error}; name a directory that `tacit distill --out` has written") from error
+    return experiment, data, student
+
+
+def write_json(figures: dict[str, Any], path: Path) -> None:
+    """Write the figures. OSError, which names the file, if it cannot be written."""
+    with writing(path):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+
+
+def draw(figures: dict[str, Any], path: Path) -> None:
+    """Accuracy and losses by epoch as a PNG, the two stages apart, like Fig. 7 of the paper."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    from tacit.simulate.experiments.figures import COLOURS
+    from tacit.simulate.report.figures import STYLE
+
+    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure(figsize=(9.0, 4.0), dpi=120)
+        left, right = figure.subplots(1, 2)
+        epochs = figures["epochs"]
+        numbers = [epoch["number"] for epoch in epochs]
+        left.plot(
+            numbers,
+            [100 * epoch["accuracy"] for epoch in epochs],
+            "o-",
+            color=COLOURS[2],
+            markersize=3,
+            label="student",
+        )
+        left.axhline(100 * figures["teacher"]["accuracy"], color=COLOURS[0], linestyle="--", label="teacher")
+        left.set_title("test accuracy (%)")
+        for name, colour in zip(("embedding", "attention", "hidden", "range", "prediction"), COLOURS[1:], strict=False):
+            points = [(epoch["number"], epoch["losses"][name]) for epoch in epochs if name in epoch["losses"]]
+            right.plot(*zip(*points, strict=True), "o-", color=colour, markersize=3, label=name)
+        right.set_yscale("log")
+        right.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        right.set_title("losses")
+        boundary = sum(epoch["stage"] == "layers" for epoch in epochs) + 0.5
+        for axes in (left, right):
+            axes.axvline(boundary, color="#8a949e", linestyle=":")
+            axes.set_xlabel("epoch (dotted: stage 2 begins)")
+            axes.grid(axis="y")
+        figure.legend(loc="outside lower center", ncols=7)
+        figure.savefig(path)
+
+
+def _untrained(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
+    from tacit.models.vision_transformer import build
+
+    return build(experiment.model, classes=data.classes, channels=data.channels, seed=seed)
+
+
+def _train(teacher: nn.Module, experiment: DistillationExperiment, data: Dataset, seed: int, device: Any) -> Any:
+    from tacit.models.training import EVALUATION_BATCH, evaluate, train
+
+    epochs = 0 if experiment.model.checkpoint else experiment.distillation.teacher_epochs
+    if epochs:
+        training = msgspec.structs.replace(experiment.training, epochs=epochs)
+        train(teacher, data.x_train, data.y_train, training, seed=seed, device=device)
+    judged = evaluate(teacher, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
+    return {"accuracy": judged.accuracy, "loss": judged.loss, "epochs": epochs}
+
+
+def _keep(teacher: nn.Module, path: Path) -> None:
+    from tacit.models import checkpoint
+    from tacit.models.layout import Layout
+
+    layout = Layout.of(teacher)
+    with writing(path):
+        checkpoint.save(path, layout=layout, flat=layout.flatten(teacher), metadata={})

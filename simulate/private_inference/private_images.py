@@ -1,0 +1,186 @@
+"""`tacit infer`: which images a data owner asks about, and what it is told of them, as figures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tacit.models.data import Dataset
+from tacit.models.data import read as read_images
+from tacit.models.datasets.samples import FileImages, Indices, Pixels, Samples
+from tacit.models.device import resolve_device
+from tacit.models.friendly.gauge import ActivationError
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.inference.data_owner import Inferred
+from tacit.parties.inference.private_model import prepared_model
+from tacit.protocol.inference.messages import Input
+from tacit.simulate.private_inference.distillation import DistillationExperiment, read, with_data
+from tacit.simulate.private_inference.inference import Plan, data_owner_names, run
+
+EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
+_TYPICAL_IMAGES: Final = 64
+_MARGIN: Final = 2.0
+"""How much wider than on typical images the bounds are that no gauge of the student states."""
+_WHITE: Final = 255
+_WHITE_OF_DIGITS: Final = 16
+"""Of the source "digits"; all others have whole bytes."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Images to ask about."""
+
+    names: tuple[str, ...]
+    pixels: torch.Tensor
+    """float32 [N, C, S, S]."""
+    labels: torch.Tensor | None
+    """int64 [N], where they are known."""
+
+
+def chosen(wanted: str | None, source: str | None, *, experiment: DistillationExperiment, data: Dataset) -> Chosen:
+    """What --images names: so many of the test images, an image file or a folder of them; without it all test images.
+
+    source: as of infer(). Whatever they are, they are normalised as `data` is, which the student has learned from.
+    ValueError for anything else, and for images that cannot be decoded or are none for this student.
+    """
+    if wanted is None or wanted.isdecimal():
+        test = _test_images(experiment, data, source)
+        count = len(test.labels) if wanted is None else int(wanted)
+        if not 1 <= count <= len(test.labels):
+            raise ValueError(f"--images {wanted}: there are {len(test.labels)} test images, ask for 1 or more of them")
+        pixels = data.normalised(test.images, np.arange(count))
+        return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
+    path = Path(wanted)
+    files: tuple[Path, ...] = (path,)
+    if not wanted or not (path.is_file() or path.is_dir()):
+        raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
+    if source is not None:
+        raise ValueError(f"--data {source} is for test images: leave it out, or --images {wanted}")
+    if path.is_dir():
+        files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in EXTENSIONS))
+        if not files:
+            raise ValueError(f"--images {wanted}: the folder has no image file ({', '.join(EXTENSIONS)})")
+    white = _WHITE_OF_DIGITS if experiment.data.source == "digits" else _WHITE
+    return Chosen(tuple(str(file) for file in files), data.normalised(_Files(files, white=white)), None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Files(FileImages):
+    """Files, whose pixels go up to 255, for a student that has learned from images where white is another number."""
+
+    white: int
+
+    def pixels(self, indices: Indices, *, size: int) -> Pixels:
+        scaled: Pixels = np.rint(super().pixels(indices, size=size) * (self.white / _WHITE)).astype(np.uint8)
+        return scaled
+
+
+def infer(
+    directory: Path,
+    wanted: str | None,
+    *,
+    source: str | None,
+    input: Input,
+    batch: int,
+    data_owners: int,
+    device: str,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """What the student of `tacit distill` in `directory` says of the images, by private inference; with its costs.
+
+    source: where test images come from, if not where the student's did: "digits", or an .npz file.
+
+    Raises ValueError or OSError for what cannot be used, and InferenceFailed.
+    """
+    resolve_device(device)
+    progress("reading the student")
+    experiment, data, student = read(directory)
+    images = chosen(wanted, source, experiment=experiment, data=data)
+    if data_owners > len(images.names):
+        raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
+    progress("asking the student in the clear")
+    clear = _in_the_clear(student, images, batch)
+    # Evenly spaced, since some sources are sorted by class.
+    count = min(_TYPICAL_IMAGES, len(data.y_train))
+    typical, _ = data.share(np.arange(count) * len(data.y_train) // count)
+    model = prepared_model(student, typical, margin=_MARGIN)
+    parts = torch.tensor_split(images.pixels, data_owners)
+    done = dict.fromkeys(data_owner_names(data_owners), 0)
+
+    def show(name: str, count: int) -> None:
+        done[name] = count
+        progress(f"{sum(done.values())} of {len(images.names)} images")
+
+    progress("starting the parties")
+    found = run(model, parts, Plan(input=input, batch=batch, device=device), show)
+    return _figures(images, data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
+
+
+def _test_images(experiment: DistillationExperiment, data: Dataset, source: str | None) -> Samples:
+    """Those of the student's own source, or of another. ValueError if that has classes that the student has not."""
+    if source is None:
+        return data.source.test
+    other = read_images(with_data(experiment, source).data)
+    if len(other.class_names) > data.classes:
+        raise ValueError(
+            f"--data {source}: there are {len(other.class_names)} classes, and {data.classes} that the student knows"
+        )
+    return other.test
+
+
+def _in_the_clear(student: FriendlyTransformer, images: Chosen, batch: int) -> torch.Tensor:
+    """Logits [N, classes]. ValueError for an image for which the student is not valid, with its name."""
+    with torch.no_grad():
+        try:
+            return torch.cat([student(pixels) for pixels in torch.split(images.pixels, batch)])
+        except ActivationError:
+            for name, pixels in zip(images.names, torch.split(images.pixels, 1), strict=True):
+                try:
+                    student(pixels)
+                except ActivationError as error:
+                    raise ValueError(f"{name} is unlike what the student was calibrated on: {error}") from error
+            raise
+
+
+def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence[Inferred]) -> dict[str, Any]:
+    logits = torch.cat([each.logits for each in found])
+    confidences, labels = logits.softmax(dim=1).max(dim=1)
+    figures: dict[str, Any] = {
+        "images": [
+            {"image": name, "label": data.source.class_names[label], "confidence": confidence}
+            for name, label, confidence in zip(images.names, labels.tolist(), confidences.tolist(), strict=True)
+        ],
+        "agreement": (labels == clear.argmax(dim=1)).double().mean().item(),
+        "largest_difference": (logits - clear).abs().max().item(),
+        "accuracy": None if images.labels is None else (labels == images.labels).double().mean().item(),
+        "relative_error": ((logits - clear).norm() / clear.norm()).item(),
+        "weights_bytes": sum(each.weights_bytes for each in found),
+    }
+    return figures | costs(found)
+
+
+def costs(found: Sequence[Inferred]) -> dict[str, Any]:
+    """Seconds, bytes and rounds, in all and by operation; seconds are those of the data owners."""
+    passes = [each for inferred in found for each in inferred.passes]
+    operations: defaultdict[str, dict[str, float]] = defaultdict(
+        lambda: {"seconds": 0.0, "data_owner_bytes": 0, "model_owner_bytes": 0, "rounds": 0}
+    )
+    for each in passes:
+        for cost in each.rounds:
+            row = operations[cost.operation]
+            row["seconds"] += cost.seconds
+            row["data_owner_bytes"] += cost.sent
+            row["model_owner_bytes"] += cost.received
+            row["rounds"] += 1
+    return {
+        "passes": len(passes),
+        "online_seconds": sum(each.online_seconds for each in passes),
+        "waited_for_material_seconds": sum(each.offline_seconds for each in passes),
+        "per_operation": dict(operations),
+    }

@@ -1,0 +1,155 @@
+"""What each party of a run could see, in words, from the mode, the threshold and the rounds that were held.
+
+The sentences follow the rules of the protocol: secagg/graph.py says how many colluding clients a threshold stands for,
+protocol/sum/server.py and sum/client.py what either side receives, and sum/plain_server.py and
+sum/plain_client.py what it is without secure aggregation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from tacit.simulate.report.history import History
+from tacit.simulate.runs.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """One kind of party."""
+
+    party: str
+    sees: tuple[str, ...]
+    hidden: tuple[str, ...]
+    """What it does not learn."""
+    conditions: tuple[str, ...] = ()
+    """Sentences on when that holds."""
+
+
+SEEN_BY_EVERY_SERVER: Final = (
+    "the global model before and after every round",
+    "who took part, who was lost, when; sizes and times of all messages",
+)
+
+
+def exposure(history: History, experiment: Experiment) -> list[Exposure]:
+    """The parties of a run, from the server to the outside world."""
+    secure = experiment.aggregation.mode != "none"
+    return [
+        _server(history, experiment) if secure else _server_without_masks(history, experiment),
+        _client(history, experiment),
+        Exposure(
+            "anybody on the network",
+            ("addresses, sizes and times of packets, which are encrypted (CURVE)",),
+            ("contents; a key that is not in the roster does not get beyond the handshake",),
+        ),
+        Exposure(
+            "whoever gets the final model",
+            ("what the trained model itself tells about its training data: no secure sum changes that",),
+            ("everything else",),
+        ),
+        Exposure(
+            "the owner of this machine",
+            ("everything: in a simulation all parties are processes of one user",),
+            (),
+        ),
+    ]
+
+
+def smallest_sum(history: History) -> int:
+    """Fewest clients of any opened sum; 0 if there was none."""
+    return min((len(round.result.survivors) for round in history.completed if round.result), default=0)
+
+
+def _server(history: History, experiment: Experiment) -> Exposure:
+    clients = experiment.federation.clients
+    corrupt = math.floor(Fraction(str(experiment.aggregation.corrupt)) * clients)
+    threshold = history.configured.threshold if history.configured else None
+    if experiment.aggregation.mode == "active":
+        trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
+    else:
+        trust = (
+            f"This holds if the server follows the protocol, even if up to {corrupt} of {clients} clients work with "
+            "it. The semi-honest mode does not defend against a server that lies."
+        )
+    return Exposure(
+        "server",
+        (
+            _sums(history),
+            *SEEN_BY_EVERY_SERVER,
+            "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
+        ),
+        ("data, update, loss, accuracy or number of samples of any one client",),
+        (
+            *((f"Nothing opens before {threshold} of {sharers(history, experiment)} help.",) if threshold else ()),
+            trust,
+        ),
+    )
+
+
+def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
+    scheme = experiment.protection.scheme
+    left = "" if scheme == "none" else f", after the protection {scheme}"
+    return Exposure(
+        "server",
+        (
+            f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
+            "number of samples, correct answers, loss and clipped coordinates",
+            _sums(history),
+            *SEEN_BY_EVERY_SERVER,
+        ),
+        ("the data of a client as such; but much of it can be worked out from an update that is not protected",),
+        (
+            'Secure aggregation was off (aggregation.mode = "none"): nothing stands between the server and the update '
+            "of one client, and every client's policy allowed that.",
+        ),
+    )
+
+
+def _sums(history: History) -> str:
+    sizes = [len(round.result.survivors) for round in history.completed if round.result]
+    if not sizes:
+        return "no sum: no round was completed"
+    over = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    return (
+        f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
+        "and of their numbers of samples, correct answers, losses and clipped coordinates"
+    )
+
+
+def _client(history: History, experiment: Experiment) -> Exposure:
+    least = smallest_sum(history)
+    if least > 2:
+        others = f"a mixture of the updates of at least {least - 1} others"
+    elif least == 2:
+        others = "the update of the one other client, because a sum had only two"
+    else:
+        others = "what the others contributed together"
+    mode = experiment.aggregation.mode
+    model = (
+        "the global model at the start of every round; the step from one to the next is the mean update, and "
+        f"without its own part {others}"
+    )
+    unknown = "data, update, loss, accuracy or number of samples of any one other client"
+    if mode == "none":
+        return Exposure("each client", (model, "the roster; who is in a round"), (unknown,))
+    neighbours = history.configured.neighbours if history.configured else experiment.federation.clients - 1
+    order = "the signed list of survivors" if mode == "active" else "the list of survivors"
+    return Exposure(
+        "each client",
+        (
+            model,
+            f"the roster; who is in a round; {order}",
+            f"public keys, and one encrypted share of each secret of its {neighbours} neighbours",
+        ),
+        (unknown, "the secrets behind the shares: too few shares tell nothing"),
+    )
+
+
+def sharers(history: History, experiment: Experiment) -> str:
+    """Among whom the threshold counts: "5 clients"; in a regular graph "6 neighbours of each client"."""
+    clients = experiment.federation.clients
+    neighbours = history.configured.neighbours if history.configured else clients - 1
+    return f"{clients} clients" if neighbours == clients - 1 else f"{neighbours} neighbours of each client"

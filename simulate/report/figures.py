@@ -1,0 +1,236 @@
+"""The figures of the report, as SVG text that stands inside an HTML page.
+
+All are drawn at the same width, so that two fit side by side on a wide screen and one fits a telephone. Text stays
+text, in the font of the page. The same data give the same bytes: no dates, no random identifiers. Colours are those of
+Okabe and Ito (2008), which colour-blind readers can tell apart.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.report.history import Party, Round, Span
+from tacit.simulate.runs.summary import SECURE_SUM
+
+PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
+COLOURS = {
+    Phase.TRAIN: "#0072B2",
+    Phase.ADVERTISE_KEYS: "#E69F00",
+    Phase.SHARE_KEYS: "#009E73",
+    Phase.MASKED_INPUT: "#CC79A7",
+    Phase.CONSISTENCY_CHECK: "#56B4E9",
+    Phase.UNMASK: "#D55E00",
+    Phase.SESSION: "#C4C8CC",
+}
+"""What secure aggregation adds after training; ADVERTISE_KEYS is mostly waiting for the slowest client."""
+WIDTH = 5.0
+MOST_ROWS = 16
+TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
+BYTE_UNITS = ((1.0, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
+INK = "#1d2733"
+STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "tacit",
+    "text.parse_math": False,
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8a949e",
+    "axes.labelcolor": INK,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e7eb",
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "hatch.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 9.5,
+    "figure.constrained_layout.use": True,
+}
+
+Unit = tuple[float, str]
+Window = tuple[float, float]
+"""Begin and end, in seconds since 1970."""
+
+
+def learning_curve(rounds: Sequence[Round], *, metric: str, failed: Sequence[int]) -> str:
+    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds."""
+    with _style():
+        figure = Figure(figsize=(WIDTH, 3.0))
+        axes = figure.subplots()
+        results = [(round.number, round.result) for round in rounds if round.result]
+        curves = (
+            ("test images (server)", "#0072B2", "o-", [(n, getattr(r, metric)) for n, r in results]),
+            (
+                "training images (secure sum)",
+                "#D55E00",
+                "s--",
+                [(n, getattr(r, f"train_{metric}")) for n, r in results],
+            ),
+        )
+        for label, colour, line, points in curves:
+            known = [(number, value) for number, value in points if value is not None]
+            size = 5 if len(known) <= 40 else 0
+            axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
+        for number in failed:
+            axes.axvline(number, color="#8a949e", linestyle=":", label="no result" if number == failed[0] else None)
+        axes.set_title(f"{metric.capitalize()} by round")
+        axes.set_xlabel("round")
+        axes.set_ylabel("accuracy (share of images)" if metric == "accuracy" else "loss (nats)")
+        if metric == "accuracy":
+            axes.set_ylim(0, 1.02)
+        else:
+            axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(axis="y")
+        figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
+        return _svg(figure, metric)
+
+
+def clipped_bars(rounds: Sequence[Round], parameters: int) -> str:
+    """Clipped coordinates of every completed round, in percent of all that went into the sum."""
+    with _style():
+        figure = Figure(figsize=(WIDTH, 2.6))
+        axes = figure.subplots()
+        results = [(round.number, round.result) for round in rounds if round.result and round.result.survivors]
+        shares = [100 * (result.clipped or 0) / (parameters * len(result.survivors)) for _, result in results]
+        axes.bar([number for number, _ in results], shares, color="#0072B2", width=0.7)
+        axes.set_title("Clipped coordinates by round")
+        axes.set_xlabel("round")
+        axes.set_ylabel("clipped (% of coordinates)")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+        axes.grid(axis="y")
+        return _svg(figure, "clipped")
+
+
+def party_bars(
+    server: Party | None,
+    clients: Sequence[Party],
+    values: Callable[[Party], Mapping[Phase, float]],
+    *,
+    phases: Sequence[Phase],
+    units: Sequence[Unit],
+    title: str,
+    axis: str,
+    name: str,
+) -> str:
+    """Bars of one amount per party, stacked by phase; the server has an axis of its own, as it serves them all."""
+
+    def total(party: Party) -> float:
+        return sum(values(party).get(phase, 0) for phase in phases)
+
+    shown = sample(sorted(clients, key=total, reverse=True), MOST_ROWS)
+    if len(shown) == len(clients):
+        shown = list(clients)
+    groups = [group for group in ([server] if server else [], shown) if group]
+    with _style():
+        figure = Figure(figsize=(WIDTH, 1.2 + 0.55 * len(groups) + 0.24 * sum(map(len, groups))))
+        ratios = [len(group) + 0.6 for group in groups]
+        columns = figure.subplots(len(groups), 1, squeeze=False, height_ratios=ratios)[:, 0]
+        for axes, group in zip(columns, groups, strict=True):
+            largest = max(map(total, group))
+            scale, unit = _unit(largest, units)
+            left = [0.0] * len(group)
+            for phase in phases:
+                widths = [values(party).get(phase, 0) / scale for party in group]
+                axes.barh(range(len(group)), widths, left=left, color=COLOURS[phase], height=0.72)
+                left = [before + width for before, width in zip(left, widths, strict=True)]
+            _rows(axes, [party.name for party in group])
+            axes.set_xlim(0, 1.04 * largest / scale or 1)
+            axes.set_xlabel(f"{axis} ({unit})")
+        columns[0].set_title(title)
+        return _svg(figure, name)
+
+
+def timeline(round: Round, server: str | None, *, window: Window, title: str, axis: str, name: str) -> str:
+    """Who was in which phase when, within a window of times; crosses mark who was dropped, hatches where a log ends."""
+    rows = _timeline_rows(round, server)
+    begin, end = window
+    with _style():
+        figure = Figure(figsize=(WIDTH, 1.1 + 0.24 * len(rows)))
+        axes = figure.subplots()
+        scale, unit = _unit(end - begin, TIME_UNITS)
+        for row, party in enumerate(rows):
+            for span in round.spans.get(party, ()):
+                _bar(axes, row, span, window, scale)
+            dropped = round.drop_times.get(party)
+            if dropped is not None and begin <= dropped <= end:
+                axes.plot((dropped - begin) / scale, row, "X", color="#000000", markersize=8, clip_on=False)
+        axes.set_xlim(0, (end - begin) / scale)
+        _rows(axes, rows)
+        axes.set_title(title)
+        axes.set_xlabel(f"{axis} ({unit})")
+        return _svg(figure, name)
+
+
+def secure_sum_window(round: Round, server: str | None) -> Window | None:
+    """From the first to the last moment of the server in a phase of the secure sum; None if it came to none."""
+    spans = [span for span in round.spans.get(server or "", ()) if span.phase in SECURE_SUM]
+    return (spans[0].start, spans[-1].end) if spans else None
+
+
+def sample(ranked: Sequence[Party], most: int) -> list[Party]:
+    """At most `most` of the ranked, evenly spaced, the first and the last included."""
+    if len(ranked) <= most:
+        return list(ranked)
+    return [ranked[round(place * (len(ranked) - 1) / (most - 1))] for place in range(most)]
+
+
+def _timeline_rows(round: Round, server: str | None) -> list[str]:
+    """The server, whoever was dropped, and those who took longest to train, in the order of the cohort."""
+
+    def trained(name: str) -> float:
+        return max((span.end for span in round.spans.get(name, ()) if span.phase is Phase.TRAIN), default=0.0)
+
+    dropped = {drop.party for drop in round.drops}
+    ranked = sorted(round.cohort, key=lambda name: (name not in dropped, -trained(name)))
+    shown = set(ranked[:MOST_ROWS])
+    return [*([server] if server else []), *(name for name in round.cohort if name in shown)]
+
+
+def _bar(axes: Axes, row: int, span: Span, window: Window, scale: float) -> None:
+    start, end = max(span.start, window[0]), min(span.end, window[1])
+    if end > start:
+        colour = COLOURS[span.phase]
+        style = {"facecolor": "#ffffff", "edgecolor": colour, "hatch": "////"} if span.open else {"facecolor": colour}
+        axes.barh(row, (end - start) / scale, left=(start - window[0]) / scale, height=0.72, **style)  # type: ignore[arg-type]
+
+
+def _rows(axes: Axes, names: Sequence[str]) -> None:
+    axes.set_yticks(range(len(names)), [name if len(name) <= 20 else f"{name[:19]}…" for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x")
+
+
+def _unit(largest: float, units: Sequence[Unit]) -> Unit:
+    """The largest unit of which there is at least one; the smallest if there is none."""
+    return next((unit for unit in reversed(units) if largest >= unit[0]), units[0])
+
+
+def _style() -> AbstractContextManager[None]:
+    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """The figure as an <svg> element whose identifiers begin with its name: they must be unique in a page."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = text.getvalue()[text.getvalue().index("<svg") :]
+    # Its style sheet would hold for the whole page, which has the same rule for figures only.
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", svg)
+    return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)

@@ -1,0 +1,157 @@
+"""What happened in a run: the material of its report, as report/reading.py puts it together from the event logs.
+
+A run has sessions: the first, and one for every --resume. Logs may end anywhere: a killed party leaves its last phase
+open, and a killed server a round without a result. Times are in seconds since 1970 unless a field says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tacit.protocol.core.messages import Phase
+
+
+class Configured(msgspec.Struct, frozen=True):
+    """What the server proposed, at the start of a session."""
+
+    parameters: int
+    ring_bits: int
+    vector_bytes: int
+    step: float
+    threshold: int
+    neighbours: int
+    configuration_hash: str
+
+
+class Drop(msgspec.Struct, frozen=True):
+    """A client that was lost or excluded in a round; included_in_sum None where the round has no result."""
+
+    party: str
+    phase: Phase
+    code: str
+    detail: str
+    included_in_sum: bool | None = None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """The server's `round-done`. Rates in [0, 1], losses in nats."""
+
+    status: str
+    code: str | None
+    detail: str
+    survivors: tuple[str, ...]
+    dropped: tuple[Drop, ...]
+    samples: int
+    train_accuracy: float | None
+    train_loss: float | None
+    clipped: int | None
+    accuracy: float | None
+    loss: float | None
+    culprit: str | None = None
+
+
+@dataclass(frozen=True)
+class Span:
+    """A party in a phase, from `start` to `end` in seconds since 1970; open if its log ends in it."""
+
+    phase: Phase
+    start: float
+    end: float
+    open: bool = False
+
+
+@dataclass
+class Round:
+    """One attempt at a round. An interrupted round that a resumed run repeats is another one of the same number."""
+
+    session: int
+    number: int
+    began: float
+    ended: float
+    cohort: tuple[str, ...]
+    result: Result | None = None
+    drops: tuple[Drop, ...] = ()
+    drop_times: dict[str, float] = field(default_factory=dict)
+    spans: dict[str, list[Span]] = field(default_factory=dict)
+    moved: int = 0
+    """Payload bytes that the server sent and received."""
+
+    @property
+    def status(self) -> str:
+        """completed, aborted or unfinished."""
+        return self.result.status if self.result else "unfinished"
+
+    @property
+    def seconds(self) -> float:
+        """From the selection of the clients to the evaluated model, or to the last event."""
+        return self.ended - self.began
+
+
+@dataclass
+class Party:
+    """Seconds and payload bytes of one party, by phase, over all rounds."""
+
+    name: str
+    seconds: defaultdict[Phase, float] = field(default_factory=lambda: defaultdict(float))
+    sent: Counter[Phase] = field(default_factory=Counter)
+    received: Counter[Phase] = field(default_factory=Counter)
+    work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Seconds of the protocol by kind of work, if the party lived to tell."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A refusal, a lost link or an early end, as `party` told it."""
+
+    session: int
+    seconds: float
+    """Since the session began."""
+    party: str
+    what: str
+    about: str
+    code: str
+    detail: str
+
+
+@dataclass
+class Stranger:
+    """Somebody whose handshake was refused, once or often."""
+
+    public_key: str
+    address: str
+    reason: str
+    count: int = 0
+
+
+@dataclass
+class History:
+    """A whole run. `server` is None if the server's log is missing."""
+
+    server: str | None
+    parties: dict[str, Party]
+    sessions: list[tuple[float, float]] = field(default_factory=list)
+    """Times of the first and the last event of each session, in seconds since 1970."""
+    configured: Configured | None = None
+    rounds: list[Round] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
+    ended: str | None = None
+    """How the server said that the last session ended; None if it did not."""
+
+    @property
+    def clients(self) -> list[Party]:
+        """All parties but the server."""
+        return [party for name, party in self.parties.items() if name != self.server]
+
+    @property
+    def completed(self) -> list[Round]:
+        """Rounds whose sum went into the model, each number once, in order."""
+        return [round for _, round in sorted({r.number: r for r in self.rounds if r.status == "completed"}.items())]
+
+    @property
+    def wall_seconds(self) -> float:
+        """From the first to the last event, summed over the sessions."""
+        return sum(last - first for first, last in self.sessions)

@@ -1,0 +1,276 @@
+"""report.html: one page about a run, made from its event logs and its experiment file.
+
+The page is self-contained and loads nothing: figures are inline SVG, the style sheet is in the template
+(report.html.j2), there are no scripts, and a content security policy forbids what is left. Everything that parties
+wrote goes through jinja's escaping. The same logs give the same page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import jinja2
+import msgspec
+from markupsafe import Markup
+
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
+from tacit.simulate.report.figures import (
+    BYTE_UNITS,
+    COLOURS,
+    MOST_ROWS,
+    PHASES,
+    TIME_UNITS,
+    Unit,
+    clipped_bars,
+    learning_curve,
+    party_bars,
+    secure_sum_window,
+    timeline,
+)
+from tacit.simulate.report.history import History, Party, Round
+from tacit.simulate.report.reading import read_history
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
+from tacit.simulate.runs.experiment import Experiment, load
+from tacit.simulate.runs.explain import keys, literal
+from tacit.simulate.runs.summary import SECURE_SUM, protocol_share
+
+MOST_TIMELINES = 5
+MOST_TROUBLES = 200
+"""Rows of a table; the logs hold the rest."""
+NOTHING = "\N{EN DASH}"
+
+
+def write_report(run: RunDirectory, out: Path | None = None) -> Path:
+    """Write the page, by default as report.html in the run directory; returns its path. Raises as make_report does."""
+    path = out or run.path / "report.html"
+    path.write_text(make_report(run), encoding="utf-8")
+    return path
+
+
+def make_report(run: RunDirectory) -> str:
+    """The page. RunDirectoryError, ExperimentError or EventLogError if the directory holds no run, or a broken one."""
+    if not run.experiment.is_file():
+        raise RunDirectoryError(f"{run.path} is no run directory: {run.experiment.name} is missing")
+    experiment = load(run.experiment)
+    history = read_history(run.path / "events")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(seconds=seconds, bytes=byte_count, decimal=decimal)
+    template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return environment.from_string(template).render(_page(experiment, history))
+
+
+def seconds(value: float | None) -> str:
+    """A duration for people: "8.3 ms", "2.41 s", "3 min 20 s", "5 h 3 min"; a dash for none."""
+    if not value:
+        return NOTHING
+    if value < 0.9995:
+        return f"{1000 * value:.3g} ms"
+    if value < 99.5:
+        return f"{value:.3g} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def byte_count(value: float | None) -> str:
+    """An amount of bytes for people: "281 bytes", "4.16 MB"."""
+    if value is None:
+        return NOTHING
+    scale, unit = next((unit for unit in reversed(BYTE_UNITS) if value >= unit[0]), BYTE_UNITS[0])
+    shown = value / scale
+    return f"{shown:.0f} {unit}" if scale == 1 or shown >= 100 else f"{shown:.3g} {unit}"
+
+
+def decimal(value: float | None) -> str:
+    """Three digits after the point."""
+    return NOTHING if value is None else f"{value:.3f}"
+
+
+def _page(experiment: Experiment, history: History) -> dict[str, Any]:
+    server = history.parties.get(history.server) if history.server else None
+    began = history.sessions[0][0] if history.sessions else None
+    last = history.completed[-1].result if history.completed else None
+    secure = experiment.aggregation.mode != "none"
+    return {
+        "experiment": experiment,
+        "history": history,
+        "server": server,
+        "began": "" if began is None else f"{datetime.fromtimestamp(began, UTC):%d %B %Y, %H:%M} UTC",
+        "last": last,
+        "moved": sum((server.sent + server.received).values()) if server else None,
+        "notices": _notices(experiment, history),
+        "curves": _curves(history),
+        "clipping": _clipping(history),
+        "bars": _bars(server, history.clients, secure=secure),
+        "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
+        "protocol_share": protocol_share(server.seconds) if server and secure else None,
+        "work": _work(server, history.clients),
+        "colours": {phase: COLOURS[phase] for phase in PHASES},
+        "most_rows": MOST_ROWS,
+        "timelines": _timelines(history, secure=secure),
+        "drops": [(round, drop) for round in history.rounds for drop in round.drops],
+        "troubles": history.troubles[:MOST_TROUBLES],
+        "more_troubles": len(history.troubles[MOST_TROUBLES:]),
+        "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_TROUBLES],
+        "secure": secure,
+        "sharers": sharers(history, experiment),
+        "exposures": exposure(history, experiment),
+        "settings": _settings(experiment),
+    }
+
+
+def _notices(experiment: Experiment, history: History) -> list[str]:
+    """What a reader must know first; nothing if all went well."""
+    if history.server is None:
+        return ["There is no event log of the server: what is known of the rounds, accuracies and losses is missing."]
+    notices = []
+    if experiment.aggregation.mode == "none":
+        notices.append("Secure aggregation was off: the server saw the update of every client.")
+    held, planned = len(history.completed), experiment.federation.rounds
+    if held < planned:
+        ended = history.ended or "the server's log stops without saying how it ended"
+        notices.append(f"{held} of {planned} rounds were completed. Last session: {ended}.")
+    for status, verb in (("aborted", "aborted"), ("unfinished", "left unfinished")):
+        numbers = [str(round.number) for round in history.rounds if round.status == status]
+        if numbers:
+            listed = ", ".join(numbers[:10]) + (" and others" if len(numbers) > 10 else "")
+            notices.append(f"{'Round' if len(numbers) == 1 else 'Rounds'} {verb}: {listed}.")
+    if smallest_sum(history) == 2:
+        notices.append("A sum had only two clients: each of them can work out the update of the other.")
+    if missing := experiment.federation.clients - len(history.clients):
+        notices.append(f"The event logs of {missing} of {experiment.federation.clients} clients are missing.")
+    return notices
+
+
+def _curves(history: History) -> list[Markup]:
+    if not history.completed:
+        return []
+    numbers = {round.number for round in history.completed}
+    failed = sorted({round.number for round in history.rounds} - numbers)
+    return [Markup(learning_curve(history.completed, metric=metric, failed=failed)) for metric in ("accuracy", "loss")]
+
+
+def _clipping(history: History) -> Markup | None:
+    """None if nothing was clipped."""
+    clipped = any(round.result and round.result.clipped for round in history.completed)
+    return (
+        Markup(clipped_bars(history.completed, history.configured.parameters))
+        if clipped and history.configured
+        else None
+    )
+
+
+def _bars(server: Party | None, clients: Sequence[Party], *, secure: bool) -> dict[str, list[Markup]]:
+    draw = partial(party_bars, server, clients)
+
+    def of(
+        values: Callable[[Party], Any], phases: Sequence[Phase], units: Sequence[Unit], title: str, axis: str, name: str
+    ) -> Markup:
+        return Markup(draw(values, phases=phases, units=units, title=title, axis=axis, name=name))
+
+    if not server and not clients:
+        return {}
+    return {
+        "time": [
+            of(lambda party: party.seconds, PHASES, TIME_UNITS, "Time in each phase", "time", "time"),
+        ]
+        + [of(lambda party: party.seconds, SECURE_SUM, TIME_UNITS, "Of this, the secure sum", "time", "sum")] * secure,
+        "traffic": [
+            of(lambda party: party.sent, PHASES, BYTE_UNITS, "Payload sent", "sent", "sent"),
+            of(lambda party: party.received, PHASES, BYTE_UNITS, "Payload received", "received", "received"),
+        ],
+    }
+
+
+def _work(server: Party | None, clients: Sequence[Party]) -> list[dict[str, Any]]:
+    """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
+    telling = [client for client in clients if client.work]
+    parties = [*telling, server] if server else telling
+    kinds = {kind for party in parties for kind in party.work}
+    rows = [
+        {
+            "kind": kind,
+            "server": server.work[kind] if server else None,
+            "client": median(client.work[kind] for client in telling) if telling else None,
+        }
+        for kind in kinds
+    ]
+    return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
+
+
+def _phase_row(phase: Phase, server: Party | None, clients: Sequence[Party]) -> dict[str, Any]:
+    times = [client.seconds[phase] for client in clients]
+
+    def middle(amounts: Iterable[int]) -> float | None:
+        listed = list(amounts)
+        return median(listed) if listed else None
+
+    return {
+        "phase": phase,
+        "server_seconds": server.seconds[phase] if server else None,
+        "server_sent": server.sent[phase] if server else None,
+        "server_received": server.received[phase] if server else None,
+        "least": min(times, default=None),
+        "middle": median(times) if times else None,
+        "most": max(times, default=None),
+        "sent": middle(client.sent[phase] for client in clients),
+        "received": middle(client.received[phase] for client in clients),
+    }
+
+
+def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
+    """Rounds worth a look: those that lost somebody or have no result, the slowest, the last; with their figures."""
+    if not history.rounds:
+        return []
+    finished = history.completed or history.rounds
+    slowest = max(finished, key=lambda round: round.seconds)
+    eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
+    reasons: dict[int, list[str]] = {}
+    chosen: dict[int, Round] = {}
+    for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
+        if id(round) in chosen or len(chosen) < MOST_TIMELINES:
+            chosen[id(round)] = round
+            reasons.setdefault(id(round), []).extend([reason] if reason else [])
+    shown = []
+    for index, (key, round) in enumerate(chosen.items()):
+        windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
+        if secure and (window := secure_sum_window(round, history.server)):
+            windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
+        shown.append(
+            {
+                "round": round,
+                "reasons": reasons[key],
+                "figures": [
+                    Markup(
+                        timeline(
+                            round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}"
+                        )
+                    )
+                    for part, (window, title, axis) in enumerate(windows)
+                    if window[1] > window[0]
+                ],
+            }
+        )
+    return shown
+
+
+def _settings(experiment: Experiment) -> list[tuple[str, str, bool, str]]:
+    """Every key: dotted name, value, whether it differs from the default, meaning."""
+    rows = []
+    for key in keys(Experiment):
+        if not key.is_section:
+            value: Any = msgspec.to_builtins(experiment)
+            for part in key.path.split("."):
+                value = value[part]
+            default = list(key.default) if isinstance(key.default, tuple) else key.default
+            shown = "none" if value is None else literal(value)
+            rows.append((key.path, shown, value != default, key.description))
+    return rows

@@ -1,0 +1,354 @@
+"""The experiment file: everything that a federation needs to know before it starts, in TOML.
+
+The structs below are the schema; types and bounds are checked by msgspec, and the rules that join several keys by
+`Experiment` itself, so that an experiment that exists can run. Every refusal names the file, the key, the value, the
+reason and what would be accepted. The reference documentation comes from the same annotations (reference.py).
+"""
+
+import math
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tacit.models.configuration import (
+    DataConfiguration,
+    ModelConfiguration,
+    ProtectionConfiguration,
+    TrainingConfiguration,
+)
+from tacit.protocol.sum.configuration import Mode, Policy, fewest_survivors
+from tacit.secagg.graph import GraphParameters, choose_parameters
+from tacit.secagg.packing import Packing, WeightForm
+from tacit.simulate.runs.explain import literal, refusal
+
+Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
+
+
+def weight_form(protection: ProtectionConfiguration) -> WeightForm:
+    """How fine the weights of a protection are."""
+    if protection.binary:
+        return WeightForm.COORDINATE
+    return WeightForm.TENSOR if protection.by_tensor else WeightForm.SCALAR
+
+
+class ExperimentError(ValueError):
+    """An experiment that cannot run; the text names the file, the key, the value and what would be accepted."""
+
+
+class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[federation]: who takes part, and for how long."""
+
+    clients: Annotated[int, Meta(description="Number of clients.", ge=2, le=1000)] = 5
+    rounds: Annotated[int, Meta(description="Number of rounds of training and aggregation.", ge=1, le=100000)] = 10
+    seed: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        Meta(
+            description="Fixes what affects the model: split, initial weights, training and rounding. Keys, shares and "
+            "masks always come from the operating system. Without this key every run differs."
+        ),
+    ] = None
+
+
+class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[aggregation]: the secure sum."""
+
+    mode: Annotated[
+        Mode,
+        Meta(
+            description='What the server may do: "active", lie and collude with corrupt clients; "semi-honest", follow '
+            'the protocol and look. "none" switches secure aggregation off: the server sees every update.'
+        ),
+    ] = "active"
+    threshold: Annotated[
+        int,
+        Meta(
+            description="Clients (in a regular graph: neighbours) that must answer to open a sum; 0 computes it.",
+            ge=0,
+            le=1000,
+        ),
+    ] = 0
+    graph: Annotated[
+        Literal["auto", "complete", "regular"],
+        Meta(
+            description='Who masks with whom: "complete", everybody; "regular", a random few; "auto", complete below '
+            "20 clients and in active mode, else regular."
+        ),
+    ] = "auto"
+    corrupt: Annotated[
+        float, Meta(description="Tolerated fraction of clients that collude with the server.", ge=0.0, lt=1.0)
+    ] = 0.33
+    dropout: Annotated[
+        float, Meta(description="Tolerated fraction of clients that are lost; sizes a regular graph.", ge=0.0, lt=1.0)
+    ] = 0.33
+    clip: Annotated[
+        float,
+        Meta(description="Largest absolute coordinate of an update; larger ones are cut and counted.", gt=0.0, le=1e6),
+    ] = 0.25
+    value_bits: Annotated[
+        int, Meta(description="Bits of a quantised value, which is a coordinate times its weight.", ge=2, le=32)
+    ] = 20
+    max_weight: Annotated[
+        int, Meta(description="Largest weight of one client: the number of its samples.", ge=1, le=2**31)
+    ] = 2000
+    ring_bits: Annotated[
+        int, Meta(description="Width of a word of the sum; 0 computes the whole bytes that are enough.", ge=0, le=64)
+    ] = 0
+
+
+class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[deadlines]: how long the server waits, in seconds."""
+
+    join: Annotated[Seconds, Meta(description="Seconds for all clients to connect.")] = 60.0
+    train: Annotated[Seconds, Meta(description="Seconds for a client to train in one round.")] = 600.0
+    phase: Annotated[Seconds, Meta(description="Seconds for each phase of the protocol after training.")] = 60.0
+    grace: Annotated[Seconds, Meta(description="Seconds for a lost client to reconnect.")] = 10.0
+
+
+class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A complete experiment. Raises ValueError, naming key, value and remedy, if the keys contradict each other."""
+
+    name: Annotated[
+        str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
+    ] = "digits"
+    federation: Annotated[Federation, Meta(description="Who takes part, and for how long.")] = msgspec.field(
+        default_factory=Federation
+    )
+    data: Annotated[DataConfiguration, Meta(description="The labelled images and how the clients share them.")] = (
+        msgspec.field(default_factory=DataConfiguration)
+    )
+    model: Annotated[ModelConfiguration, Meta(description="The network.")] = msgspec.field(
+        default_factory=ModelConfiguration
+    )
+    training: Annotated[TrainingConfiguration, Meta(description="What a client computes in one round.")] = (
+        msgspec.field(default_factory=TrainingConfiguration)
+    )
+    protection: Annotated[
+        ProtectionConfiguration, Meta(description="What a client does to its update before it is summed.")
+    ] = msgspec.field(default_factory=ProtectionConfiguration)
+    aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = msgspec.field(
+        default_factory=Aggregation
+    )
+    deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = msgspec.field(
+        default_factory=Deadlines
+    )
+    policy: Annotated[Policy, Meta(description="What a client accepts from the server.")] = msgspec.field(
+        default_factory=Policy
+    )
+
+    def __post_init__(self) -> None:
+        self._check_policy()
+        self._check_protection()
+        self._check_threshold()
+        self._check_ring()
+
+    def graph_parameters(self) -> GraphParameters:
+        """Neighbours of a client, and the threshold: as configured, or as computed."""
+        computed = self._computed_graph()
+        return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
+
+    @property
+    def max_weight(self) -> int:
+        """Largest weight of a client: one where clients count alike."""
+        alike = self.training.algorithm == "fedsgd" or self.protection.alike
+        return 1 if alike else self.aggregation.max_weight
+
+    def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
+        """How a contribution is laid out in words for a model of these tensors. ValueError if a sum could wrap."""
+        return Packing(
+            clients=self.federation.clients,
+            clip=self.aggregation.clip,
+            value_bits=self.aggregation.value_bits,
+            max_weight=self.max_weight,
+            form=weight_form(self.protection),
+            tensor_sizes=tensor_sizes,
+            metrics=metrics,
+            ring_bits=self.aggregation.ring_bits or None,
+        )
+
+    def _computed_graph(self) -> GraphParameters:
+        if self.aggregation.mode == "none":
+            return GraphParameters(self.federation.clients - 1, 1)
+        return choose_parameters(
+            self.federation.clients,
+            corrupt=self.aggregation.corrupt,
+            dropout=self.aggregation.dropout,
+            active=self.aggregation.mode == "active",
+            graph=self.aggregation.graph,
+        )
+
+    def _check_policy(self) -> None:
+        clients, mode, clip = self.federation.clients, self.aggregation.mode, self.aggregation.clip
+        if clients < self.policy.smallest_cohort:
+            raise ValueError(
+                f"federation.clients = {clients}: policy.smallest_cohort asks for at least "
+                f"{self.policy.smallest_cohort} clients"
+            )
+        if mode not in self.policy.modes:
+            raise ValueError(
+                f"aggregation.mode = {literal(mode)}: policy.modes accepts only {literal(self.policy.modes)}; "
+                f"add {literal(mode)} there if the clients shall accept it"
+            )
+        if mode != "none" and self.aggregation.corrupt < self.policy.least_corrupt:
+            raise ValueError(
+                f"aggregation.corrupt = {self.aggregation.corrupt}: policy.least_corrupt accepts at least "
+                f"{self.policy.least_corrupt}"
+            )
+        if self.training.algorithm not in self.policy.schemes:
+            raise ValueError(
+                f"training.algorithm = {literal(self.training.algorithm)}: policy.schemes accepts only "
+                f"{literal(self.policy.schemes)}"
+            )
+        if self.protection.scheme not in self.policy.protections:
+            raise ValueError(
+                f"protection.scheme = {literal(self.protection.scheme)}: policy.protections accepts only "
+                f"{literal(self.policy.protections)}"
+            )
+        counted = self.protection.binary or self.protection.masks_layers
+        if counted and self.protection.min_contributors < self.policy.least_contributors:
+            raise ValueError(
+                f"protection.min_contributors = {self.protection.min_contributors}: policy.least_contributors accepts "
+                f"at least {self.policy.least_contributors}"
+            )
+        if clip > self.policy.largest_clip:
+            raise ValueError(
+                f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"
+            )
+
+    def _check_protection(self) -> None:
+        protection, clients, secure = self.protection, self.federation.clients, self.aggregation.mode != "none"
+        fewest, asking = protection.min_contributors, f"protection.min_contributors = {protection.min_contributors}:"
+        if protection.enforce == "clients" or protection.masks == "coordinated":
+            # Contributors may still be lost after the weights are fixed.
+            fewest += clients - fewest_survivors(clients, self.aggregation.dropout)
+            asking += f" with the tolerated dropouts (aggregation.dropout = {self.aggregation.dropout}) {fewest}, but"
+        if fewest > clients:
+            raise ValueError(
+                f"{asking} there are only {clients} clients, so that no coordinate would ever move; lower it, or take "
+                f"more clients{', or tolerate fewer dropouts' if fewest > protection.min_contributors else ''}"
+            )
+        if protection.enforce == "clients" and not secure:
+            raise ValueError(
+                'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
+                'set aggregation.mode to "active" or "semi-honest"'
+            )
+        if protection.skip_masked_layers and secure:
+            raise ValueError(
+                f"protection.skip_masked_layers = true: with aggregation.mode = {literal(self.aggregation.mode)} the "
+                "masks hide which layers a client keeps back, and a message without them would tell; set it to false, "
+                'or aggregation.mode to "none", where the server sees every update anyway'
+            )
+        if protection.distils and secure:
+            raise ValueError(
+                f"protection.scheme = {literal(protection.scheme)}: its server distils from the classifier and the "
+                f"generator of every client, which aggregation.mode = {literal(self.aggregation.mode)} hides from it; "
+                'set aggregation.mode to "none" (and list it in policy.modes), or take "fedsplit"'
+            )
+        if (protection.masks_layers or protection.splits) and self.training.algorithm == "fedsgd":
+            raise ValueError(
+                f"protection.scheme = {literal(protection.scheme)}: what stays with a client is what its training made "
+                'of it, and training.algorithm = "fedsgd" trains nothing there; set it to "fedavg"'
+            )
+        given = next((key for key in ("pretrained", "checkpoint") if getattr(self.model, key)), "")
+        if not protection.encrypted:
+            return
+        if given and protection.initial_model == "clients":
+            raise ValueError(
+                f'model.{given} is set, but protection.initial_model = "clients" makes random weights; set it to '
+                '"server", or start without given weights'
+            )
+        if protection.initial_model == "server" and not secure and not protection.accept_known_plaintext:
+            raise ValueError(
+                'protection.initial_model = "server": the server knows the plain first model and receives the '
+                "encrypted one, so it can compute the clients' key and read every update, which nothing else hides "
+                '(aggregation.mode = "none"); use secure aggregation, or initial_model = "clients", or set '
+                "protection.accept_known_plaintext = true if that is what the experiment is about"
+            )
+
+    def _check_threshold(self) -> None:
+        clients, active = self.federation.clients, self.aggregation.mode == "active"
+        if self.aggregation.mode == "none":
+            if self.aggregation.threshold:
+                raise ValueError(
+                    f"aggregation.threshold = {self.aggregation.threshold}: without secure aggregation there is none; "
+                    "set it to 0"
+                )
+            return
+        try:
+            computed = self._computed_graph()
+        except ValueError as error:
+            key = "graph" if self.aggregation.graph == "regular" else "corrupt"
+            raise ValueError(f"aggregation.{key} = {literal(getattr(self.aggregation, key))}: {error}") from error
+        complete = computed.neighbours == clients - 1
+        # In a complete graph a client's own share counts; the computed threshold of a regular one is the least safe.
+        most = clients if complete else computed.neighbours
+        corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
+        least = (clients + corrupt) // 2 + 1 if complete and active else computed.threshold
+        threshold = self.aggregation.threshold or computed.threshold
+        if not least <= threshold <= most:
+            raise ValueError(
+                f"aggregation.threshold = {threshold}: expected {least} to {most}, or 0 to compute it: {clients} "
+                f"clients in {self.aggregation.mode} mode, up to {corrupt} of them corrupt, "
+                f"{computed.neighbours} neighbours each"
+            )
+        default_floor = (2 * clients // 3 if active else clients // 2) + 1 if complete else computed.threshold
+        floor = self.policy.threshold_floor or default_floor
+        if threshold < floor:
+            raise ValueError(
+                f"aggregation.threshold = {threshold}: below the lowest that clients accept, {floor}; raise it"
+                f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower policy.threshold_floor"
+                f"{'' if self.policy.threshold_floor else f' (0 means {floor} here)'}"
+            )
+
+    def _check_ring(self) -> None:
+        try:
+            self.packing(tensor_sizes=(1,), metrics=())
+        except ValueError as error:
+            raise ValueError(
+                f"aggregation.ring_bits = {self.aggregation.ring_bits}: {error} (0 computes ring_bits)"
+            ) from error
+
+
+def load(path: Path) -> Experiment:
+    """Reads an experiment file. Raises ExperimentError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, where: str) -> Experiment:
+    """Reads an experiment from TOML text; `where` stands in front of every refusal. Raises ExperimentError."""
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ExperimentError(f"{where}: is not TOML: {error}") from error
+    return _build(data, where)
+
+
+def with_overrides(
+    experiment: Experiment,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    where: str = "overrides",
+) -> Experiment:
+    """The experiment with other values for those given, checked again as a whole. Raises ExperimentError."""
+    data = msgspec.to_builtins(experiment)
+    given = {"clients": clients, "rounds": rounds, "seed": seed}
+    data["federation"].update({key: value for key, value in given.items() if value is not None})
+    return _build(data, where)
+
+
+def _build(data: dict[str, Any], where: str) -> Experiment:
+    try:
+        return msgspec.convert(data, Experiment)
+    except msgspec.ValidationError as error:
+        raise ExperimentError(f"{where}: {refusal(error, data, Experiment)}") from error

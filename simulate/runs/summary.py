@@ -1,0 +1,117 @@
+"""summary.json: the figures of a run, made from nothing but its event logs.
+
+Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
+with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
+coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `parties`
+(each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
+privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
+`verified` (with --verify).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.parties.session.event_log import read
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.runs import evaluations, privacy
+from tacit.simulate.runs.experiment import Experiment
+from tacit.simulate.runs.directory import RunDirectory, writing
+
+SECURE_SUM = (Phase.SHARE_KEYS, Phase.MASKED_INPUT, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
+"""The phases that only the protocol needs; until ADVERTISE_KEYS is over, the server waits for training."""
+ROUND_KEYS = (
+    "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
+    "clipped", "cohort", "survivors", "dropped", "seconds",
+)  # fmt: skip
+
+LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
+
+
+def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
+    """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
+    logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"))}
+    evaluations.complete(logs)
+    server = next((events for events in logs.values() if _is_server(events)), [])
+    rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
+    sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
+    local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
+    listed = [
+        {key: event[key] for key in ROUND_KEYS}
+        | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
+        | {"local": {name: done[number] for name, done in local.items() if number in done}}
+        for number, event in sorted(rounds.items())
+    ]
+    configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
+    return {
+        "name": experiment.name,
+        "final_accuracy": listed[-1]["accuracy"] if listed else None,
+        "final_loss": listed[-1]["loss"] if listed else None,
+        "wall_seconds": wall_seconds,
+        # Without secure aggregation the vectors come while others still train.
+        "protocol_share": protocol_share(_seconds_by_phase(server)) if experiment.aggregation.mode != "none" else None,
+        "rounds": listed,
+        "parties": {name: _party(events) for name, events in logs.items()},
+        "privacy": privacy.guarantee(
+            experiment, listed, max((_count(events, "update") for events in logs.values()), default=0)
+        ),
+        "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
+        "configuration": msgspec.to_builtins(experiment),
+    }
+
+
+def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
+    """The fraction of its rounds that the server spent in the secure sum; seconds: its time in each phase."""
+    rounds = sum(spent for phase, spent in seconds.items() if phase is not Phase.SESSION)
+    return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
+
+
+def write(summary: dict[str, Any], path: Path) -> None:
+    """Write a summary as indented JSON. OSError, which names the file, if it cannot be."""
+    with writing(path):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
+
+
+def _count(events: list[dict[str, Any]], kind: str) -> int:
+    return sum(event["event"] == kind for event in events)
+
+
+def _is_server(events: list[dict[str, Any]]) -> bool:
+    return any(event["event"] == "listening" for event in events)
+
+
+def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int]:
+    counts: Counter[int] = Counter()
+    for event in events:
+        if event["event"] == "traffic":
+            counts[event["round"]] += event[direction]
+    return counts
+
+
+def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """What a client's log says of its updates, by round."""
+    return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
+
+
+def _seconds_by_phase(events: list[dict[str, Any]]) -> Counter[Phase]:
+    seconds: Counter[Phase] = Counter()
+    for event in events:
+        if event["event"] == "phase":
+            seconds[Phase(event["phase"])] += event["seconds"]
+    return seconds
+
+
+def _party(events: list[dict[str, Any]]) -> dict[str, Any]:
+    phases: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
+    for event in events:
+        if event["event"] == "phase":
+            phases[event["phase"]]["seconds"] += event["seconds"]
+        elif event["event"] == "traffic":
+            phases[event["phase"]]["bytes_sent"] += event["sent"]
+            phases[event["phase"]]["bytes_received"] += event["received"]
+    return {"role": "server" if _is_server(events) else "client", "phases": dict(phases)}

@@ -1,0 +1,1 @@
+"""The machines of a protocol in memory, without sockets."""

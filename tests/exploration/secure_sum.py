@@ -1,0 +1,270 @@
+"""What the explorations of the secure sum share: the parties, what is remembered of them, and the rules for clients.
+
+The cohort uses the complete graph, with vectors of one 64-bit word that fit one chunk. Of a client's past the rules
+need what it signed, opened and shared; everything else that it sent follows from its state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Machine, Output, Report, Send
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.messages import ConfirmSurvivors, ShareKeys, UnmaskShares
+from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
+from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.ring import Ring
+from tacit.secagg.shamir import SHARE_BYTES
+from tests.exploration.machines import History, PostOffice, States
+from tests.exploration.symbols import SymbolicEntropy, SymbolicShare, SymbolicSigningKey
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The client sent its shares."""
+
+    message: ShareKeys
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The client masked its vector towards these sharers."""
+
+    sharers: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The client signed these survivors."""
+
+    survivors: frozenset[int]
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class Opened:
+    """The client was asked to open the sum over `survivors`, and sent shares of these owners' seeds and mask keys."""
+
+    survivors: frozenset[int]
+    seeds: frozenset[int]
+    keys: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Over:
+    """The client gave up."""
+
+
+@dataclass(frozen=True)
+class SpokeAfterwards:
+    """The client gave up, and sent something after that."""
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The server published a sum."""
+
+    words: bytes
+    survivors: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class NoSum:
+    """The server gave up, holding at most so many shares of any one secret."""
+
+    code: str
+    shares: int
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """The server excluded a client for breaking a rule."""
+
+    member: str
+    code: str
+
+
+class Cohort:
+    """A secure sum's parties and their numbered states. To be used within `symbolic_cryptography`.
+
+    client, server: the machines; others than the real ones show that the rules can be broken.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        threshold: int,
+        *,
+        active: bool,
+        client: type[AggregationClient] = AggregationClient,
+        server: type[AggregationServer] = AggregationServer,
+    ) -> None:
+        names = tuple(f"c{member}" for member in range(size))
+        signing = {name: SymbolicSigningKey(f"{name} signing key".encode()) for name in names}
+        self.agreement = Agreement(
+            session=sha256(b"session").digest(),
+            round=0,
+            server="server",
+            cohort=names,
+            signing_keys=tuple(key.public for key in signing.values()),
+            active=active,
+            regular=False,
+            parameters=GraphParameters(size - 1, threshold),
+            ring=Ring(64),
+            length=1,
+            roster=sha256(b"roster").digest(),
+            configuration=sha256(b"configuration").digest(),
+            model=sha256(b"model").digest(),
+            train_seconds=1.0,
+            phase_seconds=1.0,
+        )
+        self.vectors = {name: np.frombuffer(sha256(name.encode()).digest()[:8], np.uint64) for name in names}
+        self.post = PostOffice(self.agreement.session)
+        self.server = States(server(self.agreement, 0.0), self.post, self._remember_server)
+        self.clients = [
+            States(
+                client(
+                    self.agreement,
+                    name,
+                    signing=signing[name],  # type: ignore[arg-type]  # a stand-in
+                    vector=self.vectors[name],
+                    entropy=SymbolicEntropy(name),
+                ),
+                self.post,
+                self._remember_client,
+            )
+            for name in names
+        ]
+
+    @property
+    def threshold(self) -> int:
+        """Shares that open a secret, and fewest members of a sum."""
+        return self.agreement.parameters.threshold
+
+    def members(self, bitmap: bytes) -> frozenset[int]:
+        """A set of members that was sent."""
+        return frozenset(decode_members(bitmap, self.agreement.size))
+
+    def plain_sum(self, names: Sequence[str]) -> bytes:
+        """The words that the sum over these members must have."""
+        total: npt.NDArray[Any] = np.zeros(1, np.uint64)
+        for name in names:
+            total += self.vectors[name]
+        return total.tobytes()
+
+    def _remember_server(
+        self, history: History, output: Output, cause: Message | None, server: AggregationServer
+    ) -> History:
+        if isinstance(output, Summed):
+            return (*history, Sum(output.total.tobytes(), output.survivors))
+        if isinstance(output, ServerAborted):
+            return (*history, NoSum(output.code.name, max(map(len, server._shares.values()), default=0)))
+        if isinstance(output, Report) and output.fields.get("code") not in (None, Code.LEFT.name, Code.TIMEOUT.name):
+            return (*history, Blamed(output.fields["member"], output.fields["code"]))
+        return history
+
+    def _remember_client(
+        self, history: History, output: Output, cause: Message | None, client: AggregationClient
+    ) -> History:
+        if isinstance(output, ClientAborted):
+            return (*history, Over())
+        if isinstance(output, Journal) and not output.contribution.unmasked:
+            places = self.agreement.places
+            return (*history, Masked(frozenset(places[name] for name in output.contribution.sharers)))
+        if not isinstance(output, Send):
+            return history
+        if Over() in history:
+            return (*history, SpokeAfterwards())
+        fact = self._said(output.message, cause)
+        return history if fact is None else (*history, fact)
+
+    def _said(self, message: Message, cause: Any) -> Hashable:
+        if isinstance(message, ShareKeys):
+            return Shared(message)
+        if isinstance(message, ConfirmSurvivors):
+            return Signed(self.members(cause.survivors), message.signature)
+        if isinstance(message, UnmaskShares):
+            owners: tuple[set[int], set[int]] = set(), set()
+            for place, owner in enumerate(decode_members(message.owners, self.agreement.size)):
+                owners[SymbolicShare.decode(message.shares[place * SHARE_BYTES :]).kind].add(owner)
+            return Opened(self.members(cause.survivors), frozenset(owners[1]), frozenset(owners[0]))
+        return None
+
+
+def waits_forever(machine: Machine[Any]) -> Iterator[str]:
+    """A machine that has not ended and has no deadline."""
+    ended = (ClientState.READY, ClientState.DONE, ClientState.ABORTED, ServerState.COMPLETED, ServerState.ABORTED)
+    if machine.state not in ended and machine.deadline is None:
+        yield f"waits without a deadline in {machine.state.name}"
+
+
+class ClientRules:
+    """What clients may never have done, each and together, whatever they were told."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self._cohort = cohort
+        self.of_one = cache(self._of_one)
+        self.together = cache(self._together)
+
+    def opened(self, member: int, state: int) -> tuple[Opened, ...]:
+        """What the client opened on its way to a state."""
+        return tuple(fact for fact in self._cohort.clients[member].histories[state] if isinstance(fact, Opened))
+
+    def _of_one(self, member: int, state: int) -> tuple[str, ...]:
+        """The rules that one client broke on its way to a state."""
+        states, name = self._cohort.clients[member], self._cohort.agreement.cohort[member]
+        faults = [*waits_forever(states.machine(state)), *self._broken(member, states.histories[state])]
+        return tuple(f"{name} {fault}" for fault in faults)
+
+    def _broken(self, member: int, history: History) -> Iterator[str]:
+        opened = [fact for fact in history if isinstance(fact, Opened)]
+        signed = [fact.survivors for fact in history if isinstance(fact, Signed)]
+        sharers = next((fact.sharers for fact in history if isinstance(fact, Masked)), frozenset())
+        if SpokeAfterwards() in history:
+            yield "spoke after it had given up"
+        if len(opened) > 1:
+            yield "opened twice"
+        if len({*signed}) > 1:
+            yield "signed two different sets of survivors"
+        for survivors in [*signed, *(fact.survivors for fact in opened)]:
+            if len(survivors) < self._cohort.threshold:
+                yield "accepted fewer survivors than the threshold"
+            if not survivors <= sharers:
+                yield "accepted survivors who never shared"
+            if member not in survivors:
+                yield "accepted survivors without itself"
+        for fact in opened:
+            if not fact.seeds <= fact.survivors or fact.keys & fact.survivors:
+                yield "sent a share of the wrong kind"
+            if self._cohort.agreement.active and fact.survivors not in signed:
+                yield "opened a sum over survivors that it did not sign"
+
+    def _together(self, opened: tuple[frozenset[tuple[Opened, ...]], ...], agree: bool) -> tuple[str, ...]:
+        """The rules that clients broke together.
+
+        opened: for each, everything that it may have opened by now; agree: whether all must have opened the same sum.
+        """
+        for combination in product(*opened):
+            facts = [fact for past in combination for fact in past]
+            for owner in range(self._cohort.agreement.size):
+                seeds = sum(any(owner in fact.seeds for fact in past) for past in combination)
+                keys = sum(any(owner in fact.keys for fact in past) for past in combination)
+                if min(seeds, keys) >= self._cohort.threshold:
+                    return (f"shares that open both secrets of c{owner} left their holders",)
+            if agree and len({fact.survivors for fact in facts}) > 1:
+                return ("clients opened sums over different survivors",)
+        return ()

@@ -1,0 +1,201 @@
+"""The explorer can fail: each of these machines lacks one check, and each is caught."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.codec import Packet
+from tacit.protocol.core.machine import Row, Step
+from tacit.protocol.core.members import Members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest
+from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.sharing import HeldShares
+from tacit.protocol.sum.tables import ClientState, ServerState
+from tests.exploration.engine import RuleBroken, World, explore
+from tests.exploration.lying_world import LyingWorld
+from tests.exploration.network_world import NetworkWorld
+from tests.exploration.secure_sum import Cohort
+
+
+class Remembering(AggregationClient):
+    """Keeps its secrets, so that a wrong row has something to give away."""
+
+    def forget(self) -> None:
+        self.deadline = None
+
+    def admit(self, state: ClientState, kind: type[Message], handler: str, to: ClientState) -> None:
+        self.table = {**self.table, (state, kind): Row(handler, (to,))}
+
+
+class OpensTwice(Remembering):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.admit(ClientState.DONE, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+
+
+class OpensAfterGivingUp(Remembering):
+    _sharers = Members(bytes(1), 8)  # Until it knows better.
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.admit(ClientState.ABORTED, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+
+
+class OpensWithoutThreshold(AggregationClient):
+    def _require(self, count: int, what: str, *least: int) -> None:
+        if what != "clients survived":
+            super()._require(count, what, *least)
+
+
+class OpensForStrangers(AggregationClient):
+    def _checked_survivors(self, bitmap: bytes) -> Members:
+        self._sharers, sharers = Members(b"\xff", 8), self._sharers
+        try:
+            return super()._checked_survivors(bitmap)
+        finally:
+            self._sharers = sharers
+
+
+class OpensItself(AggregationClient):
+    def _checked_survivors(self, bitmap: bytes) -> Members:
+        self.member, member = next(iter(Members(bitmap, self.agreement.size)), self.member), self.member
+        try:
+            return super()._checked_survivors(bitmap)
+        finally:
+            self.member = member
+
+
+class ChecksNoSignature(AggregationClient):
+    def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None: ...
+
+
+class BelievesTheRequest(AggregationClient):
+    def on_unmask_request(self, sender: str, message: UnmaskRequest, payload: None, now: float) -> Step[ClientState]:
+        self._survivors = Members(message.survivors, self.agreement.size)
+        return super().on_unmask_request(sender, message, payload, now)
+
+
+class OpensUnconfirmed(BelievesTheRequest, Remembering):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.admit(ClientState.AWAIT_SURVIVORS, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+
+
+class SignsTwice(Remembering):
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        state = ClientState.AWAIT_UNMASK_REQUEST
+        self.admit(state, Survivors, "on_survivors", state)
+
+
+class SwapsShares(AggregationClient):
+    def on_unmask_request(self, sender: str, message: UnmaskRequest, payload: None, now: float) -> Step[ClientState]:
+        self._held = {owner: HeldShares(held.seed, held.key) for owner, held in self._held.items()}
+        return super().on_unmask_request(sender, message, payload, now)
+
+
+class WaitsForEver(AggregationClient):
+    def on_peer_keys(self, *arguments: Any) -> Step[ClientState]:
+        step = super().on_peer_keys(*arguments)
+
+        def commit() -> None:
+            step.commit()
+            self.deadline = None
+
+        return Step(step.state, step.outputs, commit)
+
+
+class AddsTwice(AggregationServer):
+    def late(self, sender: str, packet: Packet) -> bool:
+        return packet.kind is not MaskedInput and super().late(sender, packet)
+
+
+class TakesLateVectors(AggregationServer):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.table = {**self.table, (ServerState.UNMASK, MaskedInput): Row("on_masked_input", (ServerState.UNMASK,))}
+
+    def late(self, sender: str, packet: Packet) -> bool:
+        if packet.kind is MaskedInput:
+            return self._vectors.announced(self.agreement.places[sender])
+        return super().late(sender, packet)
+
+
+class CountsTheDropped(AggregationServer):
+    def close_inputs(self, now: float) -> Step[ServerState]:
+        self._vectors.included |= self._packets.keys()
+        return super().close_inputs(now)
+
+
+class ForgetsSurvivors(AggregationServer):
+    def close_unmask(self, now: float) -> Step[ServerState]:
+        self._survivors = tuple(member for member in self._survivors if member not in self.dropped)
+        return super().close_unmask(now)
+
+
+class GoesOnWithFew(AggregationServer):
+    def _shortage(self, *count: Any) -> None: ...
+
+
+class ServerWaitsForEver(AggregationServer):
+    def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
+        super()._begin_phase(members, now)
+        self.deadline = None
+
+
+class PublishesNothing(AggregationServer):
+    def close_unmask(self, now: float) -> Step[ServerState]:
+        step = super().close_unmask(now)
+        return Step(step.state, (), step.commit)
+
+
+def liar(client: type[AggregationClient], *, active: bool, whole: bool, size: int = 3) -> World[Any]:
+    return LyingWorld(Cohort(size, 2, active=active, client=client), whole=whole)
+
+
+def network(server: type[AggregationServer], *, copies: int, interruptions: int) -> World[Any]:
+    return NetworkWorld(Cohort(3, 2, active=False, server=server), copies=copies, interruptions=interruptions)
+
+
+LIAR = partial(liar, active=False, whole=False)
+LIAR_ABOUT_ALL = partial(liar, active=False, whole=True)
+LIAR_TO_FOUR = partial(liar, active=False, whole=False, size=4)
+"""With a threshold of only half of the clients."""
+LIAR_TO_ACTIVE = partial(liar, active=True, whole=False)
+REPEATING = partial(network, copies=2, interruptions=0)
+INTERRUPTED = partial(network, copies=1, interruptions=1)
+INTERRUPTED_TWICE = partial(network, copies=1, interruptions=2)
+
+MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
+    (LIAR, OpensTwice, "opened twice"),
+    (LIAR, OpensAfterGivingUp, "spoke after it had given up"),
+    (LIAR, OpensWithoutThreshold, "accepted fewer survivors than the threshold"),
+    (LIAR_ABOUT_ALL, OpensForStrangers, "accepted survivors who never shared"),
+    (LIAR, OpensItself, "accepted survivors without itself"),
+    (LIAR, SwapsShares, "sent a share of the wrong kind"),
+    (LIAR, WaitsForEver, "waits without a deadline in AWAIT_PEER_SHARES"),
+    (LIAR_TO_FOUR, AggregationClient, "shares that open both secrets of"),
+    (LIAR_TO_ACTIVE, ChecksNoSignature, "clients opened sums over different survivors"),
+    (LIAR_TO_ACTIVE, BelievesTheRequest, "opened a sum over survivors that it did not sign"),
+    (LIAR_TO_ACTIVE, OpensUnconfirmed, "opened a sum over survivors that it did not sign"),
+    (LIAR_TO_ACTIVE, SignsTwice, "signed two different sets of survivors"),
+    (REPEATING, AddsTwice, "server published another sum than that of its survivors"),
+    (INTERRUPTED, TakesLateVectors, "for SHARES, though it kept the rules"),
+    (INTERRUPTED, CountsTheDropped, "server published another sum than that of its survivors"),
+    (INTERRUPTED, ForgetsSurvivors, "server gave up with shares enough to open a secret"),
+    (INTERRUPTED_TWICE, GoesOnWithFew, "server published a sum over fewer members than the threshold"),
+    (REPEATING, PublishesNothing, "server has 0 results in"),
+    (INTERRUPTED, ServerWaitsForEver, "server waits without a deadline in SHARE_KEYS"),
+]
+
+
+@pytest.mark.parametrize(("world", "mutant", "fault"), MUTANTS, ids=[mutant.__name__ for _, mutant, _ in MUTANTS])
+def test_a_missing_check_is_found(world: Callable[[Any], World[Any]], mutant: type[Any], fault: str) -> None:
+    with pytest.raises(RuleBroken) as broken:
+        explore(world(mutant))
+    assert fault in broken.value.fault
+    assert broken.value.trace

@@ -1,0 +1,60 @@
+"""Keystreams: the cipher and numbered streams, and a key for every purpose."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tacit.parties.correlated.streams import Keystream, Purpose, derive
+
+KEY = bytes(range(32))
+
+
+def reference(key: bytes, number: int, words: int) -> list[int]:
+    """The stream's definition: AES of every counter block, read as signed little-endian words."""
+    blocks = b"".join(number.to_bytes(8, "big") + block.to_bytes(8, "big") for block in range(-(-words // 2)))
+    return [int(word) for word in np.frombuffer(Cipher(AES256(key), ECB()).encryptor().update(blocks), "<i8")[:words]]
+
+
+@given(
+    number=st.sampled_from([0, 1, 2**32, 2**64 - 1]),
+    shapes=st.lists(st.lists(st.integers(0, 5), max_size=3).map(tuple), max_size=4),
+)
+def test_draws_of_any_shape_continue_the_reference(number: int, shapes: list[tuple[int, ...]]) -> None:
+    stream = Keystream(KEY, number)
+    drawn = [stream.draw(shape) for shape in shapes]
+    assert [tensor.shape for tensor in drawn] == shapes
+    total = sum(map(math.prod, shapes))
+    assert [word for tensor in drawn for word in tensor.flatten().tolist()] == reference(KEY, number, total)
+    assert stream.drawn == total
+
+
+def test_a_long_draw_is_the_same_as_short_ones() -> None:
+    words = 3 * (1 << 14) + 5  # More than two blocks of zeros.
+    short = Keystream(KEY)
+    pieces = [short.draw((size,)) for size in (1, 1 << 14, words - 1 - (1 << 14))]
+    assert torch.equal(Keystream(KEY).draw((words,)), torch.cat(pieces))
+
+
+@pytest.mark.parametrize("bits", [1, 16, 63])
+def test_fewer_bits_are_the_low_ones(bits: int) -> None:
+    assert Keystream(KEY).draw((50,), bits).tolist() == [word % (1 << bits) for word in reference(KEY, 0, 50)]
+
+
+@pytest.mark.parametrize(("key", "number"), [(KEY[:31], 0), (KEY + b"x", 0), (KEY, -1), (KEY, 1 << 64)])
+def test_a_key_or_number_out_of_range_is_refused(key: bytes, number: int) -> None:
+    with pytest.raises(ValueError, match="32 bytes and a number of 64 bits"):
+        Keystream(key, number)
+
+
+def test_every_purpose_rank_and_salt_has_its_own_key() -> None:
+    keys = [
+        derive(KEY, purpose, salt=salt, rank=rank) for purpose in Purpose for rank in (0, 1) for salt in (b"", b"x")
+    ]
+    assert len(set(keys)) == len(keys)

@@ -1,0 +1,153 @@
+"""What members of a group key make of it: the key of the model, the first model, and models encrypted anew."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
+from scipy import stats
+
+from tacit.models import model_encryption
+from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.layout import Flat, Layout
+from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
+from tacit.parties.learning.group_model import GroupModel
+from tacit.parties.learning.task import Task
+from tacit.protocol.core.primitives import Label, framed
+from tacit.protocol.group_key.agreement import GroupKey
+from tacit.protocol.group_key.holder import Reencrypt
+from tacit.simulate.world.memory_group_key import memory_group_key
+
+EMBEDDINGS = (PATCH_EMBEDDING, POSITION_EMBEDDING)
+TASK = Task(
+    model=ModelConfiguration(image_size=16, patch_size=4, width=16, depth=1, heads=2),
+    training=TrainingConfiguration(),
+    classes=3,
+    channels=1,
+)
+LAYOUT = Layout.of(TASK.build())
+
+
+def member(first: Any = None, **protection: Any) -> GroupModel:
+    chosen = ProtectionConfiguration(scheme="model-encryption", **protection)
+    return GroupModel(LAYOUT, chosen, first or (lambda seed: LAYOUT.flatten(TASK.build(seed))))
+
+
+def agreed(epoch: int = 0) -> list[GroupKey]:
+    """What each of three members holds after an agreement."""
+    keys: list[GroupKey] = memory_group_key(3, epoch=epoch).run().outcome(GroupKey)
+    assert len(keys) == 3
+    return keys
+
+
+def other_tensors(flat: Flat) -> bytes:
+    return b"".join(part.tobytes() for name, part in LAYOUT.split(flat).items() if name not in EMBEDDINGS)
+
+
+def test_all_members_make_the_same_first_model_and_other_keys_others() -> None:
+    made = [member().initial(key) for key in agreed()]
+    assert len({flat.tobytes() for flat in made}) == 1
+    encrypted = [member().reencrypt(Reencrypt("clients", key, None, b"")) for key in agreed()]
+    assert len(set(encrypted)) == 1
+    assert encrypted[0] != made[0].tobytes()
+    other = member().initial(agreed(1)[0])
+    before, after = LAYOUT.split(made[0]), LAYOUT.split(other)
+    for name in EMBEDDINGS:
+        assert not (before[name] == after[name]).any()
+    assert other_tensors(made[0]) != other_tensors(other)
+
+
+def test_the_embeddings_come_from_the_keystream_alone() -> None:
+    """What the server sees, and from it all of torch's numbers, says nothing about them."""
+    key = agreed()[0]
+    seeds: list[int] = []
+
+    def constant(seed: int) -> Flat:
+        seeds.append(seed)
+        return np.full(LAYOUT.size, 7.0, np.float32)
+
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        drawn, bare = LAYOUT.split(member().initial(key)), LAYOUT.split(member(constant).initial(key))
+    for name in drawn:
+        if name in EMBEDDINGS:
+            assert drawn[name].tobytes() == bare[name].tobytes()
+        else:
+            assert (bare[name] == 7.0).all()
+    # The seed of the rest, which is as good as public, is not that of the embeddings.
+    public = HKDF(SHA256(), 32, key.transcript, framed(Label.INITIAL_MODEL, b"public")).derive(key.key)
+    assert seeds == [int.from_bytes(public[:8], "little") // 2]
+    assert other_tensors(member().initial(key)) == other_tensors(LAYOUT.flatten(TASK.build(seeds[0])))
+
+
+def test_the_embeddings_are_those_of_the_description() -> None:
+    """HKDF, AES-256-CTR and the arithmetic once more, with the library only."""
+    key = agreed()[0]
+    parts = LAYOUT.split(member().initial(key))
+    kernel, positions = (parts[name].ravel() for name in EMBEDDINGS)
+    seed = HKDF(SHA256(), 32, key.transcript, framed(Label.INITIAL_MODEL, b"")).derive(key.key)
+    cipher_key = HKDFExpand(SHA256(), 32, b"tacit/1 initial model").derive(seed)
+    stream = Cipher(algorithms.AES(cipher_key), modes.CTR(bytes(16))).encryptor().update(bytes(4 * 1000))
+    words = [int.from_bytes(stream[low : low + 4], "little") for low in range(0, 4 * 528, 4)]
+    assert (len(kernel), len(positions)) == (256, 272)
+    uniform = [(word + 0.5) / 2**31 - 1 for word in words]
+    expected = [u / 4 for u in uniform[:256]] + [u * 0.02 * math.sqrt(3) for u in uniform[256:]]
+    # One rounding to float32; the order of the factors is another rounding of float64.
+    np.testing.assert_allclose([*kernel, *positions], expected, rtol=2**-24 * 1.001)
+    for values, limit in ((kernel, 1 / 4), (positions, 0.02 * math.sqrt(3))):
+        assert stats.kstest(values, stats.uniform(-limit, 2 * limit).cdf).pvalue > 1e-3
+
+
+def test_a_model_is_encrypted_anew_and_read_again() -> None:
+    former, key = agreed()[0], agreed(1)[1]
+    mine = member(matrix="orthogonal")
+    plain = mine.initial(former)
+    first = mine.reencrypt(Reencrypt("server", former, None, plain.astype("<f4").tobytes()))
+    second = mine.reencrypt(Reencrypt("key", key, former, first))
+    for model, under in ((first, former), (second, key)):
+        assert other_tensors(np.frombuffer(model, "<f4")) == other_tensors(plain)
+        # Each encryption rounds what is below 1 to float32 and an inverse of rows below 4 in sum reads it; twice, and
+        # once more for the plaintext.
+        assert np.abs(member().plain(model, under) - plain).max() < 2 * 4 * 2.0**-24 + 2.0**-24
+    assert len({first, second, plain.tobytes()}) == 3
+    assert np.abs(mine.plain(second, former) - plain).max() > 0.01
+    assert np.array_equal(mine.plain(second, None), np.frombuffer(second, "<f4"))
+
+
+def test_two_keys_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The former key is needed to encrypt anew; keys before it are forgotten."""
+    drawn: list[int] = []
+    draw = model_encryption.ModelKey.draw
+
+    def counted(layout: Layout, random: bytes, *, matrix: model_encryption.Matrix) -> model_encryption.ModelKey:
+        drawn.append(1)
+        return draw(layout, random, matrix=matrix)
+
+    monkeypatch.setattr(model_encryption.ModelKey, "draw", counted)
+    mine, keys = member(), [agreed(epoch)[0] for epoch in range(3)]
+    made = [mine.key(keys[number]) for number in (0, 0, 1, 0, 1, 2, 2, 1)]
+    assert len(drawn) == 3
+    assert made[0] is made[1] is made[3]
+    assert mine.key(keys[0]) is not made[0]
+    assert len(drawn) == 4
+
+
+def test_an_ill_conditioned_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No key can be chosen so that it happens: the limit is lowered instead."""
+    monkeypatch.setattr(model_encryption, "MAX_CONDITION", 1.5)
+    with pytest.raises(ValueError, match=r'condition number .* agree on another key, or choose the "orthogonal"'):
+        member(matrix="gaussian").reencrypt(Reencrypt("clients", agreed()[0], None, b""))
+    member(matrix="orthogonal").reencrypt(Reencrypt("clients", agreed()[0], None, b""))
+
+
+def test_no_secret_is_shown() -> None:
+    key = agreed()[0]
+    mine = member()
+    mine.key(key)
+    text = repr(key) + repr(mine) + repr(mine.key(key)) + repr(Reencrypt("clients", key, None, b"secret"))
+    assert "secret" not in text
+    assert repr(key.key) not in text

@@ -1,0 +1,260 @@
+"""What an update holds and what becomes of the sums, against federated averaging written out in float64."""
+
+from collections.abc import Iterator
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.layout import Layout
+from tacit.models.training import gradient, train
+from tacit.parties.learning.task import (
+    LOSS_UNIT,
+    METRICS,
+    Keeper,
+    Learner,
+    Task,
+    TaskError,
+    Update,
+    read_task,
+)
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.sum.configuration import Configuration, Scheme
+from tacit.secagg.packing import Packing, Total, WeightForm
+
+CPU = torch.device("cpu")
+SAMPLES = (7, 12, 20)
+MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2) -> tuple[Configuration, nn.Module]:
+    """A configuration for three clients, and the model that it belongs to."""
+    training = TrainingConfiguration(algorithm=scheme, epochs=2, batch_size=4, learning_rate=rate)
+    task = Task(model=MODEL, training=training, classes=3, channels=1)
+    model = task.build(seed=3)
+    layout = Layout.of(model)
+    max_weight = 20 if scheme == "fedavg" else 1
+    packing = Packing(
+        clients=3,
+        clip=clip,
+        value_bits=20,
+        max_weight=max_weight,
+        form=WeightForm.SCALAR,
+        tensor_sizes=layout.tensor_sizes,
+        metrics=METRICS,
+    )
+    configuration = Configuration(
+        scheme=scheme,
+        mode="active",
+        graph="complete",
+        corrupt=0.33,
+        dropout=0.33,
+        threshold=0,
+        clients=3,
+        clip=clip,
+        value_bits=20,
+        max_weight=max_weight,
+        ring_bits=packing.ring.bits,
+        form=WeightForm.SCALAR,
+        tensor_sizes=layout.tensor_sizes,
+        metrics=METRICS,
+        layout=layout.digest(),
+        task=task.encode(),
+        train_seconds=60.0,
+        phase_seconds=60.0,
+    )
+    return configuration, model
+
+
+def images(samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(samples)
+    return torch.randn(samples, 1, 8, 8, generator=generator), torch.randint(3, (samples,), generator=generator)
+
+
+def learner(configuration: Configuration, samples: int, seed: int | None = 5) -> Learner:
+    return Learner(configuration, *images(samples), seed=seed, device=CPU)
+
+
+def total_of(configuration: Configuration, updates: list[Update]) -> Total:
+    packing = configuration.packing()
+    words = np.zeros(packing.length, packing.ring.word)
+    for update in updates:
+        packing.ring.add_into(words, update.words)
+    return packing.decode(words, contributors=len(updates))
+
+
+def all_updates(configuration: Configuration, model: nn.Module) -> list[Update]:
+    flat = Keeper(configuration, model).bytes
+    return [learner(configuration, samples).update(1, flat) for samples in SAMPLES]
+
+
+@pytest.mark.parametrize("scheme", ["fedavg", "fedsgd"])
+def test_the_new_model_is_the_weighted_mean_of_the_clients_models(scheme: Scheme) -> None:
+    configuration, model = proposal(scheme)
+    keeper = Keeper(configuration, model)
+    before = keeper.flat.astype(np.float64)
+    updates = all_updates(configuration, model)
+    total = total_of(configuration, updates)
+    keeper.apply(total)
+    weights = np.array(SAMPLES if scheme == "fedavg" else (1, 1, 1))
+    # What the clients meant, from the values that they recorded before rounding: sum(n * x) / sum(n).
+    mean = sum(update.values.astype(np.float64) for update in updates) / weights.sum()
+    expected = before + mean if scheme == "fedavg" else before - 1e-2 * mean
+    # The sum is within error_bound, and the new coordinate (below 4 in absolute value) is rounded to float32 once.
+    assert np.abs(before).max() + np.abs(mean).max() < 4.0
+    bound = configuration.packing().error_bound(3) / weights.sum() + 4.0 * 2.0**-24
+    assert np.abs(keeper.flat - expected).max() <= bound
+    assert np.abs(mean).max() > 100 * bound
+    assert np.array_equal(keeper.layout.flatten(keeper.model), keeper.flat)
+    assert np.frombuffer(keeper.bytes, "<f4").tolist() == keeper.flat.tolist()
+
+
+def test_a_fedavg_update_is_samples_times_the_way_of_the_model() -> None:
+    configuration, model = proposal("fedavg")
+    flat = Keeper(configuration, model).flat
+    update = learner(configuration, 12).update(4, flat.tobytes())
+    seeds = np.random.SeedSequence([5, 4]).spawn(2)
+    seed = int(seeds[0].generate_state(1, np.uint64)[0] >> np.uint64(1))
+    statistics = train(model, *images(12), read_task(configuration).training, seed=seed, device=CPU)
+    way = Layout.of(model).flatten(model) - flat
+    assert np.abs(way).max() < 0.5, "the case below has nothing to clip"
+    assert np.array_equal(update.values, np.float32(12) * way)
+    assert update.statistics == statistics
+    assert update.clipped == 0
+    total = total_of(configuration, [update])
+    assert int(total.weights) == 12
+    assert total.metrics == {
+        "samples": 12,
+        "correct": statistics.correct,
+        "loss": round(statistics.loss_sum / LOSS_UNIT),
+        "clipped": 0,
+    }
+
+
+def test_a_fedsgd_update_is_the_gradient_with_weight_one() -> None:
+    configuration, model = proposal("fedsgd", clip=4.0)
+    update = learner(configuration, 12).update(1, Keeper(configuration, model).bytes)
+    expected, statistics = gradient(model, *images(12), batch_size=4, device=CPU)
+    assert np.array_equal(update.values, expected)
+    total = total_of(configuration, [update])
+    assert int(total.weights) == 1
+    assert total.metrics["samples"] == statistics.samples == 12
+
+
+def test_coordinates_beyond_the_clip_are_cut_and_counted() -> None:
+    configuration, model = proposal("fedavg")
+    free = learner(configuration, 12).update(1, Keeper(configuration, model).bytes)
+    way = free.values / np.float32(12)
+    clip = float(np.quantile(np.abs(way), 0.7))
+    configuration, model = proposal("fedavg", clip=clip)
+    update = learner(configuration, 12).update(1, Keeper(configuration, model).bytes)
+    # Dividing by 12 rounded: coordinates next to the clip may fall on its other side.
+    near = int((np.abs(np.abs(way) - clip) < 1e-6 * clip).sum())
+    assert abs(update.clipped - int((np.abs(way) > clip).sum())) <= near < update.clipped
+    assert np.abs(update.values).max() == np.float32(12) * np.float32(clip)
+    assert total_of(configuration, [update]).metrics["clipped"] == update.clipped
+
+
+def test_where_nobody_contributed_the_model_stays() -> None:
+    configuration, model = proposal("fedavg")
+    keeper = Keeper(configuration, model)
+    before = keeper.flat.copy()
+    sizes = configuration.tensor_sizes
+    weights = np.zeros(len(sizes), np.int64)
+    weights[1] = 2
+    keeper.apply(Total(values=np.full(sum(sizes), 0.5), weights=weights, metrics={}, tensor_sizes=sizes))
+    moved = np.zeros(sum(sizes), bool)
+    moved[sizes[0] : sizes[0] + sizes[1]] = True
+    assert np.array_equal(keeper.flat[~moved], before[~moved])
+    assert np.array_equal(keeper.flat[moved], (before[moved].astype(np.float64) + 0.25).astype(np.float32))
+
+
+def test_the_same_seed_gives_the_same_words_and_every_other_thing_others() -> None:
+    configuration, model = proposal("fedavg")
+    flat = Keeper(configuration, model).bytes
+
+    def words(seed: int | None, round: int) -> bytes:
+        return learner(configuration, 12, seed).update(round, flat).words.tobytes()
+
+    assert words(5, 1) == words(5, 1)
+    assert len({words(5, 1), words(5, 2), words(6, 1), words(None, 1), words(None, 1)}) == 5
+
+
+def test_a_learner_that_was_used_gives_what_a_fresh_one_gives() -> None:
+    """A client that joins again in round 2, as in a resumed run, must contribute what it would have contributed."""
+    configuration, model = proposal("fedavg")
+    flat = Keeper(configuration, model).bytes
+    used = learner(configuration, 12)
+    used.update(1, flat)
+    assert used.update(2, flat).words.tobytes() == learner(configuration, 12).update(2, flat).words.tobytes()
+
+
+def test_a_sum_that_honest_contributions_cannot_reach_is_refused() -> None:
+    configuration, model = proposal("fedavg")
+    packing = configuration.packing()
+    words = packing.ring.from_signed(np.full(packing.length, packing.quantiser.levels + 1))
+    with pytest.raises(ValueError, match="beyond the reachable"):
+        Keeper(configuration, model).decode(words, 1)
+
+
+def test_another_layout_is_refused() -> None:
+    configuration, _ = proposal("fedavg")
+    for other in (
+        msgspec.structs.replace(configuration, layout=bytes(32)),
+        msgspec.structs.replace(configuration, tensor_sizes=(*configuration.tensor_sizes[:-1], 4)),
+    ):
+        with pytest.raises(TaskError, match="install the same versions of timm"):
+            learner(other, 12)
+
+
+@pytest.mark.parametrize(("field", "value"), [("classes", 0), ("classes", 65_537), ("channels", -1), ("channels", 257)])
+def test_a_size_that_no_data_have_is_refused(field: str, value: int) -> None:
+    configuration, _ = proposal("fedavg")
+    task = msgspec.structs.replace(read_task(configuration), **{field: value})
+    with pytest.raises(RemoteProtocolError, match=field) as refused:
+        learner(msgspec.structs.replace(configuration, task=task.encode()), 12)
+    assert refused.value.code is Code.MALFORMED
+
+
+def test_more_samples_than_the_largest_weight_are_refused() -> None:
+    configuration, _ = proposal("fedavg")
+    learner(configuration, 20)
+    with pytest.raises(TaskError, match=r"21 samples and aggregation\.max_weight is 20: raise it"):
+        learner(configuration, 21)
+    learner(proposal("fedsgd")[0], 21)
+
+
+def test_training_that_diverges_is_an_error() -> None:
+    configuration, model = proposal("fedavg", rate=100.0)
+    configuration = msgspec.structs.replace(
+        configuration,
+        task=msgspec.msgpack.encode(
+            msgspec.structs.replace(
+                read_task(configuration),
+                training=TrainingConfiguration(optimizer="sgd", learning_rate=100.0, epochs=50, batch_size=4),
+            )
+        ),
+    )
+    with pytest.raises(FloatingPointError, match="take a smaller learning_rate"):
+        learner(configuration, 20).update(1, Keeper(configuration, model).bytes)
+
+
+def test_a_task_survives_the_configuration_and_garbage_does_not() -> None:
+    configuration, _ = proposal("fedavg")
+    task = read_task(configuration)
+    assert (task.classes, task.channels, task.training.epochs) == (3, 1, 2)
+    assert task.encode() == configuration.task
+    for garbage in (b"", b"\x80", configuration.task + b"\x00"):
+        with pytest.raises(RemoteProtocolError):
+            read_task(msgspec.structs.replace(configuration, task=garbage))

@@ -1,0 +1,199 @@
+"""Key files: only for their owner, never overwritten, never quoted, and refused when anything about them is wrong."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import zmq
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from zmq.utils import z85
+
+from tacit.parties.links.keys import (
+    KeyFileError,
+    PartyKeys,
+    decode_key,
+    encode_key,
+    generate,
+    load,
+    load_member,
+    save,
+)
+
+
+def test_generated_keys_work_and_differ() -> None:
+    first, second = generate("a"), generate("a")
+    assert zmq.curve_public(z85.encode(first.curve_secret)) == z85.encode(first.curve_public)
+    signature = Ed25519PrivateKey.from_private_bytes(first.signing_secret).sign(b"text")
+    Ed25519PublicKey.from_public_bytes(first.signing_public).verify(signature, b"text")
+    fields = [set(vars(keys).values()) - {"a"} for keys in (first, second)]
+    assert len(fields[0] | fields[1]) == 8
+
+
+def test_invalid_name() -> None:
+    with pytest.raises(ValueError, match=r"'\.\./a'"):
+        generate("../a")
+
+
+def test_saved_keys_are_loaded(tmp_path: Path) -> None:
+    keys = generate("hospital-7")
+    secret_path, public_path = save(keys, tmp_path)
+    assert (secret_path.name, public_path.name) == ("hospital-7.key", "hospital-7.pub")
+    assert load(secret_path) == keys
+    assert load_member(public_path, "client") == keys.member("client")
+
+
+def test_private_file_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        secret_path, public_path = save(generate("a"), tmp_path)
+    finally:
+        os.umask(umask)
+    assert secret_path.stat().st_mode & 0o777 == 0o600
+    assert public_path.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("existing", ["a.key", "a.pub"])
+def test_nothing_is_overwritten(tmp_path: Path, existing: str) -> None:
+    (tmp_path / existing).write_text("precious")
+    with pytest.raises(KeyFileError, match=f"{existing}: exists already and is never overwritten"):
+        save(generate("a"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [existing]
+    assert (tmp_path / existing).read_text() == "precious"
+
+
+def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "a.key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(KeyFileError, match=r"a\.key: cannot be created"):
+        save(generate("a"), tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_missing_directory(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"a\.key: cannot be created: No such file or directory"):
+        save(generate("a"), tmp_path / "missing")
+
+
+def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = os.open
+
+    def onto_full_disk(path: Path, flags: int, mode: int) -> int:
+        os.close(create(path, flags, mode))
+        return create("/dev/full", os.O_WRONLY)
+
+    monkeypatch.setattr(os, "open", onto_full_disk)
+    with pytest.raises(KeyFileError, match=r"a\.key: cannot be written: No space left on device"):
+        save(generate("a"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o620, 0o604, 0o602, 0o666, 0o610, 0o700 | 0o001])
+def test_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    path, _ = save(generate("a"), tmp_path)
+    path.chmod(mode)
+    with pytest.raises(KeyFileError, match=f"mode {mode:o}.*run: chmod 600 {path}"):
+        load(path)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o400])
+def test_modes_that_are_private(tmp_path: Path, mode: int) -> None:
+    keys = generate("a")
+    path, _ = save(keys, tmp_path)
+    path.chmod(mode)
+    assert load(path) == keys
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"a\.key: no such file; make keys with `tacit keygen`"):
+        load(tmp_path / "a.key")
+    with pytest.raises(KeyFileError, match=r"a\.pub: cannot be read: No such file"):
+        load_member(tmp_path / "a.pub", "client")
+
+
+def test_directory_instead_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+
+
+def line_of(field: str) -> Callable[[str], str]:
+    return lambda text: "".join(line for line in text.splitlines(keepends=True) if not line.startswith(f"{field} ="))
+
+
+CORRUPTIONS: dict[str, Callable[[str], str]] = {
+    "empty": lambda _: "",
+    "no TOML": lambda text: text.replace('name = "', "name = "),
+    "cut": lambda text: text[:-10],
+    "no text": lambda text: "\udcff" + text,
+    "extra field": lambda text: text + "more = 1\n",
+    "bad name": lambda text: text.replace('"a"', '"A"'),
+    "wrong type": lambda text: text.replace('"a"', "7"),
+    **{f"no {field}": line_of(field) for field in ("name", "curve", "curve_secret", "signing", "signing_secret")},
+    **{
+        f"short {field}": lambda text, field=field: text.replace(f'\n{field} = "', f'\n{field} = "00000')
+        for field in ("curve", "curve_secret", "signing", "signing_secret")
+    },
+    **{
+        f"other {field}": lambda text, field=field: line_of(field)(text) + f'{field} = "{encode_key(bytes(32))}"\n'
+        for field in ("curve", "curve_secret", "signing", "signing_secret")
+    },
+}
+
+
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+def test_malformed_private_file(tmp_path: Path, corruption: str) -> None:
+    keys = generate("a")
+    path, _ = save(keys, tmp_path)
+    path.write_bytes(CORRUPTIONS[corruption](path.read_text()).encode(errors="surrogateescape"))
+    with pytest.raises(KeyFileError, match=r"a\.key: .*; restore it from a backup or make new keys") as caught:
+        load(path)
+    assert not quotes_secret(caught.value, keys)
+
+
+@pytest.mark.parametrize("corruption", [name for name in CORRUPTIONS if "secret" not in name and "other" not in name])
+def test_malformed_public_file(tmp_path: Path, corruption: str) -> None:
+    _, path = save(generate("a"), tmp_path)
+    path.write_bytes(CORRUPTIONS[corruption](path.read_text()).encode(errors="surrogateescape"))
+    with pytest.raises(KeyFileError, match=r"a\.pub: not a public key file: .*; ask its owner"):
+        load_member(path, "client")
+
+
+def test_private_file_is_not_a_public_one(tmp_path: Path) -> None:
+    keys = generate("a")
+    path, _ = save(keys, tmp_path)
+    with pytest.raises(KeyFileError, match="not a public key file") as caught:
+        load_member(path, "client")
+    assert not quotes_secret(caught.value, keys)
+
+
+@pytest.mark.parametrize("field", ["curve_secret", "signing_secret", "curve_public", "signing_public"])
+@pytest.mark.parametrize("value", [b"", bytes(31), bytes(32), bytes(33)], ids=len)
+def test_keys_that_do_not_match_are_refused(field: str, value: bytes) -> None:
+    with pytest.raises(ValueError, match="keys of 'a'"):
+        replace(generate("a"), **{field: value})
+
+
+def test_secrets_are_not_shown() -> None:
+    keys = generate("a")
+    assert not quotes_secret(keys, keys)
+    assert repr(keys.curve_public) in repr(keys)
+
+
+def quotes_secret(shown: object, keys: PartyKeys) -> bool:
+    text = repr(shown) + str(shown)
+    return any(
+        form in text for key in (keys.curve_secret, keys.signing_secret) for form in (repr(key)[2:-1], encode_key(key))
+    )
+
+
+def test_key_text_is_z85() -> None:
+    # The server secret key of ZeroMQ's CURVE test programs (RFC 32 alphabet), as the C library decodes it.
+    text = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6"
+    assert encode_key(decode_key(text)) == text
+    assert decode_key(text)[:4] == bytes.fromhex("8e0bdd69")
+
+
+@pytest.mark.parametrize("text", ["", "0" * 35, "0" * 45, "0" * 39, "0" * 39 + '"', "0" * 39 + "é", "#" * 40])
+def test_what_is_no_key(text: str) -> None:
+    with pytest.raises(ValueError, match="a key must be 40 characters of Z85"):
+        decode_key(text)

@@ -1,0 +1,316 @@
+"""The listening end, with real sockets and real CURVE on the loopback interface."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+
+import pytest
+import zmq
+import zmq.asyncio
+
+from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
+from tacit.parties.links.endpoint import (
+    AddressError,
+    EndpointError,
+    HandshakeRefused,
+    Limits,
+    LinkLost,
+    LinkUp,
+    MessageRefused,
+    NotConnectedError,
+    PeerStalledError,
+    Received,
+    Traffic,
+)
+from tacit.parties.links.keys import PartyKeys, encode_key
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.roster import Roster
+
+Keys = dict[str, PartyKeys]
+ANYWHERE = "tcp://127.0.0.1:*"
+
+
+def raw_client(context: zmq.asyncio.Context, server: ServerEndpoint, keys: Keys, name: str) -> zmq.asyncio.Socket:
+    """A member's DEALER without our client endpoint, which may do what that one would not."""
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.CURVE_SERVERKEY, keys["server"].curve_public)
+    socket.setsockopt(zmq.CURVE_PUBLICKEY, keys[name].curve_public)
+    socket.setsockopt(zmq.CURVE_SECRETKEY, keys[name].curve_secret)
+    socket.connect(server.address)
+    return socket
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_messages_of_several_frames_in_both_directions(
+    keys: Keys, roster: Roster, until: Callable, host: str
+) -> None:
+    async with await ServerEndpoint.bind(f"tcp://{host}:*", keys=keys["server"], roster=roster) as server:
+        assert server.address.startswith(f"tcp://{host}:")
+        async with contextlib.AsyncExitStack() as stack:
+            for name in roster.clients:
+                client = await stack.enter_async_context(
+                    await ClientEndpoint.connect(server.address, keys=keys[name], server=roster.server)
+                )
+                assert await until(server, LinkUp) == LinkUp(name)
+                assert await client.receive() == LinkUp("server")
+                # Small, empty and large enough to be sent without a copy.
+                frames = [name.encode(), b"", os.urandom(200_000)]
+                await client.send(frames)
+                message = await until(server, Received)
+                assert message.sender == name
+                assert [bytes(frame) for frame in message.frames] == frames
+                assert all(frame.readonly for frame in message.frames)
+                await server.send(name, [memoryview(frames[2]), b"for " + frames[0]])
+                answer = await until(client, Received)
+                assert answer.sender == "server"
+                assert [bytes(frame) for frame in answer.frames] == [frames[2], b"for " + frames[0]]
+                size = len(name)
+                assert server.traffic[name] == Traffic(1, 200_004 + size, 1, 200_000 + size)
+                assert client.traffic["server"] == Traffic(1, 200_000 + size, 1, 200_004 + size)
+
+
+@pytest.mark.asyncio
+async def test_messages_of_a_member_keep_their_order(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with (
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
+        await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as client,
+    ):
+        await until(server, LinkUp)
+        numbers = [str(number).encode() for number in range(300)]
+        # More than the queues hold: both ends have to wait for each other.
+        async with asyncio.TaskGroup() as group:
+            for number in numbers:
+                group.create_task(server.send("alice", [number]))
+            received = [bytes((await until(client, Received)).frames[0]) for _ in numbers]
+        assert received == numbers
+
+
+@pytest.mark.asyncio
+async def test_a_member_cannot_speak_as_another(keys: Keys, roster: Roster, until: Callable) -> None:
+    context = zmq.asyncio.Context()
+    async with (
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server,
+        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server),
+    ):
+        assert await until(server, LinkUp) == LinkUp("bob")
+        # Alice claims Bob's name wherever ZeroMQ lets her write something.
+        with context.socket(zmq.DEALER) as alice:
+            alice.setsockopt(zmq.LINGER, 0)
+            alice.setsockopt(zmq.ROUTING_ID, b"bob")
+            alice.setsockopt(zmq.METADATA, b"X-User-Id:bob")
+            alice.setsockopt(zmq.CURVE_SERVERKEY, keys["server"].curve_public)
+            alice.setsockopt(zmq.CURVE_PUBLICKEY, keys["alice"].curve_public)
+            alice.setsockopt(zmq.CURVE_SECRETKEY, keys["alice"].curve_secret)
+            alice.connect(server.address)
+            await alice.send_multipart([b"bob", b"I am bob"])
+            assert (await until(server, Received)).sender == "alice"
+            # What is for Alice reaches her (after the greeting), whatever routing id she chose.
+            await server.send("alice", [b"for alice"])
+            assert await alice.recv_multipart() == [b""]
+            assert await alice.recv_multipart() == [b"for alice"]
+    context.term()
+
+
+@pytest.mark.asyncio
+async def test_refused_key_is_named_on_both_sides(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        for _ in range(2):
+            with pytest.raises(NotAdmittedError, match=r"does not know this key \(status 400\).*add 'stranger'"):
+                await ClientEndpoint.connect(server.address, keys=keys["stranger"], server=roster.server)
+        refusal = await until(server, HandshakeRefused)
+        assert refusal.public_key == encode_key(keys["stranger"].curve_public)
+        assert refusal.address == "127.0.0.1"
+        assert "not in the roster" in refusal.reason
+        # Only the first of equal refusals is reported: the next event is another one.
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server):
+            assert await server.receive() == LinkUp("alice")
+
+
+@pytest.mark.asyncio
+async def test_the_servers_own_key_is_not_admitted(keys: Keys, roster: Roster) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        with pytest.raises(NotAdmittedError, match="'server'"):
+            await ClientEndpoint.connect(server.address, keys=keys["server"], server=roster.server)
+
+
+@pytest.mark.asyncio
+async def test_refusal_wakes_a_waiting_receiver(keys: Keys, roster: Roster, until: Callable) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        waiting = asyncio.create_task(until(server, HandshakeRefused))
+        with pytest.raises(NotAdmittedError):
+            await ClientEndpoint.connect(server.address, keys=keys["stranger"], server=roster.server)
+        assert (await waiting).public_key == encode_key(keys["stranger"].curve_public)
+
+
+@pytest.mark.asyncio
+async def test_stranger_without_curve(keys: Keys, roster: Roster, until: Callable) -> None:
+    context = zmq.asyncio.Context()
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        with context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.connect(server.address)
+            await socket.send(b"hello")
+            refusal = await until(server, HandshakeRefused)
+        assert refusal == HandshakeRefused("a handshake failed: a peer without this server's key, or no tacit client")
+        assert not server.traffic
+    context.term()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(80)]
+)
+async def test_noise_disturbs_nobody(keys: Keys, roster: Roster, until: Callable, noise: bytes) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        host, port = server.address.removeprefix("tcp://").split(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.write(noise)
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as alice:
+            await alice.send([b"hello"])
+            assert (await until(server, Received)).sender == "alice"
+        writer.transport.abort()
+        assert list(server.traffic) == ["alice"]
+
+
+@pytest.mark.asyncio
+async def test_a_slow_reader_does_not_delay_others(keys: Keys, roster: Roster, until: Callable) -> None:
+    context = zmq.asyncio.Context()
+    limits = Limits(queue_messages=2, send_seconds=0.2)
+    large = bytes(20 << 20)
+    async with (
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server,
+        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server) as bob,
+    ):
+        await until(server, LinkUp)
+        with raw_client(context, server, keys, "alice") as alice:
+            alice.setsockopt(zmq.RCVHWM, 1)
+            await alice.send(b"")
+            await until(server, LinkUp)
+
+            async def fill() -> None:
+                for _ in range(100):
+                    await server.send("alice", [large])
+
+            filling = asyncio.create_task(fill())
+            while not filling.done():
+                await server.send("bob", [b"quick"])
+                assert bytes((await until(bob, Received)).frames[0]) == b"quick"
+            with pytest.raises(PeerStalledError, match=r"'alice' took no message for 0\.2 s"):
+                await filling
+            # The slow reader loses nothing of what was accepted for it.
+            assert await alice.recv_multipart() == [b""]
+            for _ in range(server.traffic["alice"].messages_sent):
+                assert len(await alice.recv()) == len(large)
+    context.term()
+
+
+@pytest.mark.asyncio
+async def test_oversized_frame_costs_the_link(keys: Keys, roster: Roster, until: Callable) -> None:
+    context = zmq.asyncio.Context()
+    limits = Limits(max_frame_bytes=2000)
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server:
+        with raw_client(context, server, keys, "alice") as alice:
+            await alice.send(bytes(2000))
+            assert (await until(server, Received)).frames[0].nbytes == 2000
+            await alice.send(bytes(2001))
+            assert await until(server, LinkLost) == LinkLost("alice")
+            assert server.traffic["alice"].messages_received == 1
+    context.term()
+
+
+@pytest.mark.parametrize(("field", "value", "least"), [("max_frame_bytes", 1023, 1024), ("queue_messages", 1, 2)])
+def test_limits_that_libzmq_could_not_work_with(field: str, value: int, least: int) -> None:
+    with pytest.raises(ValueError, match=f"{field} = {value}: use {least} or more"):
+        Limits(**{field: value})
+
+
+@pytest.mark.asyncio
+async def test_too_many_frames(keys: Keys, roster: Roster, until: Callable) -> None:
+    context = zmq.asyncio.Context()
+    limits = Limits(max_frames=3)
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server:
+        with raw_client(context, server, keys, "alice") as alice:
+            await alice.send_multipart([b"x"] * 4)
+            refused = await until(server, MessageRefused)
+            assert refused == MessageRefused("alice", "4 frames where 3 are allowed")
+            await alice.send_multipart([b"x"] * 3)
+            assert len((await until(server, Received)).frames) == 3
+    context.term()
+
+
+BAD_MESSAGES = [
+    ([], "1 to 2 frames, not 0"),
+    ([b"a"] * 3, "1 to 2 frames, not 3"),
+    ([bytes(1025)], "1025 bytes exceeds 1024"),
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(("frames", "reason"), [*BAD_MESSAGES, ([b""], "a single empty frame is the greeting")])
+async def test_messages_that_the_other_end_would_refuse_are_not_sent(
+    keys: Keys, roster: Roster, frames: list[bytes | memoryview], reason: str
+) -> None:
+    limits = Limits(max_frames=2, max_frame_bytes=1024)
+    async with (
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=limits) as server,
+        await ClientEndpoint.connect(server.address, keys=keys["bob"], server=roster.server, limits=limits) as bob,
+    ):
+        with pytest.raises(ValueError, match=reason):
+            await server.send("bob", frames)
+        with pytest.raises(ValueError, match=reason):
+            await bob.send(frames)
+        assert not bob.traffic
+
+
+@pytest.mark.asyncio
+async def test_unknown_receivers(keys: Keys, roster: Roster) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        with pytest.raises(LookupError, match="'nobody' is not in the roster"):
+            await server.send("nobody", [b"hello"])
+        with pytest.raises(NotConnectedError, match="'alice' has no link"):
+            await server.send("alice", [b"hello"])
+
+
+@pytest.mark.asyncio
+async def test_port_in_use(keys: Keys, roster: Roster) -> None:
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        with pytest.raises(
+            AddressError, match=f"cannot listen at {server.address}: Address already in use; use an address"
+        ):
+            await ServerEndpoint.bind(server.address, keys=keys["server"], roster=roster)
+
+
+NO_ADDRESSES = [
+    "",
+    "127.0.0.1:9000",
+    "tcp://127.0.0.1",
+    "tcp://:9000",
+    "tcp://127.0.0.1:99999",
+    "tcp://127.0.0.1:0",
+    "udp://127.0.0.1:9000",
+]
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        *((text, "is not an address; use tcp://HOST:PORT") for text in NO_ADDRESSES),
+        ("tcp://192.0.2.1:*", "cannot listen at"),
+    ],
+)
+async def test_bad_addresses(keys: Keys, roster: Roster, address: str, reason: str) -> None:
+    with pytest.raises(AddressError, match=reason):
+        await ServerEndpoint.bind(address, keys=keys["server"], roster=roster)
+
+
+@pytest.mark.asyncio
+async def test_keys_that_are_not_the_rosters(keys: Keys, roster: Roster) -> None:
+    other = PartyKeys(**{**vars(keys["stranger"]), "name": "server"})
+    with pytest.raises(EndpointError, match="the roster has other public keys for 'server'"):
+        await ServerEndpoint.bind(ANYWHERE, keys=other, roster=roster)
+    with pytest.raises(LookupError, match="'stranger' is not in the roster"):
+        await ServerEndpoint.bind(ANYWHERE, keys=keys["stranger"], roster=roster)

@@ -1,0 +1,291 @@
+"""Bad input where it hurts most: frames that break the wire format on real sockets, and full disks under real runs."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.models import checkpoint
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.layout import Layout
+from tacit.models.vision_transformer import build
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Limits, Received
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.event_log import read
+from tacit.protocol.core.codec import Frame, decode, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.messages import CHUNK_BYTES, Message
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello
+from tacit.simulate.runs.directory import Progress, RunDirectory, writing
+
+pytestmark = pytest.mark.end_to_end
+
+Frames = Sequence[Frame]
+
+
+def with_envelope(frames: Frames, **changes: Any) -> list[Frame]:
+    envelope = decode(frames, MESSAGES).envelope
+    fields = {name: getattr(envelope, name) for name in envelope.__struct_fields__} | changes
+    return [encode_structure(type(envelope)(**fields)), *frames[1:]]
+
+
+CORRUPTIONS: dict[str, tuple[Callable[[Frames], Frames], Code, str]] = {
+    "another version": (
+        lambda frames: with_envelope(frames, version=2),
+        Code.VERSION,
+        "protocol version 2, here 1: install the same release on both sides",
+    ),
+    "cut envelope": (lambda frames: [frames[0][:-1], *frames[1:]], Code.MALFORMED, "Envelope is malformed"),
+    "cut body": (lambda frames: [frames[0], frames[1][:-1]], Code.MALFORMED, " is malformed"),
+    "no body": (lambda frames: frames[:1], Code.MALFORMED, "a message has 2 or 3 frames, not 1"),
+    "a frame too many": (lambda frames: [*frames, b"", b""], Code.MALFORMED, "frames"),
+    "too large a frame": (
+        lambda frames: [*with_envelope(frames, type="masked-input"), bytes(CHUNK_BYTES + 1)],
+        Code.MALFORMED,
+        f"a raw frame of {CHUNK_BYTES + 1} bytes; at most {CHUNK_BYTES} are accepted",
+    ),
+    "a lost message": (
+        lambda frames: with_envelope(frames, sequence=1),
+        Code.SEQUENCE,
+        "message 1 came where message 0 was due",
+    ),
+    "another sender": (lambda frames: with_envelope(frames, sender="client-2"), Code.SENDER, "calls itself 'client-2'"),
+    "another session": (lambda frames: with_envelope(frames, session=bytes(31) + b"x"), Code.SESSION, "session"),
+}
+
+
+def first_message(own: str, peer: str, session: bytes, message: Message) -> list[Frame]:
+    return Link(own, peer, session, Traffic(), MESSAGES).frames(message, round=0)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("corruption", CORRUPTIONS)
+async def test_a_bad_first_message_is_named_with_its_sender(federation: Any, corruption: str) -> None:
+    corrupt, code, detail = CORRUPTIONS[corruption]
+    server = await federation.serve(rounds=1)
+    hello = first_message("client-4", "server", NO_SESSION, Hello(roster=federation.roster.hash, promises=()))
+    async with await ClientEndpoint.connect(
+        federation.address, keys=federation.keys["client-4"], server=federation.roster.server
+    ) as bad:
+        await bad.send(corrupt(hello))
+        await federation.event("server", "refused")
+    (refused,) = federation.fields("server", "refused")
+    assert (refused["member"], refused["code"]) == ("client-4", code.name)
+    assert detail in refused["detail"]
+    assert not server.done()
+    await federation.vanish(server)
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("corruption", ["another version", "cut envelope", "cut body", "no body", "a frame too many"])
+async def test_a_server_that_breaks_the_format_is_left_with_the_reason(federation: Any, corruption: str) -> None:
+    corrupt, code, detail = CORRUPTIONS[corruption]
+    async with await ServerEndpoint.bind(
+        "tcp://127.0.0.1:*", keys=federation.keys["server"], roster=federation.roster, limits=Limits()
+    ) as bad:
+        federation.address = bad.address
+        client = federation.join("client-1")
+        while not isinstance(await bad.receive(), Received):
+            pass
+        await bad.send("client-1", corrupt(first_message("server", "client-1", bytes(32), Finish())))
+        (ended,) = await federation.all_of(client)
+    assert ended.code is code
+    assert detail in ended.detail
+
+
+TOML = """
+name = "small"
+[federation]
+clients = 4
+rounds = {rounds}
+[data]
+source = "{source}"
+partition = "iid"
+[model]
+image_size = 8
+patch_size = 4
+width = 8
+depth = 1
+heads = 2
+[training]
+epochs = 1
+batch_size = 8
+[aggregation]
+clip = 0.001
+[deadlines]
+grace = 0.5
+"""
+
+PROGRAM = """
+import resource, sys
+if __name__ == "__main__":
+    limit = int(sys.argv.pop(1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    from tacit.cli.main import main
+    main()
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    status: int
+    stdout: str
+    stderr: str
+
+    def complaint(self, status: int) -> str:
+        """The one line that a refused command says."""
+        assert self.status == status, (self.stdout, self.stderr)
+        (line,) = self.stderr.splitlines()
+        assert "Traceback" not in self.stdout
+        return line
+
+
+def tacit(*arguments: object) -> Outcome:
+    """Runs the command here; the parties are processes, whose fork server loads torch once for all runs."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return Outcome(done.exit_code, done.stdout, done.stderr)
+
+
+def limited(directory: Path, limit: int, *arguments: object) -> Outcome:
+    """Runs the command in a process of its own where no file, in no process, grows beyond so many bytes."""
+    program = directory / "program.py"
+    program.write_text(PROGRAM)
+    command = [sys.executable, str(program), str(limit), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def experiment(directory: Path, *, rounds: int = 1, source: str = "digits") -> Path:
+    path = directory / "small.toml"
+    path.write_text(TOML.format(rounds=rounds, source=source))
+    return path
+
+
+def rounds_held(run: Path) -> list[tuple[int, str]]:
+    events = [event for event in read(run / "events" / "server.jsonl") if event["event"] == "round-done"]
+    return [(event["round"], event["status"]) for event in events]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, Path]:
+    """A run of one round, with a clip that cuts nearly every value."""
+    directory = tmp_path_factory.mktemp("finished")
+    outcome = tacit("simulate", experiment(directory), "--out", directory / "run")
+    assert outcome.status == 0, outcome.stderr
+    return outcome, directory / "run"
+
+
+@pytest.fixture
+def run(finished: tuple[Outcome, Path], tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished[1], tmp_path / "run"))
+
+
+def test_values_beyond_the_clip_are_counted_and_shown(finished: tuple[Outcome, Path]) -> None:
+    outcome, run = finished
+    summary = json.loads((run / "summary.json").read_text())
+    (entry,) = summary["rounds"]
+    assert 0 < entry["clipped"] <= 4 * summary["aggregation"]["parameters"]
+    assert f"  {entry['clipped']:,} coordinates clipped" in outcome.stdout
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    line = limited(tmp_path, 1000, "simulate", "--out", run).complaint(1)
+    assert line == (
+        f"tacit: {run}/experiment.toml cannot be written: File too large; "
+        "make room on the disk, or choose another place"
+    )
+    assert not run.exists()
+
+
+def test_a_disk_that_fills_up_in_a_run_keeps_the_finished_rounds(tmp_path: Path) -> None:
+    """The first file that grows beyond the limit is the server's event log, some rounds later."""
+    run = tmp_path / "run"
+    outcome = limited(tmp_path, 16_000, "simulate", experiment(tmp_path, rounds=20), "--out", run)
+    line = outcome.complaint(1)
+    assert line.startswith(f"tacit: server: {run}/events/server.jsonl: event ")
+    assert line.endswith(" cannot be written: File too large; make room on the disk")
+    kept = RunDirectory(run).progress().round
+    assert 1 <= kept < 20
+    held = rounds_held(run)
+    # The model is kept before the event of the round is written, which may be the one that does not fit.
+    assert kept - 1 <= len(held) <= kept
+    assert held == [(number + 1, "completed") for number in range(len(held))]
+
+
+def test_resuming_on_a_full_disk_keeps_the_experiment(tmp_path: Path, run: Path) -> None:
+    before = (run / "experiment.toml").read_bytes()
+    line = limited(tmp_path, 1000, "simulate", "--resume", run, "--rounds", 2).complaint(1)
+    assert line.startswith(f"tacit: {run}/experiment.toml cannot be written: File too large; make room")
+    assert (run / "experiment.toml").read_bytes() == before
+    assert not list(run.glob(".*"))
+
+
+@pytest.mark.parametrize("name", ["summary.json", "report.html", "--json"])
+def test_a_summary_that_cannot_be_written_costs_no_round(run: Path, name: str) -> None:
+    if name == "--json":
+        more: tuple[str, ...] = ("--json", "/dev/full")
+        place = "/dev/full"
+    else:
+        (run / name).unlink()
+        (run / name).symlink_to("/dev/full")
+        more, place = (), f"{run}/{name}"
+    line = tacit("simulate", "--resume", run, "--rounds", 2, *more).complaint(1)
+    assert line.startswith(f"tacit: {place} cannot be written: No space left on device; make room on the disk")
+    assert rounds_held(run)[-1] == (2, "completed")
+    assert RunDirectory(run).progress().round == 2
+
+
+def test_a_model_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.symlink_to("/dev/full")
+    with (
+        pytest.raises(OSError, match=r"model\.safetensors cannot be written: No space left on device; make room"),
+        writing(path),
+    ):
+        path.write_bytes(b"model")
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_resuming_with_the_model_of_another_architecture(run: Path, width: int) -> None:
+    other = build(
+        ModelConfiguration(image_size=8, patch_size=4, width=width, depth=2, heads=2), classes=10, channels=1, seed=0
+    )
+    layout = Layout.of(other)
+    metadata = Progress(round=1, split_seed=0).metadata()
+    checkpoint.save(run / "model.safetensors", layout=layout, flat=layout.flatten(other), metadata=metadata)
+    before = (run / "model.safetensors").read_bytes()
+    line = tacit("simulate", "--resume", run, "--rounds", 2).complaint(2)
+    assert line.startswith(f"tacit: server: checkpoint '{run}/model.safetensors' holds another architecture: ")
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize("fault", ["dtype", "shape", "not an archive"])
+def test_data_of_another_form(tmp_path: Path, fault: str) -> None:
+    source = tmp_path / "images.npz"
+    images = {
+        "dtype": np.zeros((12, 8, 8), np.float32),
+        "shape": np.zeros((12, 8), np.uint8),
+        "not an archive": np.zeros((12, 8, 8), np.uint8),
+    }[fault]
+    labels = np.arange(12) % 3
+    np.savez(source, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    if fault == "not an archive":
+        source.write_bytes(b"images")
+    run = tmp_path / "run"
+    line = tacit("simulate", experiment(tmp_path, source=str(source)), "--out", run).complaint(2)
+    assert line.startswith(f"tacit: server: data.source '{source}'")
+    assert {"dtype": "float32", "shape": "[12, 8]", "not an archive": "is not a readable .npz file"}[fault] in line
+    assert not run.exists()

@@ -1,0 +1,191 @@
+"""Rounds held by server and clients on loopback sockets under CURVE, all in one process; clients that come and go."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.parties.learning.task import Update
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Endpoint
+from tacit.parties.links.keys import PartyKeys, encode_key
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.event_log import read
+from tacit.parties.session.journal import Journal
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.session.rounds import RoundDone
+from tacit.secagg.packing import Total
+
+
+@pytest.fixture
+def endpoints(monkeypatch: pytest.MonkeyPatch) -> dict[str, Endpoint]:
+    """The endpoints that are opened, by the name of their party."""
+    opened: dict[str, Endpoint] = {}
+
+    def watch(kind: Any, method: str) -> None:
+        original = getattr(kind, method)
+
+        async def opening(address: str, *, keys: PartyKeys, **options: Any) -> Endpoint:
+            endpoint: Endpoint = await original(address, keys=keys, **options)
+            opened[keys.name] = endpoint
+            return endpoint
+
+        monkeypatch.setattr(kind, method, opening)
+
+    watch(ServerEndpoint, "bind")
+    watch(ClientEndpoint, "connect")
+    return opened
+
+
+@pytest.mark.asyncio
+async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, endpoints: dict[str, Endpoint]) -> None:
+    updates: dict[tuple[int, str], Update] = {}
+    before = [federation.keeper.flat.copy()]
+
+    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        before.append(federation.keeper.flat.copy())
+        federation.rounds.append((done, total))
+        return {"accuracy": 0.25 * done.round}
+
+    server = await federation.serve(rounds=2, on_round=on_round)
+    clients = [
+        federation.join(name, on_update=lambda round, update, name=name: updates.update({(round, name): update}))
+        for name in federation.clients
+    ]
+    ended = await federation.all_of(server, *clients)
+    assert ended[0] == Ended(None, "all rounds are held")
+    assert ended[1:] == [Ended(None, "the federation is finished")] * 4
+
+    done = federation.fields("server", "round-done")
+    assert [fields["accuracy"] for fields in done] == [0.25, 0.5]
+    for number, fields in enumerate(done, start=1):
+        assert (fields["round"], fields["status"], fields["code"]) == (number, "completed", None)
+        assert fields["cohort"] == fields["survivors"] == list(federation.clients)
+        assert fields["dropped"] == []
+        assert fields["samples"] == 4 * federation.samples
+        correct = sum(updates[number, name].statistics.correct for name in federation.clients)
+        assert fields["train_accuracy"] == correct / (4 * federation.samples)
+        meant = sum(updates[number, name].values.astype(np.float64) for name in federation.clients) / (
+            4 * federation.samples
+        )
+        # Stochastic rounding, then one rounding of coordinates below 4 to float32.
+        bound = federation.configuration.packing().error_bound(4) / (4 * federation.samples) + 4 * 2.0**-24
+        assert np.abs(before[number] - before[number - 1] - meant).max() <= bound
+
+    for name in ("server", *federation.clients):
+        reports = federation.fields(name, "traffic")
+        moved = endpoints[name].traffic.values()
+        assert sum(fields["sent"] for fields in reports) == sum(peer.bytes_sent for peer in moved) > 0
+        assert sum(fields["received"] for fields in reports) == sum(peer.bytes_received for peer in moved) > 0
+        assert [event for event in read(federation.directory / f"{name}.events") if event["event"] == "ended"]
+    phases = Counter(fields["phase"] for fields in federation.fields("client-1", "phase"))
+    assert phases["TRAIN"] == phases["MASKED_INPUT"] == phases["CONSISTENCY_CHECK"] == 2
+    for name in federation.clients:
+        entries = Journal(federation.journal(name)).read()
+        assert [(entry.round, entry.unmasked, len(entry.sharers)) for entry in entries] == [(1, True, 4), (2, True, 4)]
+
+
+@pytest.mark.asyncio
+async def test_nothing_secret_is_told(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    await federation.all_of(server, *map(federation.join, federation.clients))
+    secrets = [
+        text
+        for own in federation.keys.values()
+        for secret in (own.curve_secret, own.signing_secret)
+        for text in (encode_key(secret), secret.hex(), repr(secret)[2:-1])
+    ]
+    written = [path.read_text() for path in federation.directory.iterdir()]
+    assert len(written) == 9
+    assert not [secret for secret in secrets for text in written if secret in text]
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_vanishes_is_dropped_and_the_round_is_held(federation: Any) -> None:
+    loop = asyncio.get_running_loop()
+    server = await federation.serve(rounds=2)
+    clients: dict[str, asyncio.Task[Ended]] = {}
+
+    def die(round: int, update: Update) -> None:
+        loop.call_soon_threadsafe(clients["client-4"].cancel)
+
+    for name in federation.clients:
+        clients[name] = federation.join(name, on_update=die if name == "client-4" else lambda round, update: None)
+    async with asyncio.timeout(federation.seconds):
+        with pytest.raises(asyncio.CancelledError):
+            await clients["client-4"]
+    ended = await federation.all_of(server, *(clients[name] for name in federation.clients[:3]))
+    assert [end.code for end in ended] == [None] * 4
+    first, second = federation.fields("server", "round-done")
+    assert first["status"] == second["status"] == "completed"
+    assert first["survivors"] == second["survivors"] == second["cohort"] == list(federation.clients[:3])
+    assert [(gone["party"], gone["included_in_sum"], gone["code"]) for gone in first["dropped"]] == [
+        ("client-4", False, "LEFT")
+    ]
+    assert second["dropped"] == []
+    assert {"peer": "client-4"} in federation.fields("server", "link-lost")
+    assert first["samples"] == 3 * federation.samples
+
+
+@pytest.mark.asyncio
+async def test_a_client_that_comes_back_takes_part_in_the_next_round(federation: Any) -> None:
+    loop = asyncio.get_running_loop()
+    clients: dict[str, asyncio.Task[Ended]] = {}
+    back = asyncio.Event()
+
+    def on_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        if done.round == 1:
+            asyncio.run_coroutine_threadsafe(come_back(), loop).result(federation.seconds)
+        return {}
+
+    async def come_back() -> None:
+        federation.news.clear()
+        clients["client-4"] = federation.join("client-4")
+        await federation.event("client-4", "accepted")
+        back.set()
+
+    def die(round: int, update: Update) -> None:
+        loop.call_soon_threadsafe(clients["client-4"].cancel)
+
+    server = await federation.serve(rounds=2, on_round=on_round)
+    for name in federation.clients:
+        clients[name] = federation.join(name, on_update=die if name == "client-4" else lambda round, update: None)
+    async with asyncio.timeout(federation.seconds):
+        with pytest.raises(asyncio.CancelledError):
+            await clients["client-4"]
+        await back.wait()
+    ended = await federation.all_of(server, *clients.values())
+    assert [end.code for end in ended] == [None] * 5
+    first, second = federation.fields("server", "round-done")
+    assert first["survivors"] == list(federation.clients[:3])
+    assert second["survivors"] == list(federation.clients)
+
+
+@pytest.mark.asyncio
+async def test_too_few_clients_abort_the_round_and_leave_the_model(federation: Any) -> None:
+    loop = asyncio.get_running_loop()
+    before = federation.keeper.bytes
+    server = await federation.serve(rounds=1)
+    clients: dict[str, asyncio.Task[Ended]] = {}
+    for name in federation.clients:
+
+        def die(round: int, update: Update, name: str = name) -> None:
+            if name in federation.clients[2:]:
+                loop.call_soon_threadsafe(clients[name].cancel)
+
+        clients[name] = federation.join(name, on_update=die)
+    async with asyncio.timeout(federation.seconds):
+        for name in federation.clients[2:]:
+            with pytest.raises(asyncio.CancelledError):
+                await clients[name]
+    ended = await federation.all_of(server, *(clients[name] for name in federation.clients[:2]))
+    assert [end.code for end in ended] == [None] * 3
+    (done,) = federation.fields("server", "round-done")
+    assert (done["status"], done["code"], done["survivors"]) == ("aborted", "THRESHOLD", [])
+    assert sorted(gone["party"] for gone in done["dropped"]) == list(federation.clients[2:])
+    assert (done["samples"], done["train_loss"], done["clipped"]) == (0, None, None)
+    assert federation.keeper.bytes == before
+    assert [total for _, total in federation.rounds] == [None]
+    assert federation.fields("client-1", "round-over")[0]["code"] == "THRESHOLD"

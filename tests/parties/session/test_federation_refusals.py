@@ -1,0 +1,264 @@
+"""Who is not let in, who cannot go on, and who breaks a rule: each is named, and the others hold the round."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.parties.learning.task import Draft, Learner, Update
+from tacit.parties.links.client_endpoint import (
+    ClientEndpoint,
+    NotAdmittedError,
+    UnreachableError,
+    WrongServerError,
+)
+from tacit.parties.links.endpoint import LinkLost, LinkUp, NotConnectedError, Received
+from tacit.parties.links.keys import encode_key, generate
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.client import CANNOT_TRAIN
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.journal import JournalError
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.secagg.packing import Total
+
+
+@pytest.mark.asyncio
+async def test_a_stranger_is_not_admitted_and_the_server_says_who_it_was(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    stranger = generate("stranger")
+    claimed = Roster((*federation.roster.members, stranger.member("client")))
+    with pytest.raises(NotAdmittedError, match="add 'stranger' with this key to the roster"):
+        await federation.join("stranger", keys=stranger, roster=claimed)
+    ended = await federation.all_of(server, *map(federation.join, federation.clients))
+    assert [end.code for end in ended] == [None] * 5
+    (refused,) = federation.fields("server", "stranger")
+    assert refused["public_key"] == encode_key(stranger.curve_public)
+    assert refused["address"] == "127.0.0.1"
+    assert federation.fields("server", "round-done")[0]["survivors"] == list(federation.clients)
+
+
+@pytest.mark.asyncio
+async def test_a_member_with_the_key_of_nobody_is_not_admitted(federation: Any) -> None:
+    """A known name is no key: who made new keys must tell them to the operator."""
+    server = await federation.serve(rounds=1)
+    renewed = generate("client-2")
+    members = [renewed.member("client") if one.name == "client-2" else one for one in federation.roster.members]
+    with pytest.raises(NotAdmittedError, match="does not know this key"):
+        await federation.join("client-2", keys=renewed, roster=Roster(tuple(members)))
+    await federation.vanish(server)
+
+
+@pytest.mark.asyncio
+async def test_a_wrong_server_key_is_named_with_the_address(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    other = generate("server").member("server")
+    roster = Roster((other, *federation.roster.members[1:]))
+    with pytest.raises(WrongServerError, match=f"wrong server key or not a tacit server at {federation.address}"):
+        await federation.join("client-1", roster=roster, patience=1.0)
+    await federation.vanish(server)
+    (refused,) = federation.fields("server", "stranger")
+    assert refused["public_key"] is None
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_is_not_there_is_named_with_the_address(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    await federation.vanish(server)
+    with pytest.raises(UnreachableError, match=f"nothing listens at {federation.address}"):
+        await federation.join("client-1", patience=0.5)
+
+
+@pytest.mark.asyncio
+async def test_a_client_with_another_roster_is_told_so(federation: Any) -> None:
+    """Client 4 holds a roster without client 3."""
+    server = await federation.serve(rounds=1)
+    partial = Roster(tuple(member for member in federation.roster.members if member.name != "client-3"))
+    other = federation.join("client-4", roster=partial)
+    (ended,) = await federation.all_of(other)
+    assert ended.code is Code.ROSTER
+    assert "give all parties the same file" in ended.detail
+    assert federation.fields("server", "refused")[0]["member"] == "client-4"
+    await federation.vanish(server)
+
+
+@pytest.mark.asyncio
+async def test_a_client_refuses_a_configuration_below_its_policy(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    (ended,) = await federation.all_of(federation.join("client-1", policy=Policy(largest_clip=0.25)))
+    assert ended.code is Code.POLICY
+    assert "the server proposes clip = 0.5; this client's policy accepts at most 0.25" in ended.detail
+    await federation.event("server", "left")
+    assert federation.fields("server", "left")[0]["member"] == "client-1"
+    await federation.vanish(server)
+
+
+@pytest.mark.asyncio
+async def test_clients_of_a_server_that_is_gone_end_after_the_grace(federation: Any) -> None:
+    loop = asyncio.get_running_loop()
+    tasks: dict[str, asyncio.Task[Ended]] = {}
+
+    def kill(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        loop.call_soon_threadsafe(tasks["server"].cancel)
+        return {}
+
+    tasks["server"] = await federation.serve(rounds=2, on_round=kill)
+    clients = [federation.join(name) for name in federation.clients]
+    async with asyncio.timeout(federation.seconds):
+        with pytest.raises(asyncio.CancelledError):
+            await tasks["server"]
+    for ended in await federation.all_of(*clients):
+        assert ended.code is Code.LEFT
+        assert ended.detail == "the link to server is lost and did not come back in 0.2 s"
+
+
+@pytest.mark.asyncio
+async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) -> None:
+    """Its journal cannot be written, so its masked vector never leaves; the others hold the round."""
+    server = await federation.serve(rounds=1)
+
+    def fill_the_disk(round: int, update: Update) -> None:
+        federation.journal("client-4").symlink_to("/dev/full")
+
+    full = federation.join("client-4", on_update=fill_the_disk)
+    clients = [federation.join(name) for name in federation.clients[:3]]
+    async with asyncio.timeout(federation.seconds):
+        with pytest.raises(JournalError, match=r"client-4\.journal cannot be written .*: make room"):
+            await full
+    await federation.all_of(server, *clients)
+    (done,) = federation.fields("server", "round-done")
+    assert done["survivors"] == list(federation.clients[:3])
+    assert [(gone["party"], gone["included_in_sum"]) for gone in done["dropped"]] == [("client-4", False)]
+    assert federation.fields("client-4", "phase")[-1]["next"] != "UNMASK"
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("error", [ValueError("too\nlittle data"), OSError("no such file"), FloatingPointError("nan")])
+async def test_a_client_that_cannot_train_says_why_at_home_only(federation: Any, error: Exception) -> None:
+    """The reason may hold numbers of samples or losses, which only the secure sum may carry to the server."""
+
+    def fail(configuration: Configuration) -> Learner:
+        raise error
+
+    server = await federation.serve(rounds=1)
+    broken = federation.join("client-4", make=fail)
+    ended = await federation.all_of(broken, server, *map(federation.join, federation.clients[:3]))
+    assert ended[0].code is Code.LOCAL
+    reason = " ".join(str(error).split())
+    assert ended[0].detail == reason
+    assert federation.fields("client-4", "cannot-train") == [{"detail": reason}]
+    (gone,) = federation.fields("server", "round-done")[0]["dropped"]
+    assert gone["party"] == "client-4"
+    assert gone["detail"] == f"it gave up: {CANNOT_TRAIN}"
+    for name in ("server", *federation.clients[:3]):
+        assert reason not in (federation.directory / f"{name}.events").read_text()
+
+
+@pytest.mark.asyncio
+async def test_a_defect_in_training_is_not_hidden(federation: Any) -> None:
+    def fail(configuration: Configuration) -> Learner:
+        raise LookupError("a bug")
+
+    server = await federation.serve(rounds=1)
+    broken = federation.join("client-4", make=fail)
+    others = [federation.join(name) for name in federation.clients[:3]]
+    with pytest.raises(LookupError, match="a bug"):
+        await broken
+    assert [end.code for end in await federation.all_of(server, *others)] == [None] * 4
+
+
+@pytest.mark.asyncio
+async def test_a_sum_that_cannot_be_one_is_not_applied(federation: Any) -> None:
+    """Client 4 contributes words outside of what an honest vector can be."""
+    before = federation.keeper.bytes
+    packing = federation.configuration.packing()
+
+    class Cheat(Learner):
+        def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
+            honest = super().encode(draft, limits)
+            words = packing.ring.from_signed(np.full(packing.length, 1 << (packing.ring.bits - 2)))
+            return Update(words, honest.values, honest.statistics, 0)
+
+    def cheat(configuration: Configuration) -> Learner:
+        return Cheat(configuration, torch.zeros(6, 1, 8, 8), torch.arange(6) % 3, seed=1, device=torch.device("cpu"))
+
+    server = await federation.serve(rounds=1)
+    await federation.all_of(
+        server, federation.join("client-4", make=cheat), *map(federation.join, federation.clients[:3])
+    )
+    (done,) = federation.fields("server", "round-done")
+    assert done["status"] == "aborted"
+    assert "the sum is not one of honest contributions" in done["detail"]
+    assert federation.keeper.bytes == before
+    assert federation.rounds[0][1] is None
+
+
+@pytest.mark.asyncio
+async def test_a_message_beyond_the_limits_bars_its_sender(federation: Any) -> None:
+    server = await federation.serve(rounds=1)
+    async with await ClientEndpoint.connect(
+        federation.address, keys=federation.keys["client-4"], server=federation.roster.server
+    ) as rude:
+        await rude._socket.send_multipart([b"x"] * 65)
+        await federation.event("server", "refused")
+        (refused,) = federation.fields("server", "refused")
+        assert (refused["member"], refused["code"]) == ("client-4", "MALFORMED")
+        assert "65 frames where 3 are allowed" in refused["detail"]
+    await federation.vanish(server)
+
+
+@pytest.mark.asyncio
+async def test_a_server_that_breaks_the_limits_is_left_with_the_reason(federation: Any) -> None:
+    async with await ServerEndpoint.bind(
+        "tcp://127.0.0.1:*", keys=federation.keys["server"], roster=federation.roster
+    ) as rude:
+        federation.address = rude.address
+        client = federation.join("client-1")
+        while not isinstance(await rude.receive(), Received):
+            pass
+        (routing_id,) = rude._links.links()
+        await rude._socket.send_multipart([routing_id, *[b"x"] * 65])
+        (ended,) = await federation.all_of(client)
+    assert ended.code is Code.LOCAL
+    assert "the server sent a message beyond the limits: 65 frames where 64 are allowed" in ended.detail
+
+
+@pytest.mark.asyncio
+async def test_a_link_that_comes_back_ends_the_grace(federation: Any) -> None:
+    party = federation.client_party("client-1")
+    party._machine.start(Diary.now())
+    patient = party._machine.next_deadline
+    assert party._take_event(LinkLost("server")) == []
+    assert party._machine.next_deadline <= Diary.now() + federation.grace < patient
+    assert party._take_event(LinkUp("server")) == []
+    assert party._machine.next_deadline == patient
+    assert [event for event, _ in federation.told["client-1"]] == ["link-lost", "link-up"]
+
+
+class Gone:
+    """The endpoint of a server whose members have lost their links."""
+
+    async def send(self, name: str, frames: object) -> None:
+        raise NotConnectedError(f"{name} has no link")
+
+
+@pytest.mark.asyncio
+async def test_a_server_waits_for_members_in_grace_and_goes_on_when_a_message_cannot_leave(
+    federation: Any,
+) -> None:
+    party = federation.server_party(rounds=1)
+    client = federation.client_party("client-1")
+    (hello,) = client._machine.start(Diary.now())
+    welcome = party._take_event(Received("client-1", tuple(memoryview(frame) for frame in hello.frames)))
+    patient = party._machine.next_deadline
+    party._take_event(LinkLost("client-1"))
+    assert party._machine.next_deadline <= Diary.now() + federation.grace < patient
+    party._take_event(LinkUp("client-1"))
+    assert party._machine.next_deadline == patient
+    await party._perform(Gone(), welcome)
+    assert {"to": "client-1", "reason": "client-1 has no link"} in federation.fields("server", "not-sent")

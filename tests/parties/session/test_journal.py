@@ -1,0 +1,110 @@
+"""The journal of a client: what was written is read, a crash cuts off one line at most, and a full disk is an error."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tacit.parties.session.journal import Journal, JournalError
+from tacit.protocol.sum.results import Contribution
+
+
+def contribution(round: int, *, unmasked: bool = False) -> Contribution:
+    return Contribution(
+        session=bytes([7]) * 32,
+        round=round,
+        model=bytes([round]) * 32,
+        sharers=("alice", "bob"),
+        threshold=2,
+        unmasked=unmasked,
+    )
+
+
+@contextmanager
+def file_size_limit(limit: int) -> Iterator[None]:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_missing_file_is_an_empty_journal(tmp_path: Path) -> None:
+    assert Journal(tmp_path / "alice.jsonl").read() == []
+
+
+def test_the_last_line_of_a_round_counts(tmp_path: Path) -> None:
+    path = tmp_path / "alice.jsonl"
+    for entry in (contribution(1), contribution(1, unmasked=True), contribution(2)):
+        Journal(path).write(entry)
+    assert Journal(path).read() == [contribution(1, unmasked=True), contribution(2)]
+
+
+def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each synchronisation sees the complete line; the first one of a new file makes its name durable too."""
+    path = tmp_path / "alice.jsonl"
+    synchronised: list[tuple[str, int]] = []
+    synchronise = os.fsync
+
+    def note(descriptor: int) -> None:
+        synchronised.append((os.readlink(f"/proc/self/fd/{descriptor}"), path.read_bytes().count(b"\n")))
+        synchronise(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    Journal(path).write(contribution(1))
+    assert synchronised == [(str(path), 1), (str(tmp_path), 1)]
+    Journal(path).write(contribution(2))
+    assert synchronised[2:] == [(str(path), 2)]
+
+
+def test_every_cut_of_the_last_line_leaves_the_lines_before(tmp_path: Path) -> None:
+    path = tmp_path / "alice.jsonl"
+    Journal(path).write(contribution(1))
+    first = path.stat().st_size
+    Journal(path).write(contribution(2))
+    whole = path.read_bytes()
+    for size in range(first, len(whole)):
+        path.write_bytes(whole[:size])
+        assert Journal(path).read() == [contribution(1)]
+        Journal(path).write(contribution(3))
+        assert Journal(path).read() == [contribution(1), contribution(3)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{}", b"not JSON", b'{"session": "", "round": "one"}', b"[]", b"\xff\xfe", b""],
+    ids=["empty object", "no JSON", "wrong type", "list", "no UTF-8", "empty line"],
+)
+def test_a_damaged_line_is_an_error_and_never_skipped(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "alice.jsonl"
+    Journal(path).write(contribution(1))
+    path.write_bytes(line + b"\n" + path.read_bytes())
+    with pytest.raises(JournalError, match=r"alice\.jsonl cannot be read .*: restore it, or start with new keys"):
+        Journal(path).read()
+
+
+def test_a_directory_in_its_place_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be read"):
+        Journal(tmp_path).read()
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "alice.jsonl"
+    path.symlink_to("/dev/full")
+    with pytest.raises(JournalError, match=r"alice\.jsonl cannot be written \(No space left on device\): make room"):
+        Journal(path).write(contribution(1))
+
+
+def test_a_disk_that_fills_up_within_a_line_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "alice.jsonl"
+    Journal(path).write(contribution(1))
+    with (
+        file_size_limit(path.stat().st_size + 10),
+        pytest.raises(JournalError, match="cannot be written"),
+    ):
+        Journal(path).write(contribution(2))
+    assert Journal(path).read() == [contribution(1)]

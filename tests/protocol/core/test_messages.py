@@ -1,0 +1,118 @@
+"""The wire cannot drift unnoticed: names, phases and bytes of the messages are written down here a second time."""
+
+import msgspec
+import pytest
+
+from tacit.protocol.core.codec import Envelope, decode_structure, encode_structure
+from tacit.protocol.core.errors import (
+    DETAIL_LIMIT,
+    Code,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+)
+from tacit.protocol.core.messages import Abort, Phase
+from tacit.protocol.session.messages import (
+    MESSAGES,
+    EndRound,
+    FetchModel,
+    Hello,
+    Promise,
+    StartRound,
+    VoidedRound,
+    VoidRound,
+)
+from tacit.protocol.sum.messages import MaskedInput, UnmaskShares
+
+COUNTING = bytes(range(32))
+COUNTING_HEX = "c420" + COUNTING.hex()
+
+GOLDEN: list[tuple[msgspec.Struct, str]] = [
+    (
+        Envelope(version=1, type="hello", session=COUNTING, round=0, sender="client-1", sequence=200),
+        "86 a776657273696f6e 01 a474797065 a568656c6c6f a773657373696f6e "
+        + COUNTING_HEX
+        + "a5726f756e64 00 a673656e646572 a8636c69656e742d31 a873657175656e6365 ccc8",
+    ),
+    (Hello(roster=COUNTING, promises=()), f"82 a6726f73746572 {COUNTING_HEX} a870726f6d69736573 90"),
+    (
+        Hello(roster=COUNTING, promises=(VoidRound(session=COUNTING, round=300, signature=b"s"),)),
+        f"82 a6726f73746572 {COUNTING_HEX} a870726f6d69736573 91"
+        f"83 a773657373696f6e {COUNTING_HEX} a5726f756e64 cd012c a97369676e6174757265 c40173",
+    ),
+    (FetchModel(chunk=65536), "81 a56368756e6b ce00010000"),
+    (MaskedInput(complaints=b"\x00"), "81 aa636f6d706c61696e7473 c40100"),
+    (EndRound(code=None, detail=""), "82 a4636f6465 c0 a664657461696c a0"),
+    (
+        Abort(code=Code.TIMEOUT, detail="é", culprit="client-1"),
+        "83 a4636f6465 12 a664657461696c a2c3a9 a763756c70726974 a8636c69656e742d31",
+    ),
+    (
+        StartRound(
+            cohort=b"\x07",
+            model=COUNTING,
+            model_bytes=2**33,
+            voided=(VoidedRound(session=COUNTING, round=1, promises=(Promise(member="a", signature=b"s"),)),),
+        ),
+        f"84 a6636f686f7274 c40107 a56d6f64656c {COUNTING_HEX} ab6d6f64656c5f6279746573 cf0000000200000000"
+        f"a6766f69646564 91 83 a773657373696f6e {COUNTING_HEX} a5726f756e64 01 a870726f6d69736573 91"
+        "82 a66d656d626572 a161 a97369676e6174757265 c40173",
+    ),
+]
+
+
+@pytest.mark.parametrize(("structure", "expected"), GOLDEN, ids=lambda value: type(value).__name__)
+def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
+    assert encode_structure(structure) == bytes.fromhex(expected)
+    assert decode_structure(bytes.fromhex(expected), type(structure), limit=1000) == structure
+
+
+TYPES = {
+    "SESSION": "hello welcome void-round end-round finish abort key-commit peer-key-commits key-contribution"
+    " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
+    " reencrypt-model keyed-model fetch-keyed-model keyed-model-chunk",
+    "TRAIN": "start-round fetch-model model-chunk start-second-stage fetch-limits limits-chunk",
+    "ADVERTISE_KEYS": "advertise-keys",
+    "SHARE_KEYS": "peer-keys share-keys",
+    "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",
+    "CONSISTENCY_CHECK": "survivors confirm-survivors",
+    "UNMASK": "unmask-request unmask-shares",
+}
+
+
+def test_every_message_has_its_name_and_phase() -> None:
+    expected = {(name, Phase(phase)) for phase, names in TYPES.items() for name in names.split()}
+    assert {(name, kind.PHASE) for name, kind in MESSAGES.items()} == expected
+    with_array = {"model-chunk", "masked-input", "vector-chunk", "keyed-model-chunk", "limits-chunk"}
+    assert {name for name, kind in MESSAGES.items() if kind.PAYLOAD} == with_array
+    assert set(TYPES) == {phase.value for phase in Phase}
+
+
+def test_codes_are_never_renumbered() -> None:
+    names = (
+        "MALFORMED VERSION UNEXPECTED SESSION SENDER SEQUENCE ROSTER POLICY MODEL REPEATED_MODEL KEYS SIGNATURE MEMBERS"
+        " THRESHOLD SHARES VECTOR SECRET TIMEOUT LEFT LOCAL"
+    )
+    assert [(code.value, code.name) for code in Code] == list(enumerate(names.split(), start=1))
+
+
+def test_messages_are_immutable() -> None:
+    with pytest.raises(AttributeError):
+        FetchModel(chunk=1).chunk = 2  # type: ignore[misc]
+
+
+def test_shares_are_not_shown() -> None:
+    assert repr(UnmaskShares(owners=b"o", shares=b"very secret")) == "UnmaskShares(<secret>)"
+
+
+def test_errors_name_the_culprit_once() -> None:
+    error = RemoteProtocolError(Code.KEYS, "x" * (DETAIL_LIMIT + 1))
+    assert len(error.detail) == DETAIL_LIMIT
+    assert (error.culprit, str(error)[:5]) == (None, "peer:")
+    blamed = error.blaming("client-3")
+    assert (blamed.code, blamed.detail, blamed.culprit) == (Code.KEYS, error.detail, "client-3")
+    assert blamed.blaming("client-4") is blamed
+    assert str(blamed).startswith("client-3: xxx")
+    assert str(blamed).endswith("[KEYS]")
+    assert issubclass(RemoteProtocolError, ProtocolError)
+    assert not issubclass(LocalProtocolError, RemoteProtocolError)

@@ -1,0 +1,202 @@
+"""Every (state x message) cell of the two tables about group keys, on parties of a federation brought into the state.
+
+The expected tables are written here by hand. A cell is tried with a body that is no message at all: where the type is
+legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows that legality is decided before parsing.
+What is said within an attempt goes to its own machine, and has its cells in test_group_key_tables.py.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import IGNORE, Report, Row, Trigger
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+
+CLIENT = "client-0"
+IGNORED = "ignored"
+ATTEMPT = "attempt"
+"""The machine of the attempt decides."""
+Expected = dict[str, dict[str, str | set[str]]]
+
+TO_MEMBER = ("peer-key-commits", "peer-key-contributions", "peer-key-confirmations")
+TO_RELAY = ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint")
+TRANSFERRED = ("keyed-model", "fetch-keyed-model", "keyed-model-chunk")
+END: dict[str, str | set[str]] = {"end-key": {"NO_KEY"}}
+GIVE_UP: dict[str, str | set[str]] = {"expire": {"NO_KEY"}}
+HOLDER: Expected = {
+    "NO_KEY": {**END, "start-key": {"AGREEING"}, **dict.fromkeys(TO_MEMBER, IGNORED)},
+    "AGREEING": {**END, "leave the agreement on a group key": {"KEYED", "NO_KEY"}},
+    "KEYED": {
+        **END,
+        "start-key": {"AGREEING"},
+        "reencrypt-model": {"FETCHING_MODEL", "ENCRYPTING"},
+        "keyed-model": {"FETCHING_LAST"},
+    },
+    "FETCHING_MODEL": {**END, **GIVE_UP, "keyed-model-chunk": {"FETCHING_MODEL", "ENCRYPTING"}},
+    "ENCRYPTING": {**END, "provide the model": {"PROVIDING"}},
+    "PROVIDING": {**END, **GIVE_UP, "fetch-keyed-model": {"PROVIDING", "KEYED"}},
+    "FETCHING_LAST": {**GIVE_UP, "keyed-model-chunk": {"FETCHING_LAST", "KEYED"}},
+}
+LATE: dict[str, str | set[str]] = dict.fromkeys((*TO_RELAY, *TRANSFERRED), IGNORED)
+FAIL: dict[str, str | set[str]] = {"expire": {"IDLE"}, "drop": {"IDLE"}}
+KEEPER: Expected = {
+    "IDLE": {**LATE, "agree on a group key": {"AGREEING"}, "distribute the last model": {"DISTRIBUTING"}},
+    "AGREEING": {
+        **dict.fromkeys(TRANSFERRED, IGNORED),
+        "leave the agreement on a group key": {"AWAIT_MODEL", "IDLE"},
+    },
+    "AWAIT_MODEL": {
+        **LATE,
+        **FAIL,
+        "fetch-keyed-model": {"AWAIT_MODEL"},
+        "keyed-model": {"FETCHING_MODEL"},
+    },
+    "FETCHING_MODEL": {**LATE, **FAIL, "keyed-model-chunk": {"FETCHING_MODEL", "IDLE"}},
+    "DISTRIBUTING": {
+        **LATE,
+        "fetch-keyed-model": {"DISTRIBUTING"},
+        "complete": {"IDLE"},
+        "expire": {"IDLE"},
+        "drop": {"DISTRIBUTING"},
+    },
+}
+TABLES: list[tuple[Any, Any, Expected]] = [(HOLDER_TABLE, HolderState, HOLDER), (KEEPER_TABLE, KeeperState, KEEPER)]
+
+
+@pytest.mark.parametrize(("table", "states", "expected"), TABLES, ids=["holder", "keeper"])
+def test_the_table_says_what_is_written_here(table: Any, states: Any, expected: Expected) -> None:
+    def verdict(state: Any, cause: Any) -> str | set[str] | None:
+        row = table.get((state, cause))
+        if row is IGNORE:
+            return IGNORED
+        return {state.name for state in row.to} if isinstance(row, Row) else None
+
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    for state in states:
+        for name, cause in causes.items():
+            assert verdict(state, cause) == expected[state.name].get(name), (state, name)
+    assert set(expected) == {state.name for state in states}
+    assert {cause for _, cause in table} <= set(causes.values())
+
+
+# What does not arrive, so that the party stays in the state: the receiver, and the type of the message.
+HELD_BACK = {
+    "NO_KEY": (CLIENT, "start-key"),
+    "AGREEING": (CLIENT, "peer-key-commits"),
+    "KEYED": (CLIENT, "reencrypt-model"),
+    "FETCHING_MODEL": (CLIENT, "keyed-model-chunk"),
+    "PROVIDING": (CLIENT, "fetch-keyed-model"),
+    "FETCHING_LAST": (CLIENT, "keyed-model-chunk"),
+    "server AGREEING": (SERVER, "key-commit"),
+    "server AWAIT_MODEL": (SERVER, "keyed-model"),
+    "server FETCHING_MODEL": (SERVER, "keyed-model-chunk"),
+    "server DISTRIBUTING": (SERVER, "fetch-keyed-model"),
+}
+
+
+def brought_to(situation: str) -> MemoryFederation:
+    """Four clients, and one of the parties in this state; the name of a state of the server begins with "server"."""
+    last = situation.endswith(("DISTRIBUTING", "FETCHING_LAST"))
+    configuration = small_configuration(
+        4,
+        protection="model-encryption",
+        group_key=True,
+        initial_model="clients" if last or situation.startswith("server") else "server",
+    )
+    one = MemoryFederation(configuration, 4)
+    receiver, held = HELD_BACK.get(situation, ("", ""))
+    reached: list[Parcel] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver == receiver and (held == parcel.packet.kind.TYPE or (reached and receiver == CLIENT)):
+            reached.append(parcel)
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.idle = {CLIENT} if situation == "ENCRYPTING" else set()
+    one.start(*one.roster.clients[: 3 if situation == "server IDLE" else 4])
+    one.settle(until=one.now + 1)
+    one.hook = lambda parcel: [parcel]
+    return one
+
+
+def told_garbage(one: MemoryFederation, sender: str, receiver: str, kind: str) -> list[Any]:
+    """What the receiver makes of a message of that type whose body is no message."""
+    message_type = MESSAGES[kind]
+    parcel = one.forge(sender, receiver, EXAMPLE, round=0, type=kind)
+    payload = (b"\0" * 4,) if message_type.PAYLOAD else ()
+    return one.put(replace(parcel, frames=(parcel.frames[0], b"\xc1", *payload)))
+
+
+EXAMPLE = MESSAGES["key-accepted"](epoch=0)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("state", HOLDER)
+def test_every_message_in_every_state_of_a_client(state: str) -> None:
+    one = brought_to(state)
+    for kind in (*TO_MEMBER, *TRANSFERRED, "start-key", "end-key", "reencrypt-model"):
+        client = one.clients[CLIENT]
+        if client.state is not TrainingState.AWAIT_ROUND:
+            one = brought_to(state)
+            client = one.clients[CLIENT]
+        holder: Any = client._holder
+        assert (holder.state.name, client.state) == (state, TrainingState.AWAIT_ROUND)
+        outputs = told_garbage(one, SERVER, CLIENT, kind)
+        if HOLDER[state].get(kind) == IGNORED:
+            assert (outputs, holder.ignored, holder.state.name) == ([], 1, state)
+            holder.ignored = 0
+            continue
+        legal = kind in HOLDER[state] or (state, kind) == ("AGREEING", "peer-key-commits")
+        (ended,) = [output for output in outputs if isinstance(output, Ended)]
+        assert ended.code is (Code.MALFORMED if legal else Code.UNEXPECTED)
+        assert client.state is TrainingState.ENDED
+        assert (client.next_deadline, holder.next_deadline) == (None, None)
+
+
+@pytest.mark.parametrize("state", KEEPER)
+def test_every_message_in_every_state_of_the_server(state: str) -> None:
+    situation = f"server {state}"
+    one = brought_to(situation)
+    session = one.server.state
+    for kind in (*TO_RELAY, *TRANSFERRED):
+        keeper = one.server._keeper
+        if keeper.state.name != state or CLIENT in one.server._barred:
+            one = brought_to(situation)
+            keeper = one.server._keeper
+        assert (keeper.state.name, one.server.state) == (state, session)
+        ignored = keeper.ignored
+        outputs = told_garbage(one, CLIENT, SERVER, kind)
+        if KEEPER[state].get(kind) == IGNORED:
+            assert (outputs, keeper.ignored) == ([], ignored + 1)
+            continue
+        legal = kind in KEEPER[state] or (state, kind) == ("AGREEING", "key-commit")
+        code = Code.MALFORMED if legal or state == "AGREEING" else Code.UNEXPECTED
+        reports = {output.event: output.fields for output in outputs if isinstance(output, Report)}
+        failed = state != "DISTRIBUTING"
+        named = reports["key-failed"] if failed else reports["refused"]
+        assert named["code"] == code.name
+        assert named["by"] == [CLIENT] if failed else named["member"] == CLIENT
+        assert reports["left"]["member"] == CLIENT
+        # The others go on without it.
+        assert one.server.state is (SessionState.KEYING if failed else SessionState.DISTRIBUTING)
+        assert one.server.waiting_for == one.roster.clients[1:]
+
+
+@pytest.mark.parametrize("state", ["AWAIT_MODEL", "FETCHING_MODEL", "DISTRIBUTING"])
+@pytest.mark.parametrize("kind", [*TO_RELAY, *TRANSFERRED])
+def test_who_is_not_waited_for_is_not_heard(state: str, kind: str) -> None:
+    """Another member, or one that has all that it was to have."""
+    one = brought_to(f"server {state}")
+    if state == "DISTRIBUTING":
+        one.put(one.forge("client-1", SERVER, MESSAGES["fetch-keyed-model"](chunk=0), round=0))  # type: ignore[call-arg]
+    waiting = one.server.waiting_for
+    assert told_garbage(one, "client-1", SERVER, kind) == []
+    assert one.server.waiting_for == waiting
+    assert "client-1" not in waiting

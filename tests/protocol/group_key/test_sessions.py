@@ -1,0 +1,473 @@
+"""Group keys in whole sessions: they are renewed when they must be, and the model is right under each, whoever leaves.
+
+The members encrypt by adding a number that follows from the key (memory_federation.shift), so that a model under a
+wrong key, or under two, shows in what is trained on.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Message
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.group_key.holder import LastModel
+from tacit.protocol.group_key.messages import (
+    ConfirmKey,
+    EndKey,
+    FetchKeyedModel,
+    KeyAccepted,
+    KeyCommit,
+    KeyContribution,
+    KeyedModel,
+    KeyedModelChunk,
+    PeerKeyConfirmations,
+    ReencryptModel,
+    StartKey,
+)
+from tacit.protocol.session.messages import StartRound
+from tacit.protocol.session.rounds import RoundDone, Train
+from tacit.simulate.world.memory_federation import (
+    JOIN_SECONDS,
+    SERVER,
+    MemoryFederation,
+    Parcel,
+    shift,
+    small_configuration,
+)
+
+ALL = Ended(None, "all rounds are held")
+LEFT = Abort(code=Code.LOCAL, detail="the disk is full", culprit="")
+
+
+def federation(clients: int = 4, *, rounds: int = 2, roster: int = 0, **changes: Any) -> MemoryFederation:
+    """A federation that encrypts its model; roster: clients in the roster, if there are more than in a round."""
+    settings = {"protection": "model-encryption", "group_key": True, "initial_model": "clients", "mode": "semi-honest"}
+    return MemoryFederation(small_configuration(clients, **(settings | changes)), roster or clients, rounds=rounds)
+
+
+def plain(key: Any, model: bytes) -> list[float]:
+    return (np.frombuffer(model, "<f4") - np.float32(shift(key))).tolist()
+
+
+def epochs(one: MemoryFederation) -> list[int]:
+    """The attempts that were begun, in order."""
+    seen: list[int] = []
+    for parcel in one.log:
+        if isinstance(message := parcel.message, StartKey) and message.epoch not in seen:
+            assert not seen or message.epoch > seen[-1]
+            seen.append(message.epoch)
+    return seen
+
+
+def check(one: MemoryFederation) -> list[RoundDone]:
+    """In every round all have the one key of its cohort, and train on the one model; every sum is right."""
+    epochs(one)
+    expected = np.arange(sum(one.configuration.tensor_sizes), dtype="<f4")
+    done = one.outcome(RoundDone)
+    for round in done:
+        trains = {name: out for name, out in one.outputs if isinstance(out, Train) and out.round == round.round}
+        assert set(round.survivors) <= trains.keys() <= set(round.cohort)
+        keys = {train.key for train in trains.values() if train.key}
+        assert [key.members for key in keys] == [round.cohort]
+        for train in trains.values():
+            if one.configuration.encrypted:
+                assert plain(train.key, train.model) == expected.tolist()
+        if round.total is not None:
+            np.testing.assert_array_equal(round.total, one.plain_sum(round))
+            expected += 1
+    for last in one.outcome(LastModel):
+        assert plain(last.key, last.model) == expected.tolist()
+    return done
+
+
+def used(one: MemoryFederation) -> list[int]:
+    """The epoch of the key of every round."""
+    return [next(t.key.epoch for t in one.outcome(Train) if t.round == r.round and t.key) for r in check(one)]
+
+
+def failures(one: MemoryFederation) -> list[tuple[int, str, list[str]]]:
+    """Epoch, code and culprits of the attempts that failed."""
+    reports = [report.fields for report in one.outcome(Report, SERVER) if report.event == "key-failed"]
+    return [(fields["epoch"], fields["code"], fields["by"]) for fields in reports]
+
+
+def everybody_got_the_last_model(one: MemoryFederation, *names: str) -> None:
+    assert one.ended(SERVER) == ALL
+    got = [name for name, output in one.outputs if isinstance(output, LastModel)]
+    assert sorted(got) == sorted(names or one.roster.clients)
+
+
+def gives_up(one: MemoryFederation, name: str) -> None:
+    """The member says so, and is gone."""
+    one.put(one.forge(name, SERVER, LEFT, round=0))
+    one.kill(name)
+
+
+def between_rounds(one: MemoryFederation) -> MemoryFederation:
+    """Hold a round, and stop before the next."""
+    one.paused = True
+    one.settle(until=one.now + 1)
+    one.paused = False
+    return one
+
+
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize(("every", "expected"), [(0, [0] * 5), (1, [0, 1, 2, 3, 4]), (2, [0, 0, 1, 1, 2])])
+def test_a_key_is_renewed_every_so_many_rounds(mode: str, every: int, expected: list[int]) -> None:
+    one = federation(rounds=5, rekey_every=every, mode=mode).run()
+    assert used(one) == expected
+    assert len({train.key.transcript for train in one.outcome(Train)}) == len(set(expected))
+    everybody_got_the_last_model(one)
+
+
+@pytest.mark.parametrize("initial", ["clients", "server"])
+def test_the_first_model_is_made_from_the_key_or_is_that_of_the_server(initial: str) -> None:
+    one = federation(initial_model=initial).run()
+    orders = [parcel.message for parcel in one.log if parcel.packet.kind is ReencryptModel]
+    assert [(order.source, order.model_bytes) for order in orders] == [(initial, 40 * (initial == "server"))]  # type: ignore[attr-defined]
+    assert used(one) == [0, 0]
+    everybody_got_the_last_model(one)
+
+
+def test_a_key_alone_needs_no_transfer_of_models() -> None:
+    one = federation(rounds=3, protection="none", initial_model="server", rekey_every=2).run()
+    assert used(one) == [0, 0, 1]
+    assert not {parcel.packet.kind for parcel in one.log} & {ReencryptModel, KeyedModel, KeyedModelChunk}
+    assert one.ended(SERVER) == ALL
+
+
+@pytest.mark.parametrize("leaver", ["client-0", "client-3"])
+def test_a_member_that_leaves_between_rounds(leaver: str) -> None:
+    """The one that provided the model, and another."""
+    one = federation(rounds=3)
+    one.start()
+    between_rounds(one)
+    gives_up(one, leaver)
+    one.settle()
+    stayed = tuple(name for name in one.roster.clients if name != leaver)
+    assert used(one) == [0, 1, 1]
+    assert [done.cohort for done in check(one)] == [one.roster.clients, stayed, stayed]
+    everybody_got_the_last_model(one, *stayed)
+
+
+@pytest.mark.parametrize("newcomer", ["client-0", "client-3"])
+def test_a_member_that_joins_late(newcomer: str) -> None:
+    """Also one whom the roster lists before those that can read the model."""
+    one = federation(rounds=3)
+    one.start(*(name for name in one.roster.clients if name != newcomer))
+    one.paused = True
+    one.settle(until=JOIN_SECONDS + 1)
+    one.start_client(newcomer)
+    one.paused = False
+    one.settle()
+    assert used(one) == [0, 1, 1]
+    assert check(one)[-1].cohort == one.roster.clients
+    everybody_got_the_last_model(one)
+
+
+@pytest.mark.parametrize("restarted", ["client-0", "client-3"])
+def test_a_member_that_restarts_under_the_same_name_between_rounds(restarted: str) -> None:
+    """It has lost its keys, so it gets another and is not asked for the model."""
+    one = federation(rounds=3)
+    one.start()
+    between_rounds(one)
+    one.start_client(restarted)
+    one.settle()
+    assert used(one) == [0, 1, 1]
+    assert [done.cohort for done in check(one)] == [one.roster.clients] * 3
+    orders = [parcel.receiver for parcel in one.log if parcel.packet.kind is ReencryptModel]
+    assert orders == ["client-0", "client-1" if restarted == "client-0" else "client-0"]
+    everybody_got_the_last_model(one)
+
+
+IN_ATTEMPT: list[type[Message]] = [KeyCommit, KeyContribution, ConfirmKey, KeyAccepted]
+OF_PROVIDER: list[type[Message]] = [FetchKeyedModel, KeyedModel, KeyedModelChunk]
+POINTS = [
+    *((kind, who, who, who == "client-0") for kind in IN_ATTEMPT for who in ("client-0", "client-2")),
+    *((kind, "client-0", who, who != "client-0") for kind in OF_PROVIDER for who in ("client-0", "client-2")),
+]
+"""Where an attempt is disturbed: at which message of whom, who goes, and whether a key is renewed or is the first."""
+CASES = [
+    (how, *point)
+    for how in ("silent", "gives up", "restarts")
+    for point in POINTS
+    if how != "silent" or point[1] == point[2]
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "sender", "victim", "rekeyed"), CASES, ids=lambda value: getattr(value, "TYPE", value)
+)
+def test_a_member_that_goes_in_the_middle_of_an_attempt(
+    how: str, kind: type[Message], sender: str, victim: str, rekeyed: bool
+) -> None:
+    """It is named, and the others agree on the next key without it; but with it if it started again."""
+    one = federation(rounds=2 + rekeyed, rekey_every=1, initial_model="server")
+    disturbed: list[Parcel] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        here = (parcel.sender, parcel.packet.kind) == (sender, kind) and one.server.round == rekeyed
+        if how == "silent" and disturbed and parcel.sender == victim:
+            return []
+        if not here or disturbed:
+            return [parcel]
+        disturbed.append(parcel)
+        if how == "gives up":
+            gives_up(one, victim)
+        elif how == "restarts":
+            one.start_client(victim)
+            one.put(one._queue.pop())
+        return [parcel] if sender != victim else []
+
+    one.hook = hook
+    one.run()
+    assert disturbed
+    code = "TIMEOUT" if how == "silent" else "LEFT"
+    assert failures(one) == [(rekeyed, code, [victim])]
+    cohorts = [done.cohort for done in check(one)]
+    stayed = tuple(name for name in one.roster.clients if name != victim or how == "restarts")
+    assert set(cohorts[rekeyed:]) == {stayed}
+    assert not {rekeyed} & set(used(one))
+    if how == "silent":
+        assert [ended.code for ended in one.outcome(Ended, victim)] == [Code.TIMEOUT]
+    everybody_got_the_last_model(one, *stayed)
+
+
+@pytest.mark.parametrize("kind", [*IN_ATTEMPT, *OF_PROVIDER], ids=lambda kind: kind.TYPE)
+def test_what_crosses_the_end_of_an_attempt_bars_nobody(kind: type[Message]) -> None:
+    """client-0 speaks when client-2 has given up already, and only then learns of the end."""
+    one = federation(rounds=2, rekey_every=1)
+    crossed: list[Parcel] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if (parcel.sender, parcel.packet.kind) == ("client-0", kind) and one.server.round == 1 and not crossed:
+            crossed.append(parcel)
+            gives_up(one, "client-2")
+            ignored = one.server._keeper.ignored
+            assert one.put(parcel) == []
+            assert one.server._keeper.ignored == ignored + 1
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.run()
+    assert crossed
+    assert failures(one) == [(1, "LEFT", ["client-2"])]
+    assert used(one) == [0, 2]
+    everybody_got_the_last_model(one, "client-0", "client-1", "client-3")
+
+
+def test_a_key_that_some_had_accepted_is_used_by_nobody() -> None:
+    """All but client-2 hold the key when it goes; the key that follows is another."""
+    one = federation(rounds=1)
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if (parcel.sender, parcel.packet.kind) == (SERVER, PeerKeyConfirmations) and parcel.receiver == "client-2":
+            gives_up(one, "client-2")
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.run()
+    held = [(name, out.fields["epoch"]) for name, out in one.outputs if getattr(out, "event", "") == "group-key"]
+    others = ["client-0", "client-1", "client-3"]
+    assert [sorted(name for name, epoch in held if epoch == number) for number in (0, 1)] == [others, others]
+    assert used(one) == [1]
+    ended = [parcel.receiver for parcel in one.log if parcel.packet.kind is EndKey]
+    assert sorted(ended) == others
+
+
+def test_fewer_than_the_smallest_cohort_end_the_session() -> None:
+    one = federation(3)
+    one.hook = lambda parcel: [] if parcel.sender == "client-1" and parcel.packet.kind is ConfirmKey else [parcel]
+    one.run()
+    assert failures(one) == [(0, "TIMEOUT", ["client-1"])]
+    detail = "only 2 clients are there; a round takes at least 3"
+    assert one.ended(SERVER) == Ended(Code.THRESHOLD, detail)
+    assert [one.ended(name) for name in ("client-0", "client-2")] == [Ended(Code.THRESHOLD, detail)] * 2
+    assert not one.outcome(RoundDone)
+
+
+def test_when_nobody_is_left_who_can_read_the_model_the_session_ends() -> None:
+    """All started again, and have forgotten their keys."""
+    one = federation(3)
+    one.start()
+    between_rounds(one)
+    for name in one.roster.clients:
+        one.start_client(name)
+    one.settle()
+    detail = "none of the clients that are left can read the model: those with its key have left"
+    assert [one.ended(name) for name in (SERVER, *one.roster.clients)] == [Ended(Code.KEYS, detail)] * 4
+    assert len(check(one)) == 1
+
+
+@pytest.mark.parametrize("reader", ["client-0", "client-1", "client-2"])
+def test_one_reader_is_enough(reader: str) -> None:
+    one = federation(3)
+    one.start()
+    between_rounds(one)
+    for name in one.roster.clients:
+        if name != reader:
+            one.start_client(name)
+    one.settle()
+    assert used(one) == [0, 1]
+    assert [parcel.receiver for parcel in one.log if parcel.packet.kind is ReencryptModel][-1] == reader
+    everybody_got_the_last_model(one)
+
+
+@pytest.mark.parametrize("kind", [FetchKeyedModel, KeyedModel, KeyedModelChunk], ids=lambda kind: kind.TYPE)
+def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -> None:
+    one = federation(rounds=2, rekey_every=1)
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if (parcel.sender, parcel.packet.kind) == ("client-0", kind) and one.server.round == 1:
+            one.hook = lambda parcel: [parcel]
+            one.cut.add("client-0")
+            one.server.link_lost("client-0", one.now)
+            one._queue.appendleft(parcel)
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.start()
+    one.settle(until=one.now + 5.0)
+    assert one.cut
+    one.cut.clear()
+    one.server.link_back("client-0")
+    one.settle()
+    assert (used(one), failures(one)) == ([0, 1], [])
+    everybody_got_the_last_model(one)
+
+
+@pytest.mark.parametrize("how", ["silent", "gives up", "restarts"])
+def test_who_goes_while_the_last_model_is_handed_out_keeps_nobody_from_it(how: str) -> None:
+    one = federation(rounds=1)
+    silenced: list[Parcel] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.sender == "client-1" and (silenced or parcel.packet.kind is FetchKeyedModel):
+            silenced.append(parcel)
+            if how == "gives up":
+                gives_up(one, "client-1")
+            elif how == "restarts":
+                one.start_client("client-1")
+                one.put(one._queue.pop())
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.run()
+    everybody_got_the_last_model(one, "client-0", "client-2", "client-3")
+    without = [report.fields["members"] for report in one.outcome(Report, SERVER) if report.event == "without-model"]
+    assert without == ([["client-1"]] if how == "silent" else [])
+
+
+def test_a_model_of_several_chunks_in_both_directions() -> None:
+    parameters = 5 * CHUNK_BYTES // 4 + 7
+    one = federation(3, rounds=2, rekey_every=1, initial_model="server", parameters=parameters).run()
+    check(one)
+    chunks = -(-4 * parameters // CHUNK_BYTES)
+    sent = [parcel.sender for parcel in one.log if parcel.packet.kind is KeyedModelChunk]
+    # Two keys; each time to the provider and back. Then the last model to each.
+    assert sent.count("client-0") == 2 * chunks
+    assert sent.count(SERVER) == (2 + 3) * chunks
+    everybody_got_the_last_model(one)
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3, 4])
+def test_the_model_is_right_after_many_changes_of_membership(seed: int) -> None:
+    """Members leave, come back and start again, between rounds and in the middle of attempts, as chance has it."""
+    random = Random(seed)
+    one = federation(6, rounds=8, rekey_every=random.choice((0, 1, 3)))
+    away: list[str] = []
+    disturbances = 0
+
+    def change() -> None:
+        nonlocal disturbances
+        present = [name for name in one.clients if name not in away]
+        # So many stay that each attempt has a cohort, and two who can read the model.
+        if random.random() < 0.5 and len(present) > 4:
+            away.append(random.choice(present[1:]))
+            gives_up(one, away[-1])
+        elif away:
+            one.start_client(away.pop(0))
+        disturbances += 1
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        one.paused |= parcel.packet.kind is StartRound
+        if parcel.packet.kind in (*IN_ATTEMPT, *OF_PROVIDER) and parcel.receiver == SERVER and random.random() < 0.03:
+            change()
+            return [] if parcel.sender in away else [parcel]
+        return [parcel]
+
+    one.hook = hook
+    one.start()
+    while one.ended(SERVER) is None:
+        one.settle(until=one.now + 30)
+        change()
+        one.paused = False
+    assert len(check(one)) == 8
+    assert one.ended(SERVER) == ALL
+    assert disturbances > 8
+    assert len(set(used(one))) > 4
+
+
+def cohorts_after(one: MemoryFederation, names: Sequence[str]) -> list[tuple[str, ...]]:
+    between_rounds(one)
+    for name in names:
+        one.start_client(name)
+    one.settle()
+    return [done.cohort for done in check(one)]
+
+
+def test_late_clients_do_not_take_the_place_of_all_who_can_read_the_model() -> None:
+    one = federation(3, roster=6)
+    one.start(*one.roster.clients[3:])
+    assert len(cohorts_after(one, one.roster.clients[:3])) == 2
+    assert one.ended(SERVER) == ALL
+
+
+def test_a_member_that_leaves_in_the_last_round_keeps_nobody_from_the_last_model() -> None:
+    one = federation(rounds=1)
+    one.start()
+    between_rounds(one)
+    gives_up(one, "client-1")
+    one.settle()
+    everybody_got_the_last_model(one, "client-0", "client-2", "client-3")
+
+
+@pytest.mark.parametrize("kind", [KeyContribution, KeyedModel], ids=lambda kind: kind.TYPE)
+def test_who_starts_again_in_an_attempt_is_there_for_the_next(kind: type[Message]) -> None:
+    """With as few clients as a round takes."""
+    one = federation(3)
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if (parcel.sender, parcel.packet.kind) == ("client-0", kind):
+            one.hook = lambda parcel: [parcel]
+            one.start_client("client-2")
+        return [parcel]
+
+    one.hook = hook
+    one.run()
+    assert used(one) == [1, 1]
+    everybody_got_the_last_model(one)
+
+
+def test_a_model_that_was_encrypted_for_a_failed_attempt_is_not_taken_for_the_next() -> None:
+    one = federation(rounds=1)
+    one.idle = {"client-0"}
+    one.start()
+    gives_up(one, "client-3")
+    one.deliver()
+    first, second = (order for name, order in one.outputs if type(order).__name__ == "Reencrypt")
+    assert (first.key.epoch, second.key.epoch) == (0, 1)
+    for order in (first, second):  # The shell is late with the first.
+        one.emit("client-0", one.clients["client-0"].provide(order.key.epoch, one.encrypt(order), one.now))
+    one.idle = set()
+    one.settle()
+    assert used(one) == [1]

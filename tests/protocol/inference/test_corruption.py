@@ -1,0 +1,150 @@
+"""Every field of every message of a session changed, one at a time: it is refused with its code, or without harm.
+
+The table at the top says what a change of a field must lead to; what is not in it must end the session.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import msgpack
+import pytest
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.results import (
+    InferenceEnded,
+    KeysDealt,
+    MaskedLayer,
+    MaterialArrived,
+    MaterialKey,
+    Opened,
+)
+from tacit.simulate.world.memory_federation import Parcel
+from tacit.simulate.world.memory_inference import MemoryInference, data_owner_names
+
+(DATA_OWNER,) = data_owner_names(1)
+
+
+def world() -> MemoryInference:
+    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
+
+
+TRANSCRIPT = tuple(world().run().log)
+FIELDS = {
+    ("envelope", "version"): {Code.VERSION},
+    ("envelope", "type"): {Code.MALFORMED, Code.UNEXPECTED, Code.SESSION},
+    ("envelope", "session"): {Code.SESSION},
+    ("envelope", "round"): {Code.SESSION},
+    ("envelope", "sender"): {Code.SENDER},
+    ("envelope", "sequence"): {Code.SEQUENCE},
+    ("envelope", "unknown"): {Code.MALFORMED},
+    ("body", "unknown"): {Code.MALFORMED},
+    ("body", "roster"): {Code.ROSTER},
+    ("body", "terms"): {Code.POLICY, Code.MALFORMED},
+    ("body", "images"): {Code.POLICY},
+    ("body", "batch"): {Code.POLICY},
+    ("body", "weights"): {Code.MODEL},
+    ("body", "layer"): {Code.UNEXPECTED},
+    ("body", "step"): {Code.UNEXPECTED},
+    ("body", "number"): {Code.UNEXPECTED},
+    ("body", "chunk"): {Code.UNEXPECTED},
+    ("body", "peer"): {Code.MEMBERS},
+    ("body", "contribution"): {None},
+    ("body", "first"): {Code.SEQUENCE},
+    ("body", "count"): {Code.POLICY},
+    ("body", "requests"): {Code.POLICY},
+    ("payload", "length"): {Code.VECTOR},
+    ("payload", "absence"): {Code.VECTOR},
+    ("payload", "content"): {None},
+}
+"""What a change leads to; None: to another number or another key, which nobody can notice."""
+DEALERS = "material-hello", "material-welcome", "order-material", "material", "material-over"
+UNREADABLE = "version", "type", "session", "unknown"
+EXCEPTIONS: dict[tuple[str, str], set[Code | None]] = {
+    # More images than there are: the model owner would compute more.
+    ("agree-terms", "images"): {None},
+    # No hello, and of no session.
+    ("inference-hello", "type"): {Code.TIMEOUT},
+    # The data owner that cannot read it has no session to put into its answer.
+    **{("inference-terms", name): {Code.SESSION, *FIELDS["envelope", name]} for name in UNREADABLE},
+    # Not the first message of a session: of a former one.
+    ("inference-terms", "sequence"): {Code.TIMEOUT},
+    # The dealer and the owners ignore what is of another session; then something is missing.
+    **{(kind, "session"): {Code.SESSION, Code.SEQUENCE, Code.TIMEOUT, None} for kind in DEALERS},
+    # The dealer cannot tell whose session an unreadable hello is of.
+    **{("material-hello", name): {Code.TIMEOUT, *FIELDS["envelope", name]} for name in UNREADABLE},
+}
+TYPES = {"inference-hello": "material-hello", "opening": "material"}
+"""What a type is changed into: one of the same form where there is one."""
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type and length."""
+    match value:
+        case int():
+            return value + 1
+        case bytes():
+            return value[:-1] + bytes([value[-1] ^ 1]) if value else b"\0"
+        case str():
+            return value[:-1] + ("x" if value[-1:] != "x" else "y")
+    raise NotImplementedError(f"no other value of {value!r}")
+
+
+def corruptions(parcel: Parcel) -> list[tuple[str, str, Parcel]]:
+    """All single changes of a message."""
+    found = []
+    for place, part in enumerate(("envelope", "body")):
+        plain = msgpack.unpackb(parcel.frames[place])
+        for name, value in [*plain.items(), ("unknown", 0)]:
+            other = changed(value)
+            if name == "type":
+                other = TYPES.get(value, "opening")
+            frames = list(parcel.frames)
+            frames[place] = msgpack.packb(plain | {name: other}, use_bin_type=True)
+            found.append((part, name, replace(parcel, frames=tuple(frames))))
+    if len(parcel.frames) == 3:
+        payload = bytes(parcel.frames[2])
+        for name, frames in (
+            ("content", (*parcel.frames[:2], changed(payload))),
+            ("length", (*parcel.frames[:2], payload + b"\0")),
+            ("absence", parcel.frames[:2]),
+        ):
+            found.append(("payload", name, replace(parcel, frames=frames)))
+    return found
+
+
+def known(run: MemoryInference) -> list[tuple[str, Any]]:
+    """What the parties were told that depends on the content of messages."""
+    kinds = (MaskedLayer, MaterialArrived, Opened, MaterialKey, KeysDealt)
+    return [(told.party, vars(told.output)) for told in run.told if isinstance(told.output, kinds)]
+
+
+KNOWN = known(world().run())
+
+
+@pytest.mark.parametrize("kind", sorted({parcel.packet.envelope.type for parcel in TRANSCRIPT}))
+def test_every_field_of_every_message(kind: str) -> None:
+    for index, original in enumerate(TRANSCRIPT):
+        if original.packet.envelope.type != kind:
+            continue
+        for part, name, corrupted in corruptions(original):
+            run, seen = world(), 0
+
+            def hook(parcel: Parcel, index: int = index, corrupted: Parcel = corrupted) -> list[Parcel]:
+                nonlocal seen
+                seen += 1
+                return [corrupted if seen == index + 1 else parcel]
+
+            run.hook = hook
+            run.run()
+            codes: set[Code | None] = {ended.code for ended in run.outcome(InferenceEnded)}
+            broken = codes - {None}
+            expected = EXCEPTIONS.get((kind, name), FIELDS[part, name])
+            assert broken <= expected, (index, kind, part, name, codes)
+            assert broken or None in expected, (index, kind, part, name)
+            for _, machine in run.living():
+                assert machine.deadline is None
+            if not broken:
+                # Of content, one party is told something else; of a contribution, one derives another key.
+                same = [now == before for now, before in zip(known(run), KNOWN, strict=True)]
+                assert same.count(False) == (FIELDS[part, name] == {None}), (index, kind, part, name)

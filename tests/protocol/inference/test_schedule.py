@@ -1,0 +1,97 @@
+"""The rounds of private inference and their bytes, against figures counted by hand; that they are those of a real pass
+is tested where the pass is (tests/parties/inference)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.protocol.inference.schedule import (
+    Round,
+    Sizes,
+    block_rounds,
+    by_operation,
+    layer_shapes,
+    pass_rounds,
+    weight_bytes,
+)
+
+VIT_S: dict[str, Any] = {
+    "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000
+}  # fmt: skip
+
+
+def test_the_targets_for_a_block_of_vit_s_are_declared() -> None:
+    """16 MB for each party and image, 30 rounds; with a shared input 25 % and 10 rounds more. Counted by hand for one
+    image: 75,648 elements of the stream, 232,854 scores, 302,592 hidden values."""
+    sizes = Sizes(**VIT_S)
+    one = by_operation(block_rounds(sizes, 1, known=True))
+    assert one["qkv"] == (0, 605_184, 1)
+    assert one["scores"] == (907_776, 907_776, 1)
+    assert one["softmax"] == (1_164_270, 1_164_270, 2)
+    assert one["result"] == (453_888, 0, 1)
+    assert sum(cost.data_owner_bytes for cost in one.values()) == 8_704_051
+    for images in (1, 16):
+        known, shared = (block_rounds(sizes, images, known=known) for known in (True, False))
+        for place in ("model_owner_bytes", "data_owner_bytes"):
+            sent = [sum(getattr(step, place) for step in steps) for steps in (known, shared)]
+            assert sent[0] <= 16e6 * images
+            assert sent[1] <= 1.25 * sent[0]
+        assert len(known) <= 30
+        assert len(shared) - len(known) <= 10
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_pass_is_the_embedding_the_blocks_and_the_head(known: bool) -> None:
+    steps = pass_rounds(Sizes(**VIT_S), 2, known=known)
+    # 2 images of 196 patches of 768 pixels, 6 bytes each; 2 class tokens of 384 values; 2 x 1,000 logits.
+    assert steps[0] == Round("embedding", 0, 1_806_336)
+    assert steps[-2:] == (Round("head", 0, 4_608), Round("result", 12_000, 0))
+    inner = steps[1 : -2 if known else -6]
+    if known:
+        # 2 x 197 x 384 values, 6 bytes each.
+        assert inner[0] == Round("result", 907_776, 0)
+        assert inner[1:] == block_rounds(Sizes(**VIT_S), 2, known=True) * 12
+        assert [step.operation for step in steps].count("result") == 14
+    else:
+        assert inner == block_rounds(Sizes(**VIT_S), 2, known=False) * 12
+        # 2 tokens of 384 values: 3 bytes; one variance each: 3 bytes; its inverse root: 8.
+        assert [step[1:] for step in steps[-6:-2]] == [(2_304, 2_304), (6, 6), (16, 16), (2_304, 2_304)]
+        assert [step.operation for step in steps].count("result") == 1
+
+
+def test_layers_are_those_of_timms_model() -> None:
+    shapes = layer_shapes(Sizes(**VIT_S))
+    names = ["qkv", "proj", "fc1", "fc2"]
+    assert list(shapes) == ["embedding", *(f"{block}.{name}" for block in range(12) for name in names), "head"]
+    # vit_small_patch16_224 has 22,050,664 parameters: weights, and here 137,896 biases, norms, positions, class token.
+    biases = 384 + 12 * (3 + 1 + 4 + 1 + 4) * 384 + 2 * 384 + 1000 + 197 * 384 + 384
+    assert sum(rows * columns for rows, columns in shapes.values()) == 22_050_664 - biases
+    assert weight_bytes(Sizes(**VIT_S)) == tuple(8 * rows * columns for rows, columns in shapes.values())
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        *(({name: 0}, "at least 1|>= 1") for name in VIT_S),
+        *(({name: 1 << 40}, "<=") for name in VIT_S),
+        *(({name: 1.5}, "Expected `int`") for name in VIT_S),
+        ({"patch": 15}, "patches share the side evenly"),
+        ({"heads": 5}, "heads the width"),
+        ({"channels": 65}, "16640 words in a patch are more than 16384"),
+        ({"patch": 7}, "1025 tokens are more than 1024"),
+        ({"patch": 7, "side": 217, "width": 396, "heads": 22}, "20359768 scores of an image are more than 16777216"),
+        ({"blocks": 256, "width": 1536, "heads": 6}, "weights are more than 1073741824"),
+        ({"extra": 1}, "unknown field"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        msgspec.convert(VIT_S | change, Sizes)
+
+
+def test_sizes_made_in_python_are_checked_as_well() -> None:
+    with pytest.raises(ValueError, match="sizes are at least 1"):
+        Sizes(**VIT_S | {"classes": 0})

@@ -1,0 +1,58 @@
+"""The page docs/spec/inference.md fixes the rounds of a pass and the bytes of the weights; the code has the same."""
+
+import re
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.protocol.inference.schedule import Round, Sizes, layer_shapes, pass_rounds, weight_bytes
+
+PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "inference.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([a-z0-9 ]+) \| ([^|]+) \| ([^|]+) \| ((?:once|every block).*?) \|$", PAGE, re.MULTILINE)
+LAYERS = re.findall(r"`(\w+)` \(([^)]+)\)", PAGE[PAGE.index("The layers, in their order") :])
+
+
+def value(formula: str, sizes: dict[str, int]) -> int:
+    """What a formula of the page is: products and sums of numbers and letters."""
+    assert re.fullmatch(r"[0-9A-Z*+() ]+", formula)
+    return int(eval(formula, {"__builtins__": {}}, sizes))
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    patch=st.integers(1, 3), grid=st.integers(1, 4), channels=st.integers(1, 3), heads=st.integers(1, 3),
+    head=st.integers(1, 5), hidden=st.integers(1, 20), blocks=st.integers(1, 3), classes=st.integers(1, 9),
+    images=st.integers(1, 5), known=st.booleans(),
+)  # fmt: skip
+def test_rounds_and_layers_of_the_page(
+    patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, blocks: int, classes: int, images: int,
+    known: bool,
+) -> None:  # fmt: skip
+    assert len(ROWS) == 28
+    sizes = Sizes(
+        side=patch * grid, channels=channels, patch=patch, width=heads * head, heads=heads, hidden=hidden,
+        blocks=blocks, classes=classes,
+    )  # fmt: skip
+    letters = {
+        "N": images, "T": 1 + grid**2, "D": heads * head, "H": heads, "F": hidden, "P": grid**2,
+        "X": patch**2 * channels, "K": classes,
+    }  # fmt: skip
+    parts: dict[str, list[Round]] = {"before": [], "block": [], "after": []}
+    for operation, ours, theirs, where in ROWS:
+        if ("known only" in where and not known) or ("shared only" in where and known):
+            continue
+        part = "block" if where.startswith("every block") else "after" if parts["block"] else "before"
+        parts[part].append(Round(operation, value(ours, letters), value(theirs, letters)))
+    expected = [*parts["before"], *parts["block"] * blocks, *parts["after"]]
+    assert list(pass_rounds(sizes, images, known=known)) == expected
+    shapes = {}
+    for name, shape in LAYERS:
+        rows, columns = (re.sub(r"(\d) ([A-Z])", r"\1 * \2", side) for side in re.split(r",\s+", shape))
+        shapes[name] = value(rows, letters), value(columns, letters)
+    first, *block, last = shapes
+    named = {first: shapes[first]}
+    named |= {f"{index}.{name}": shapes[name] for index in range(blocks) for name in block}
+    named |= {last: shapes[last]}
+    assert list(layer_shapes(sizes).items()) == list(named.items())
+    assert weight_bytes(sizes) == tuple(8 * rows * columns for rows, columns in named.values())

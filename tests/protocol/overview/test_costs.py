@@ -1,0 +1,177 @@
+"""What a sum moves is what is declared, phase by phase; and a group key, and the counting before a sum."""
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.group_key.agreement import KeyAgreement
+from tacit.protocol.group_key.session_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
+from tacit.protocol.overview.costs import (
+    Degrees,
+    declared_bytes,
+    declared_counting_bytes,
+    declared_key_bytes,
+    declared_plain_bytes,
+)
+from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartSecondStage
+from tacit.protocol.session.rounds import Limit, agree
+from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.counting import counting_agreement
+from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, UnmaskShares
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.bench import declared
+from tacit.simulate.world.memory import MemorySum, memory_sum
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, small_configuration
+
+CASES = {
+    "active": {"clients": 5, "active": True},
+    "semi-honest": {"clients": 5, "active": False},
+    "several chunks": {"clients": 3, "active": True, "length": 600_000},
+    "ring": {"clients": 24, "active": False, "parameters": GraphParameters(neighbours=8, threshold=4)},
+    "chosen": {"clients": 24, "active": True, "parameters": GraphParameters(neighbours=8, threshold=6)},
+}
+
+
+def degrees(run: MemorySum, name: str) -> Degrees:
+    """From what the client said and heard: sets of members, not lengths."""
+    size = run.agreement.size
+
+    def members(kind: type, field: str) -> int:
+        (found,) = (
+            delivery.message
+            for delivery in run.log
+            if isinstance(delivery.message, kind) and name in (delivery.sender, delivery.receiver)
+        )
+        return len(decode_members(getattr(found, field), size))
+
+    return Degrees(
+        holders=members(ShareKeys, "holders"),
+        owners=members(UnmaskShares, "owners"),
+        known=members(PeerKeys, "included"),
+        signers=members(UnmaskRequest, "signers"),
+    )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bytes_on_the_wire_are_those_declared(case: str) -> None:
+    run = memory_sum(**CASES[case], seed=os.urandom(8))
+    run.run()
+    sent: Counter[Phase] = Counter()
+    received: Counter[Phase] = Counter()
+    for name in run.agreement.cohort:
+        for phase, moved in declared_bytes(run.agreement, name, degrees(run, name)).items():
+            sent[phase] += moved.sent
+            received[phase] += moved.received
+    # Both ends of every link count into one Traffic: what clients sent, the server received.
+    number = run.agreement.round
+    for phase in sent | received:
+        assert run.traffic.sent[number, phase] == sent[phase] + received[phase], phase
+        assert run.traffic.received[number, phase] == sent[phase] + received[phase], phase
+    assert {phase for _, phase in run.traffic.sent} == set(sent | received)
+
+
+@pytest.mark.parametrize("length", [5, 600_000])
+@pytest.mark.parametrize("skip_zeros", [False, True])
+def test_bytes_of_a_plain_sum_are_those_declared(skip_zeros: bool, length: int) -> None:
+    """With zeros skipped they depend on the vector: never more than declared without it, and that if it has none."""
+    run = memory_sum(2, active=False, secure=False, skip_zeros=skip_zeros, length=length, seed=os.urandom(8))
+    run.vectors["c0"][: length - length // 3] = 0
+    run.run()
+    exact = [declared_plain_bytes(run.agreement, name, run.vectors[name]) for name in run.agreement.cohort]
+    most = declared_plain_bytes(run.agreement, "c1")
+    moved = sum(one.sent + one.received for one in exact)
+    assert run.traffic.sent[run.agreement.round, Phase.MASKED_INPUT] == moved
+    assert exact[1] == most
+    saved = 4 * (length - length // 3) if skip_zeros and length > 64 else 0
+    # At the edge half a block is sent along with the words after it.
+    assert saved - 4 * 64 <= most.sent - exact[0].sent <= saved
+    assert exact[0].received == most.received
+
+
+def test_the_vector_dominates() -> None:
+    run = memory_sum(5, active=True, length=100_000, ring_bits=24)
+    moved = declared_bytes(run.agreement, "c0", Degrees(holders=5, owners=5, known=5, signers=4))
+    total = sum(phase.sent for phase in moved.values())
+    assert 300_000 < total < 300_000 * 1.01
+    assert np.isclose(moved[Phase.MASKED_INPUT].sent, 300_000, rtol=1e-3)
+
+
+def moved_by(run: MemoryFederation, name: str, kinds: tuple[type, ...]) -> tuple[int, int]:
+    """Bytes of frames of these kinds that a client sent and received."""
+
+    def total(sender: str, receiver: str) -> int:
+        link = [parcel for parcel in run.log if (parcel.sender, parcel.receiver) == (sender, receiver)]
+        return sum(sum(map(len, parcel.frames)) for parcel in link if parcel.packet.kind in kinds)
+
+    return total(name, SERVER), total(SERVER, name)
+
+
+@pytest.mark.parametrize("clients", [3, 12])
+def test_bytes_of_a_group_key_are_those_declared(clients: int) -> None:
+    run = MemoryFederation(small_configuration(clients, group_key=True, mode="none"), clients)
+    run.run()
+    names = run.roster.clients
+    agreement = KeyAgreement(
+        session=run.server.session,
+        epoch=0,
+        server=SERVER,
+        members=names,
+        signing_keys=tuple(run.roster.member(name).signing_public for name in names),
+        roster=run.roster.hash,
+        configuration=run.configuration.hash(),
+        phase_seconds=10.0,
+    )
+    for name in names:
+        declared = declared_key_bytes(agreement, name)
+        measured = moved_by(run, name, (*ATTEMPT_TO_MEMBER, *ATTEMPT_TO_RELAY))
+        assert (declared.sent, declared.received) == measured
+
+
+def counted(clients: int, *, parameters: int) -> Configuration:
+    return small_configuration(
+        clients, parameters=parameters, protection="binary-weights", form=WeightForm.COORDINATE, max_weight=1,
+        enforce="clients",
+    )  # fmt: skip
+
+
+class Counted(MemoryFederation):
+    """Clients that fall silent when they have the limits."""
+
+    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
+        self.cut.add(name)
+        packing = self.configuration.packing()
+        return np.zeros(packing.length, packing.ring.word)
+
+
+@pytest.mark.parametrize("parameters", [10, 9_000_000], ids=["one chunk", "several chunks"])
+def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
+    run = Counted(counted(3, parameters=parameters), 3)
+    run.start()
+    agreement = agree(
+        session=run.server.session,
+        round=1,
+        roster=run.roster,
+        configuration=run.configuration,
+        cohort=run.roster.clients,
+        model=bytes(32),
+    )
+    counting = counting_agreement(agreement, run.configuration)
+    degrees = Degrees(holders=3, owners=3, known=3, signers=agreement.parameters.threshold)
+    for name in run.roster.clients:
+        declared = declared_counting_bytes(counting, run.configuration, name, degrees, clients=3)
+        kinds = (*SUM_TO_CLIENT, *SUM_TO_SERVER, StartSecondStage, FetchLimits, LimitsChunk)
+        assert (declared.sent, declared.received) == moved_by(run, name, kinds)
+
+
+def test_the_page_has_the_declared_figures() -> None:
+    lines = (Path(__file__).parents[3] / "docs/costs.md").read_text(encoding="utf-8")
+    assert "\n".join(declared.section()) in lines, "put the lines of simulate/bench/declared.py into docs/costs.md"

@@ -1,0 +1,234 @@
+"""Every message in every state of the client of a federation, against a table written down here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.codec import decode, encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.messages import (
+    MESSAGES,
+    EndRound,
+    Finish,
+    LimitsChunk,
+    ModelChunk,
+    StartRound,
+    StartSecondStage,
+    Welcome,
+)
+from tacit.protocol.session.rounds import Accepted, RoundOver, Train
+from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.sum.messages import FetchVector, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+
+CLIENT = "client-0"
+HELD_BACK = {
+    "offline": "",
+    "await-welcome": "welcome",
+    "await-round": "start-round",
+    "fetching-model": "model-chunk",
+    "training": "",
+    "training-with-a-key": "",
+    "aggregating": "peer-keys",
+    "second-stage": "start-second-stage",
+    "second-stage-fetching": "limits-chunk",
+    "second-stage-limiting": "limits-chunk",
+    "round-unmasked": "end-round",
+    "ended": "",
+}
+"""The situations, and the message of the server that does not reach the client in them."""
+
+
+def federation_in(situation: str) -> MemoryFederation:
+    changes: dict[str, Any] = {"group_key": situation.endswith("key")}
+    if situation.startswith("second-stage"):
+        weights = {"form": WeightForm.COORDINATE, "max_weight": 1, "min_contributors": 2, "enforce": "clients"}
+        changes |= {"protection": "binary-weights", **weights}
+    federation = MemoryFederation(small_configuration(3, **changes), 3)
+    blocked = HELD_BACK[situation]
+    reached: list[Parcel] = []
+
+    def hold(parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver == CLIENT and (reached or blocked == parcel.packet.kind.TYPE):
+            reached.append(parcel)
+            return []
+        return [parcel]
+
+    federation.hook = hold
+    federation.idle = {CLIENT} if situation.startswith("training") else set()
+    federation.paused = situation == "round-unmasked"
+    for name in federation.roster.clients[1:]:
+        federation.start_client(name)
+    if situation == "offline":
+        federation.clients[CLIENT] = TrainingClient(
+            CLIENT,
+            federation.roster,
+            signing=federation.signing[CLIENT],
+            policy=federation.policy,
+            journal=(),
+            entropy=federation.entropy,
+            patience=1.0,
+            grace=1.0,
+        )
+    else:
+        federation.start_client(CLIENT)
+    federation.deliver()
+    if situation == "ended":
+        federation.emit(CLIENT, federation.clients[CLIENT].give_up("the disk is full", federation.now))
+    if situation == "second-stage-limiting":  # The chunk arrives, and what is asked of the shell is not done.
+        federation.log.append(reached[0])
+        federation.clients[CLIENT].feed(reached[0].frames, federation.now)
+    federation.idle = {CLIENT}
+    federation.outputs.clear()
+    return federation
+
+
+def said(federation: MemoryFederation, kind: type[Message], plain_message: Callable) -> Message:
+    """A well-formed message of this type, which the client accepts where it expects one and may know what it holds."""
+    examples: tuple[Message, ...] = (
+        Welcome(roster=federation.roster.hash, configuration=encode_structure(federation.configuration)),
+        StartRound(
+            cohort=b"\x07",
+            model=digest(Label.MODEL, federation.model),
+            model_bytes=len(federation.model),
+            voided=(),
+        ),
+        EndRound(code=Code.THRESHOLD, detail="too few"),
+        Abort(code=Code.KEYS, detail="because", culprit=""),
+    )
+    return next((message for message in examples if type(message) is kind), None) or plain_message(kind)
+
+
+# Verdicts: the state that follows; or who is told what: "ends CODE" the session, "aborts CODE" the round.
+OUT_OF_ROUND: dict[type[Message], str] = {**dict.fromkeys(OUTSIDE_ROUNDS, "ends UNEXPECTED"), Finish: "ENDED"}
+"""What is said in no round is refused in one, too. Where a group key is agreed on, see test_keyed_cells.py."""
+SAME_IN_EVERY_ROUND = {**OUT_OF_ROUND, EndRound: "AWAIT_ROUND", Abort: "AWAIT_ROUND"}
+EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
+    # The situation: what becomes of messages that are not listed; the others.
+    "offline": ("ends SESSION", {}),
+    "await-welcome": (
+        "ends SESSION",
+        {**OUT_OF_ROUND, Welcome: "AWAIT_ROUND", StartRound: "ends UNEXPECTED"},
+    ),
+    "await-round": (
+        "ends SESSION",
+        {**OUT_OF_ROUND, StartRound: "FETCHING_MODEL"},
+    ),
+    "fetching-model": ("aborts UNEXPECTED", {ModelChunk: "TRAINING", **SAME_IN_EVERY_ROUND}),
+    "training": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    "training-with-a-key": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    "aggregating": ("aborts UNEXPECTED", {PeerKeys: "aborts MEMBERS", **SAME_IN_EVERY_ROUND}),
+    "second-stage": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, StartSecondStage: "aborts MEMBERS"}),
+    "second-stage-fetching": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, LimitsChunk: "aborts MODEL"}),
+    "second-stage-limiting": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    "round-unmasked": (
+        "aborts UNEXPECTED",
+        {
+            **OUT_OF_ROUND,
+            **dict.fromkeys(
+                (
+                    PeerKeys,
+                    PeerShares,
+                    FetchVector,
+                    Survivors,
+                    UnmaskRequest,
+                    ModelChunk,
+                    StartSecondStage,
+                    LimitsChunk,
+                    Abort,
+                ),
+                "ignored",
+            ),
+            StartRound: "aborts REPEATED_MODEL",
+            EndRound: "AWAIT_ROUND",
+        },
+    ),
+    "ended": ("nothing", {}),
+}
+
+
+def aborts(outputs: list[Output]) -> list[tuple[int, Abort]]:
+    """What the client tells the server with an Abort: in which round, and the message."""
+    packets = [decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit)]
+    return [(packet.envelope.round, message) for packet in packets if isinstance(message := packet.parse(), Abort)]
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+@pytest.mark.parametrize("situation", EXPECTED)
+def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in(situation)
+    client = federation.clients[CLIENT]
+    before, deadline = client.state, client.next_deadline
+    in_round = situation not in ("offline", "await-welcome", "await-round")
+    round = 0 if kind in OUTSIDE_ROUNDS else 2 if in_round and kind is StartRound else 1
+    payload = federation.model if kind.PAYLOAD else None
+    message = said(federation, kind, plain_message)
+    otherwise, cells = EXPECTED[situation]
+    verdict = cells.get(kind, otherwise)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, message, round=round, payload=payload))
+    told, over = aborts(outputs), [output for output in outputs if isinstance(output, RoundOver)]
+    ended = [output for output in outputs if isinstance(output, Ended)]
+    if verdict in ("nothing", "ignored"):
+        assert (outputs, client.state, client.next_deadline) == ([], before, deadline)
+        assert client.ignored == (verdict == "ignored")
+    elif verdict.startswith("ends"):
+        code = Code[verdict.split()[1]]
+        assert client.state is TrainingState.ENDED
+        assert [(at, abort.code, abort.culprit) for at, abort in told] == [(0, code, SERVER)]
+        assert [output.code for output in ended] == [code]
+        assert client.next_deadline is None
+    elif verdict.startswith("aborts"):
+        code = Code[verdict.split()[1]]
+        assert client.state is TrainingState.AWAIT_ROUND
+        assert [(at, abort.code, abort.culprit) for at, abort in told] == [(round, code, SERVER)]
+        assert [(output.round, output.code) for output in over] == [(number, code) for number in range(1, round + 1)]
+        assert not ended
+    else:
+        assert client.state is TrainingState[verdict]
+        assert told == []
+        closing = {EndRound: (1, Code.THRESHOLD), Abort: (1, Code.KEYS)}
+        assert [(output.round, output.code) for output in over] == ([closing[kind]] if kind in closing else [])
+        assert [output.code for output in ended] == ([None] if verdict == "ENDED" else [])
+        assert [type(output) for output in outputs if isinstance(output, Accepted | Train)] == (
+            {Welcome: [Accepted], ModelChunk: [Train]}.get(kind, [])
+        )
+
+
+@pytest.mark.parametrize("situation", [name for name in EXPECTED if name not in ("offline", "ended")])
+def test_an_abort_outside_of_a_round_ends_the_session(situation: str) -> None:
+    federation = federation_in(situation)
+    abort = Abort(code=Code.SHARES, detail="you are out", culprit=CLIENT)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, abort, round=0))
+    assert outputs == [Ended(Code.SHARES, "you are out")]
+    assert federation.clients[CLIENT].state is TrainingState.ENDED
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in MESSAGES.values() if kind not in (*OUTSIDE_ROUNDS, Abort, StartRound)]
+)
+@pytest.mark.parametrize("situation", ["await-round", "fetching-model", "aggregating"])
+def test_messages_of_a_round_do_not_come_outside(situation: str, kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in(situation)
+    outputs = federation.put(federation.forge(SERVER, CLIENT, said(federation, kind, plain_message), round=0))
+    assert [abort.code for _, abort in aborts(outputs)] == [Code.SESSION]
+    assert federation.clients[CLIENT].state is TrainingState.ENDED
+
+
+@pytest.mark.parametrize("kind", OUTSIDE_ROUNDS)
+def test_messages_of_no_round_do_not_come_in_one(kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in("training")
+    outputs = federation.put(federation.forge(SERVER, CLIENT, said(federation, kind, plain_message), round=1))
+    assert [abort.code for _, abort in aborts(outputs)] == [Code.SESSION]
+
+
+def test_every_state_has_a_situation() -> None:
+    seen = {federation_in(situation).clients[CLIENT].state for situation in EXPECTED}
+    assert seen == set(TrainingState)
+    assert {state for state, _ in TRAINING_CLIENT_TABLE} == seen - {TrainingState.ENDED}

@@ -1,0 +1,36 @@
+"""What a server may say late or early without a lie: the end of an old round, and of the federation."""
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.session.messages import EndRound, Finish
+from tacit.protocol.session.tables import TrainingState
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, small_configuration
+
+CLIENT = "client-0"
+
+
+def test_the_end_of_an_old_round_is_ignored() -> None:
+    one = MemoryFederation(small_configuration(5), 5, rounds=2)
+    one.paused = True
+    for name in one.roster.clients:
+        one.start_client(name)
+    one.deliver()
+    one.idle = {CLIENT}
+    one.paused = False
+    one.settle(until=1.0)
+    client = one.clients[CLIENT]
+    assert (client.state, client.round) == (TrainingState.TRAINING, 2)
+    assert one.put(one.forge(SERVER, CLIENT, EndRound(code=Code.THRESHOLD, detail=""), round=1)) == []
+    assert (client.state, client.ignored) == (TrainingState.TRAINING, 1)
+
+
+def test_a_finish_in_the_middle_of_a_sum_ends_the_session() -> None:
+    one = MemoryFederation(small_configuration(5), 5)
+    one.idle = {CLIENT}
+    for name in one.roster.clients:
+        one.start_client(name)
+    one.deliver()
+    one.emit(CLIENT, one.clients[CLIENT].contribute(1, one.draw(CLIENT, 1), one.now))
+    one.put(one.forge(SERVER, CLIENT, Finish(), round=0))
+    assert one.ended(CLIENT) == Ended(None, "the federation is finished")
+    assert one.clients[CLIENT].next_deadline is None

@@ -1,0 +1,302 @@
+"""Whole federations in memory: clients join late, leave, and come back; links break, and servers fall silent."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.session.messages import EndRound, Finish, Hello, ModelChunk, VoidRound, Welcome
+from tacit.protocol.session.rounds import RoundDone, RoundOver
+from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.sum.messages import MaskedInput, PeerShares
+from tacit.simulate.world.memory_federation import (
+    GRACE,
+    JOIN_SECONDS,
+    PATIENCE,
+    SERVER,
+    MemoryFederation,
+    Parcel,
+    altered,
+    small_configuration,
+)
+
+
+def federation(*, clients: int = 5, rounds: int = 1, **changes: object) -> MemoryFederation:
+    return MemoryFederation(small_configuration(clients, **changes), clients, rounds=rounds)
+
+
+def silence(kind: type | None) -> Callable[[Parcel], list[Parcel]]:
+    """A hook by which a server is not heard any more from its first message of this type on."""
+    silent: set[str] = set()
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.packet.kind is kind:
+            silent.add(parcel.receiver)
+        return [] if parcel.receiver in silent else [parcel]
+
+    return hook
+
+
+def check_sums(done: list[RoundDone], one: MemoryFederation) -> None:
+    for round in done:
+        assert round.total is not None
+        np.testing.assert_array_equal(round.total, one.plain_sum(round))
+
+
+def test_a_late_client_joins_the_next_round() -> None:
+    one = federation(rounds=2)
+    one.start(*one.roster.clients[:4])
+    one.idle = {"client-0"}
+    one.settle(until=JOIN_SECONDS + 1)
+    assert one.server.state is SessionState.IN_ROUND
+    one.start_client("client-4")
+    one.deliver()
+    assert one.clients["client-4"].state is TrainingState.AWAIT_ROUND
+    one.idle = set()
+    vector = one.draw("client-0", 1)
+    one.emit("client-0", one.clients["client-0"].contribute(1, vector, one.now))
+    one.settle()
+    first, second = one.outcome(RoundDone)
+    assert first.survivors == one.roster.clients[:4]
+    assert second.survivors == one.roster.clients
+    assert [over.round for over in one.outcome(RoundOver, "client-4")] == [2]
+    check_sums([first, second], one)
+
+
+@pytest.mark.parametrize("away", ["killed", "gave up"])
+def test_a_client_comes_back_with_a_new_hello(away: str) -> None:
+    """It is out of the round, is not told of its end, and is in the next."""
+    one = federation(rounds=2)
+    one.idle = {"client-0", "client-1"}
+    one.start()
+    if away == "gave up":
+        one.emit("client-1", one.clients["client-1"].give_up("restart", one.now))
+        one.deliver()
+    one.start_client("client-1")
+    one.deliver()
+    left = [output.fields["detail"] for output in one.outcome(Report) if output.event == "left"]
+    assert left == ["it started again" if away == "killed" else "it gave up: restart"]
+    one.idle = set()
+    one.emit("client-0", one.clients["client-0"].contribute(1, one.draw("client-0", 1), one.now))
+    one.settle()
+    first, second = one.outcome(RoundDone)
+    assert first.survivors == tuple(name for name in one.roster.clients if name != "client-1")
+    assert [(dropped.member, dropped.code) for dropped in first.dropped] == [("client-1", Code.LEFT)]
+    assert second.survivors == one.roster.clients
+    assert one.ended("client-1") == Ended(None, "the federation is finished")
+    check_sums([first, second], one)
+
+
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_lost_link(returns: bool) -> None:
+    one = federation()
+    one.idle = {"client-0"}
+    one.start()
+    one.cut = {"client-3"}
+    one.server.link_lost("client-3", one.now)
+    one.clients["client-3"].server_lost(one.now)
+    assert one.server.next_deadline == one.clients["client-3"].next_deadline == GRACE
+    one.settle(until=GRACE - 1)
+    assert one.server.waiting_for == ("client-0",)
+    if returns:
+        one.cut = set()
+        one.server.link_back("client-3")
+        one.clients["client-3"].server_back()
+    one.settle(until=GRACE + 1)
+    one.emit("client-0", one.clients["client-0"].contribute(1, one.draw("client-0", 1), one.now))
+    one.settle()
+    (done,) = one.outcome(RoundDone)
+    check_sums([done], one)
+    ended = one.ended("client-3")
+    assert ended is not None
+    if returns:
+        assert done.survivors == one.roster.clients
+        assert ended.code is None
+    else:
+        assert [(dropped.member, dropped.code) for dropped in done.dropped] == [("client-3", Code.LEFT)]
+        assert "its link was lost for 10 s" in done.dropped[0].detail
+        assert (ended.code, one.clients["client-3"].next_deadline) == (Code.LEFT, None)
+
+
+def test_the_link_of_a_stranger_to_the_session_is_not_waited_for() -> None:
+    one = federation()
+    one.server.link_lost("client-3", 0.0)
+    assert one.server.next_deadline == JOIN_SECONDS
+
+
+def test_who_is_cut_off_while_gathering_is_waited_for() -> None:
+    one = federation()
+    one.start(*one.roster.clients[:4])
+    one.server.link_lost("client-0", one.now)
+    one.start_client("client-4")
+    one.deliver()
+    assert one.server.state is SessionState.GATHERING
+    one.settle()
+    assert one.outcome(RoundDone)[0].cohort == one.roster.clients[1:]
+    assert one.outcome(Report, SERVER)[5].event == "left"
+
+
+@pytest.mark.parametrize("held_back", [None, Welcome, ModelChunk, PeerShares])
+def test_a_lost_server_ends_every_client(held_back: type | None) -> None:
+    """By the grace if the link tells, by a deadline if it does not."""
+    one = federation()
+    one.hook = silence(held_back)
+    one.idle = set(one.roster.clients) if held_back is None else set()
+    one.start()
+    for client in one.clients.values():
+        client.server_lost(one.now)
+        assert [output.code for output in client.expire(GRACE) if isinstance(output, Ended)] == [Code.LEFT]
+        assert client.expire(10 * PATIENCE) == []
+        client.server_lost(one.now)
+        assert client.next_deadline is None
+
+
+def test_a_silent_server_ends_every_client() -> None:
+    for kind in (Welcome, ModelChunk):
+        one = federation()
+        one.hook = silence(kind)
+        client = one.start_client("client-0")
+        one.start(*one.roster.clients[1:])
+        one.deliver()
+        deadline = client.next_deadline
+        assert deadline == (PATIENCE if kind is Welcome else 2 * one.configuration.phase_seconds)
+        assert client.expire(deadline - 0.1) == []
+        (ended,) = client.expire(deadline)
+        assert (ended.code, "no word from server" in ended.detail) == (Code.TIMEOUT, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"sequence": 7}, Code.SEQUENCE),
+        ({"session": bytes(32)}, Code.SESSION),
+        ({"sender": "client-1"}, Code.SENDER),
+        ({"version": 2}, Code.VERSION),
+    ],
+)
+@pytest.mark.parametrize("direction", ["to the server", "to the client"])
+def test_a_broken_link(direction: str, change: dict[str, object], code: Code) -> None:
+    """The server bars the client and goes on; the client ends and tells the server why."""
+    one = federation()
+    kind = MaskedInput if direction == "to the server" else ModelChunk
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        hit = "client-0" in (parcel.sender, parcel.receiver) and parcel.packet.kind is kind
+        return [altered(parcel, **change)] if hit else [parcel]
+
+    one.hook = hook
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert done.survivors == one.roster.clients[1:]
+    check_sums([done], one)
+    ended = one.ended("client-0")
+    assert ended is not None
+    assert ended.code is code
+    refused = [report.fields["code"] for report in one.outcome(Report) if report.event == "refused"]
+    assert refused == ([code.name] if direction == "to the server" else [])
+
+
+@pytest.mark.parametrize("fault", ["replayed", "reordered", "lost"])
+def test_messages_out_of_order(fault: str) -> None:
+    one = federation()
+    kept: list[Parcel] = []
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver != "client-0" or len(kept) == 2:
+            return [parcel]
+        kept.append(parcel)
+        if fault == "replayed":
+            return [parcel, parcel]
+        if fault == "lost":
+            return [] if len(kept) == 2 else [parcel]
+        return [parcel] if len(kept) == 1 else []
+
+    def late(parcel: Parcel) -> list[Parcel]:
+        return [parcel, kept.pop()] if len(kept) == 2 and parcel.receiver == "client-0" else hook(parcel)
+
+    one.hook = late if fault == "reordered" else hook
+    one.run()
+    ended = one.ended("client-0")
+    assert ended is not None
+    # A replayed Welcome is found by its number; so is whatever follows a lost or later message.
+    assert ended.code is Code.SEQUENCE
+    assert one.outcome(RoundDone)[0].survivors == one.roster.clients[1:]
+
+
+@pytest.mark.parametrize("fault", ["roster", "session", "sequence", "forged promise"])
+def test_a_bad_hello(fault: str) -> None:
+    one = federation()
+    if fault == "roster":
+        stranger = Member(
+            name="zoe", role="client", curve_public=bytes(32), signing_public=SigningKey(bytes(32)).public
+        )
+        kept, one.roster = one.roster, Roster((*one.roster.members, stranger))
+        one.start_client("client-0")
+        one.roster = kept
+    else:
+        change: dict[str, object] = {"session": {"session": bytes(31) + b"x"}, "sequence": {"sequence": 1}}.get(
+            fault, {}
+        )
+        one.hook = lambda parcel: [altered(parcel, **change)] if parcel.sender == "client-0" else [parcel]
+        one.start_client("client-0")
+    if fault == "forged promise":
+        promise = VoidRound(session=bytes(32), round=1, signature=bytes(64))
+        hello = Hello(roster=one.roster.hash, promises=(promise,))
+        one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
+    one.deliver()
+    expected = {"roster": "ROSTER", "session": "SESSION", "sequence": "SEQUENCE", "forged promise": "SIGNATURE"}[fault]
+    (report,) = one.outcome(Report)
+    assert (report.event, report.fields["member"], report.fields["code"]) == ("refused", "client-0", expected)
+    ended = one.ended("client-0")
+    assert ended is not None
+    assert ended.code is Code[expected]
+    assert [parcel.sender for parcel in one.log] == ["client-0", SERVER]
+
+
+def test_a_round_begins_without_those_who_are_cut_off() -> None:
+    one = federation(rounds=3)
+    one.paused = True
+    one.start()
+    one.server.link_lost("client-2", one.now)
+    one.idle = {"client-0"}
+    one.paused = False
+    one.settle(until=one.now + 1)
+    one.server.link_back("client-2")
+    one.idle = set()
+    one.emit("client-0", one.clients["client-0"].contribute(2, one.draw("client-0", 2), one.now))
+    one.settle()
+    without = tuple(name for name in one.roster.clients if name != "client-2")
+    assert [done.cohort for done in one.outcome(RoundDone)] == [one.roster.clients, without, one.roster.clients]
+    check_sums(one.outcome(RoundDone), one)
+
+
+@pytest.mark.parametrize("last", [EndRound(code=Code.THRESHOLD, detail=""), Finish()])
+def test_the_secrets_of_a_round_are_forgotten_with_it(last: EndRound | Finish) -> None:
+    one = federation()
+    one.hook = silence(PeerShares)
+    one.start()
+    client = one.clients["client-0"]
+    sums: Any = client._sum
+    assert {"_channel", "_mask_key", "_seed"} <= set(vars(sums))
+    one.put(one.forge(SERVER, "client-0", last, round=int(isinstance(last, EndRound))))
+    assert not {"_channel", "_mask_key", "_seed"} & set(vars(sums))
+    assert client._sum is None
+
+
+def test_a_bad_hello_of_a_client_that_comes_back_is_answered_as_a_first_message() -> None:
+    one = federation()
+    one.start_client("client-0")
+    one.deliver()
+    hello = Hello(roster=bytes(32), promises=())
+    one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
+    one.start_client("client-0")
+    one.deliver()
+    ended = one.ended("client-0")
+    assert ended is not None
+    assert ended.code is Code.ROSTER

@@ -1,0 +1,284 @@
+"""Every message in every state of the server of a federation, against a table written down here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.codec import decode
+from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.machine import Report, Trigger
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.group_key.messages import EndKey, FetchKeyedModel, KeyCommit, KeyedModelChunk, StartKey
+from tacit.protocol.group_key.session_tables import ATTEMPT_TO_RELAY, TO_KEEPER
+from tacit.protocol.session.messages import MESSAGES, FetchLimits, FetchModel, Hello, VoidRound, Welcome
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskedInput,
+    ShareKeys,
+    UnmaskShares,
+    VectorChunk,
+)
+from tacit.simulate.world.memory_federation import (
+    JOIN_SECONDS,
+    SERVER,
+    MemoryFederation,
+    Parcel,
+    small_configuration,
+)
+
+CLIENT = "client-0"
+SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "await-promises", "distributing", "ended")
+"""One for every state, in the order of SessionState."""
+KEYED = ("keying", "distributing")
+"""Those with a group key, and an encrypted model."""
+
+
+def federation_in(situation: str) -> MemoryFederation:
+    """Five clients, four of whom are enough; in "in-round" and "keying" two have not answered yet."""
+    protection = "model-encryption" if situation in KEYED else "none"
+    configuration = small_configuration(5, protection=protection, group_key=situation in KEYED, initial_model="clients")
+    federation = MemoryFederation(configuration, 5, rounds=1 if situation == "distributing" else 2)
+    names = list(federation.roster.clients)
+    if situation == "gathering":
+        names.remove("client-4")
+    elif situation == "in-round":
+        federation.idle = {CLIENT, "client-1"}  # So that the phase goes on without client-0.
+    elif situation in KEYED:
+        kind = KeyCommit if situation == "keying" else FetchKeyedModel
+
+        def silence(parcel: Parcel) -> list[Parcel]:
+            return [] if parcel.sender in (CLIENT, "client-1") and parcel.packet.kind is kind else [parcel]
+
+        federation.hook = silence
+    elif situation == "between-rounds":
+        federation.paused = True
+    elif situation == "await-promises":
+
+        def hook(parcel: Parcel) -> list[Parcel]:
+            silent = parcel.sender in ("client-3", "client-4") and parcel.packet.kind is MaskedInput
+            return [] if silent or parcel.packet.kind is VoidRound else [parcel]
+
+        federation.hook = hook
+    elif situation == "ended":
+        federation.rounds_left = 1
+    for name in names:
+        federation.start_client(name)
+    federation.settle(until=5.0 if situation in KEYED else 15.0)
+    federation.hook = lambda parcel: [parcel]
+    federation.outputs.clear()
+    return federation
+
+
+STATES = dict(zip(SITUATIONS, SessionState, strict=True))
+
+
+def said(federation: MemoryFederation, kind: type[Message], plain_message: Callable) -> Message:
+    """A well-formed message of this type, which the server accepts where it expects one and may know what it holds."""
+    signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, bytes(32), (7).to_bytes(4, "little"), CLIENT.encode())
+    examples: tuple[Message, ...] = (
+        Hello(roster=federation.roster.hash, promises=()),
+        VoidRound(session=bytes(32), round=7, signature=signature),
+        Abort(code=Code.LOCAL, detail="the disk is full", culprit=CLIENT),
+    )
+    return next((message for message in examples if type(message) is kind), None) or plain_message(kind)
+
+
+# Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "failed CODE", barred for
+# an attempt at a key; "left" the session; "left the round" only; "joined" again; "kept" (a promise); "served" a chunk;
+# "ignored". The model of the round was fetched before, the last one was not.
+SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+OF_A_ROUND = (*SUM, FetchModel, FetchLimits)
+ALWAYS = {Hello: "joined", VoidRound: "kept", Abort: "left"}
+RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
+EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
+    "gathering": ("barred", ALWAYS),
+    "keying": (
+        "barred",
+        {
+            **RESTING,
+            **dict.fromkeys(TO_KEEPER, "ignored"),
+            **dict.fromkeys(ATTEMPT_TO_RELAY, "failed UNEXPECTED"),
+            KeyCommit: "failed KEYS",
+        },
+    ),
+    "in-round": (
+        "barred",
+        {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", **ALWAYS},
+    ),
+    "between-rounds": ("barred", RESTING),
+    "await-promises": ("barred", RESTING),
+    "distributing": ("barred", {**RESTING, **dict.fromkeys(TO_KEEPER, "ignored"), FetchKeyedModel: "served"}),
+    "ended": ("ignored", {}),
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in(situation)
+    server = federation.server
+    otherwise, cells = EXPECTED[situation]
+    verdict = cells.get(kind, otherwise)
+    assert server.state is STATES[situation]
+    hello = {"session": bytes(32), "sequence": 0} if kind is Hello else {}
+    round = server.round if kind in OF_A_ROUND else 0
+    message = said(federation, kind, plain_message)
+    payload = bytes(4) if kind.PAYLOAD else None
+    outputs = federation.put(federation.forge(CLIENT, SERVER, message, round=round, payload=payload, **hello))
+    reports = [
+        (output.event, output.fields["member"])
+        for output in outputs
+        if isinstance(output, Report) and "member" in output.fields
+    ]
+    packets = [
+        decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit) and output.to == CLIENT
+    ]
+    told = [(packet.envelope.round, packet.parse()) for packet in packets]
+    barred = [(at, message.code) for at, message in told if isinstance(message, Abort)]
+    assert server.state is STATES[situation]
+    others = {
+        decode(output.frames, MESSAGES).kind
+        for output in outputs
+        if isinstance(output, Transmit) and output.to != CLIENT
+    }
+    gone = verdict in ("barred", "left", "joined") or verdict.startswith("failed")
+    assert others == ({EndKey, StartKey} if gone and situation == "keying" else set())
+    in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
+    if verdict in ("ignored", "kept"):
+        assert outputs == []
+        assert server.ignored + server._keeper.ignored == (verdict == "ignored")
+    elif verdict == "barred":
+        assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
+        assert barred == [(0, Code.UNEXPECTED)]
+        hello = Hello(roster=federation.roster.hash, promises=())
+        assert federation.put(federation.forge(CLIENT, SERVER, hello, round=0, session=bytes(32), sequence=0)) == []
+    elif verdict.startswith("dropped"):
+        assert reports == [("dropped", CLIENT)]
+        assert barred == [(1, Code[verdict.split()[1]])]
+    elif verdict.startswith("failed"):
+        assert reports == [("left", CLIENT)]
+        assert barred == [(0, Code[verdict.split()[1]])]
+        assert federation.server.waiting_for == federation.roster.clients[1:]
+    elif verdict == "served":
+        assert [type(message) for _, message in told] == [KeyedModelChunk]
+    elif verdict == "left":
+        assert reports == [("left", CLIENT), *in_sum]
+        assert told == []
+    else:
+        assert verdict == "joined"
+        assert reports == [("left", CLIENT), ("joined", CLIENT), *in_sum]
+        assert [type(message) for _, message in told] == [Welcome, *[StartKey] * (situation == "keying")]
+
+
+@pytest.mark.parametrize("situation", SITUATIONS[:-1])
+def test_a_forged_promise(situation: str, plain_message: Callable) -> None:
+    federation = federation_in(situation)
+    kept: Any = said(federation, VoidRound, plain_message)
+    forged = VoidRound(session=kept.session, round=8, signature=kept.signature)
+    outputs = federation.put(federation.forge(CLIENT, SERVER, forged, round=0))
+    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SIGNATURE")
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_a_client_that_ends_a_round_stays_in_the_session(situation: str) -> None:
+    """An Abort within a round that is over already comes too late to mean anything."""
+    federation = federation_in(situation)
+    abort = Abort(code=Code.TIMEOUT, detail="no word", culprit=SERVER)
+    outputs = federation.put(federation.forge(CLIENT, SERVER, abort, round=federation.server.round or 1))
+    if situation == "in-round":
+        assert [output.fields["code"] for output in outputs] == ["LEFT"]
+    elif situation in ("gathering", "keying"):
+        assert [output.event for output in outputs if isinstance(output, Report)][:2] == ["refused", "left"]
+    else:
+        assert outputs == []
+    if situation == "between-rounds":
+        federation.paused = False
+        federation.settle()
+        assert federation.outcome(RoundDone)[-1].cohort == federation.roster.clients
+
+
+@pytest.mark.parametrize("kind", MESSAGES.values(), ids=lambda kind: kind.TYPE)
+def test_who_has_not_said_hello_is_not_heard(kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in("gathering")
+    message = said(federation, kind, plain_message)
+    hello = {"session": bytes(32)} if kind is Hello else {}
+    outputs = federation.put(federation.forge("client-4", SERVER, message, round=0, **hello))
+    assert (outputs == []) == (kind is not Hello)
+
+
+@pytest.mark.parametrize("sender", ["server", "stranger"])
+def test_only_clients_are_heard(sender: str) -> None:
+    federation = federation_in("gathering")
+    hello = Hello(roster=federation.roster.hash, promises=())
+    parcel = federation.forge(sender, SERVER, hello, round=0, session=bytes(32))
+    assert federation.server.feed(sender, parcel.frames, 0.0) == []
+    assert federation.server.ignored == 1
+
+
+@pytest.mark.parametrize("kind", OF_A_ROUND)
+def test_messages_of_a_round_to_come(kind: type[Message], plain_message: Callable) -> None:
+    federation = federation_in("in-round")
+    outputs = federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=2))
+    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SESSION")
+
+
+@pytest.mark.parametrize("kind", [*OF_A_ROUND, Abort])
+def test_messages_of_a_former_round_are_ignored(kind: type[Message], plain_message: Callable) -> None:
+    federation = MemoryFederation(small_configuration(5), 5, rounds=2)
+    federation.idle = set()
+    federation.paused = True
+    federation.run()
+    federation.idle = set(federation.roster.clients)
+    federation.paused = False
+    federation.settle(until=5.0)
+    assert (federation.server.state, federation.server.round) == (SessionState.IN_ROUND, 2)
+    waiting = federation.server.waiting_for
+    assert federation.put(federation.forge(CLIENT, SERVER, said(federation, kind, plain_message), round=1)) == []
+    assert federation.server.waiting_for == waiting == federation.roster.clients
+
+
+def test_chunks_beyond_the_model() -> None:
+    federation = federation_in("in-round")
+    outputs = federation.put(federation.forge(CLIENT, SERVER, FetchModel(chunk=1), round=1))
+    assert "chunk 1 is beyond the end of the model" in str(outputs[0])
+
+
+@pytest.mark.parametrize("situation", [name for name in SITUATIONS if name != "between-rounds"])
+def test_the_shell_goes_on_only_between_rounds(situation: str) -> None:
+    server = federation_in(situation).server
+    with pytest.raises(LocalProtocolError, match=f"cannot start the next round in state {server.state.name}"):
+        server.next_round(b"", 20.0)
+    with pytest.raises(LocalProtocolError, match=f"cannot finish in state {server.state.name}"):
+        server.finish(b"", 20.0)
+
+
+def test_every_state_has_a_situation() -> None:
+    assert set(STATES.values()) == set(SessionState)
+    assert {state for state, _ in TRAINING_SERVER_TABLE} == set(SessionState) - {SessionState.ENDED}
+    triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Trigger)}
+    assert triggers == {
+        *((state, cause) for state in ("GATHERING", "AWAIT_PROMISES") for cause in ("COMPLETE", "EXPIRE")),
+        ("IN_ROUND", "SUM_OVER"),
+        ("BETWEEN_ROUNDS", "NEXT_ROUND"),
+        ("BETWEEN_ROUNDS", "FINISH"),
+        ("KEYING", "KEY_OVER"),
+        ("DISTRIBUTING", "KEY_OVER"),
+    }
+
+
+def test_without_enough_clients_the_session_ends() -> None:
+    federation = MemoryFederation(small_configuration(5), 5, smallest_cohort=4)
+    for name in federation.roster.clients[:3]:
+        federation.start_client(name)
+    federation.settle(until=JOIN_SECONDS - 1)
+    assert federation.server.state is SessionState.GATHERING
+    assert federation.server.waiting_for == ("client-3", "client-4")
+    federation.settle()
+    detail = "only 3 clients are there; a round takes at least 4"
+    assert federation.outcome(Ended) == [Ended(Code.THRESHOLD, detail)] * 4

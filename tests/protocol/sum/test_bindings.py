@@ -1,0 +1,172 @@
+"""What keys, commitments and signatures are bound to: another owner, holder, round or list of keys is another value.
+
+Sealing uses a constant nonce, so that no two packets may ever be sealed under one key.
+"""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey, framed, seal
+from tacit.protocol.sum import sharing
+from tacit.protocol.sum.adverts import sign_advert
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.sharing import (
+    COMMITMENTS_BYTES,
+    PACKET_BYTES,
+    commit_share,
+    open_packet,
+    seal_shares,
+)
+from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
+from tacit.secagg.shamir import SHARE_BYTES
+from tacit.simulate.world.memory import MemorySum, memory_sum, replayable_entropy
+
+OTHER = bytes(range(32))
+OWNER, HOLDER = AgreementKey(bytes(32)), AgreementKey(bytes([1]) * 32)
+
+
+def agreement() -> Agreement:
+    return memory_sum(5, active=True).agreement
+
+
+def sealed_packet(**changes: Any) -> bytes:
+    """The packet of member 1 for member 3."""
+    arguments: dict[str, Any] = {"agreement": agreement(), "adverts_digest": bytes(32), "owner": 1}
+    arguments |= changes
+    packets = seal_shares(
+        **arguments,
+        channel=OWNER,
+        secrets=(b"k" * 32, b"s" * 32),
+        holders=dict.fromkeys(range(5), HOLDER.public),
+        entropy=replayable_entropy(b"packet"),
+    )
+    return packets[3 * PACKET_BYTES : 4 * PACKET_BYTES]
+
+
+def opened(packet: bytes, **changes: Any) -> sharing.HeldShares:
+    arguments: dict[str, Any] = {"owner": 1, "holder": 3, "owner_key": OWNER.public}
+    arguments |= changes
+    return open_packet(agreement(), bytes(32), packet, channel=HOLDER, **arguments)
+
+
+def test_a_packet_opens_for_its_holder() -> None:
+    held = opened(sealed_packet())
+    assert (len(held.key), len(held.seed)) == (SHARE_BYTES, SHARE_BYTES)
+    assert held.key != held.seed
+    assert repr(held) == "HeldShares(<secret>)"
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        sealed_packet(agreement=replace(agreement(), round=1)),
+        sealed_packet(adverts_digest=OTHER),
+        sealed_packet(owner=2),
+    ],
+    ids=["round", "list of keys", "owner"],
+)
+def test_a_packet_made_for_something_else_does_not_open(packet: bytes) -> None:
+    with pytest.raises(RemoteProtocolError, match="SHARES"):
+        opened(packet)
+
+
+@pytest.mark.parametrize(
+    "change", [{"holder": 4}, {"owner": 2}, {"owner": 3, "holder": 1}, {"owner_key": HOLDER.public}]
+)
+def test_a_packet_does_not_open_as_another(change: dict[str, Any]) -> None:
+    with pytest.raises(RemoteProtocolError, match="SHARES"):
+        opened(sealed_packet(), **change)
+
+
+@pytest.mark.parametrize("place", [0, 32], ids=["key share", "seed share"])
+def test_an_owner_who_commits_to_another_share_is_found_out(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The owner knows the sealing key, so the seal itself is good.
+    def seal_with_other_commitments(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
+        return seal(key, plaintext, associated=bent(associated))
+
+    def bent(commitments: bytes) -> bytes:
+        return commitments[:place] + bytes(32) + commitments[place + 32 :]
+
+    monkeypatch.setattr(sharing, "seal", seal_with_other_commitments)
+    packet = sealed_packet()
+    packet = bent(packet[:COMMITMENTS_BYTES]) + packet[COMMITMENTS_BYTES:]
+    with pytest.raises(RemoteProtocolError, match="not the one that it committed to") as refusal:
+        opened(packet)
+    assert refusal.value.code is Code.SHARES
+
+
+def test_commitments_are_bound_to_kind_round_owner_and_holder() -> None:
+    rounds = (agreement(), replace(agreement(), round=1))
+    share = bytes(SHARE_BYTES)
+    found = {
+        commit_share(label, of_round, owner=owner, holder=holder, share=share)
+        for label, of_round, owner, holder in product((Label.KEY_SHARE, Label.SEED_SHARE), rounds, (1, 2), (1, 2))
+    }
+    assert len(found) == 16
+
+
+def test_no_key_seals_two_packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[bytes] = []
+
+    def recording(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
+        keys.append(key)
+        return seal(key, plaintext, associated=associated)
+
+    monkeypatch.setattr(sharing, "seal", recording)
+    # The same entropy, hence the same key pairs: in another round, and with one client missing from the list of keys.
+    for change, gone in (({}, ""), ({"round": 1}, ""), ({"session": OTHER}, ""), ({}, "c4")):
+        made = memory_sum(5, active=True)
+        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.entropy)
+        run.start()
+        if gone:
+            run.kill(gone)
+        run.settle()
+    assert len(keys) == 3 * 25 + 16
+    assert len(set(keys)) == len(keys)
+
+
+def test_pairwise_seeds_are_bound_to_the_pair_and_the_sharing() -> None:
+    found = {
+        pairwise_mask(OWNER, HOLDER.public, salt, member, peer).seed
+        for salt in (bytes(32), OTHER)
+        for member, peer in ((1, 2), (1, 3), (2, 3))
+    }
+    assert len(found) == 6
+    mine = pairwise_mask(OWNER, HOLDER.public, OTHER, 1, 2)
+    theirs = pairwise_mask(HOLDER, OWNER.public, OTHER, 2, 1)
+    assert (mine.seed, mine.usage, mine.sign) == (theirs.seed, theirs.usage, -theirs.sign)
+    assert mine.sign == -1
+
+
+def test_signatures_over_shares_cover_everything() -> None:
+    base: list[Any] = [agreement(), bytes(32), 1, bytes(32), b"\x1f", b"packets"]
+    others: list[Any] = [replace(agreement(), round=1), OTHER, 2, OTHER, b"\x0f", b"other"]
+    variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(len(base))]
+    assert len({framed(Label.SIGN_SHARES, *shares_signed(*variant)) for variant in variants}) == len(variants)
+
+
+def test_signatures_over_survivors_cover_everything() -> None:
+    base: list[Any] = [bytes(32), 1, b"\x0f"]
+    others: list[Any] = [OTHER, 2, b"\x17"]
+    variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(len(base))]
+    assert len({framed(Label.SIGN_SURVIVORS, *survivors_signed(*variant)) for variant in variants}) == len(variants)
+
+
+def test_signatures_over_keys_cover_everything() -> None:
+    signing = SigningKey(OTHER)
+    base: dict[str, Any] = {"member": 1, "channel_key": bytes(32), "mask_key": bytes(32), "choices": b""}
+    changes: list[dict[str, Any]] = [
+        {},
+        {"agreement": replace(agreement(), round=1)},
+        {"member": 2},
+        {"channel_key": OTHER},
+        {"mask_key": OTHER},
+        {"choices": b"\1\0"},
+    ]
+    made = [sign_advert(**{"agreement": agreement(), "signing": signing, **base, **change}) for change in changes]
+    # Ed25519 is deterministic: equal signatures would mean equal signed parts.
+    assert len({advert.signature for advert in made}) == len(changes)

@@ -1,0 +1,197 @@
+"""A client's policy refuses by name whatever lies below it, and nothing that is not below it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.sum.configuration import Configuration, Mode, Policy
+from tacit.secagg.graph import GraphParameters, choose_parameters
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.world.memory_federation import small_configuration
+
+KNOWN_PLAINTEXT = {"protection": "model-encryption", "group_key": True, "initial_model": "server"}
+
+
+def test_the_default_policy_accepts_the_default_federation() -> None:
+    Policy().check(small_configuration(5))
+    assert Policy().check_cohort(small_configuration(5), 5) == GraphParameters(neighbours=4, threshold=4)
+
+
+@pytest.mark.parametrize(
+    ("policy", "proposal", "refusal"),
+    [
+        ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
+        ({"modes": ("semi-honest",)}, {}, "mode = active; this client's policy accepts one of semi-honest"),
+        ({"schemes": ("fedsgd",)}, {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
+        ({"protections": ("binary-weights",)}, {}, "protection = none; this client's policy accepts one of binary-we"),
+        ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
+        ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
+        ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
+        ({}, {"mode": "none"}, "mode = none; this client's policy accepts one of active"),
+        ({"least_contributors": 3}, {"protection": "binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+          "value_bits": 12, "min_contributors": 2}, "min_contributors = 2; this client's policy accepts at least 3"),
+        ({"least_contributors": 3}, {"protection": "fedrsm", "form": WeightForm.TENSOR, "min_contributors": 2},
+         "min_contributors = 2; this client's policy accepts at least 3"),
+        ({"modes": ("none",)}, {**KNOWN_PLAINTEXT, "mode": "none"}, "initial_model = server; this client's policy"),
+        ({}, {"ring_bits": 16}, "the configuration cannot hold its sum: ring_bits = 16 is too small"),
+        ({}, {"value_bits": 32, "max_weight": 2**31, "ring_bits": 64, "clients": 10_000, "form": WeightForm.COORDINATE},
+         "the configuration cannot hold its sum"),
+        ({}, {"tensor_sizes": ()}, "the configuration cannot hold its sum: tensor_sizes"),
+        ({}, {"metrics": ("loss", "loss")}, "the configuration cannot hold its sum: a metric is named twice"),
+    ],
+)  # fmt: skip
+def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, Any], refusal: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        Policy(**policy).check(small_configuration(5, **proposal))
+    assert caught.value.code is Code.POLICY
+    assert refusal in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("policy", "proposal"),
+    [
+        ({"modes": ("active", "semi-honest")}, {"mode": "semi-honest"}),
+        ({"largest_clip": 1.5}, {"clip": 1.5}),
+        ({"least_corrupt": 0.0}, {"corrupt": 0.0}),
+        ({"modes": ("none",)}, {"mode": "none", "corrupt": 0.0}),
+        ({}, KNOWN_PLAINTEXT),
+        ({"modes": ("none",), "accept_known_plaintext": True}, {**KNOWN_PLAINTEXT, "mode": "none"}),
+        ({}, {"scheme": "fedsgd"}),
+    ],
+)
+def test_proposals_within_the_policy(policy: dict[str, Any], proposal: dict[str, Any]) -> None:
+    Policy(**policy).check(small_configuration(5, **proposal))
+
+
+@pytest.mark.parametrize(
+    ("policy", "proposal", "cohort", "refusal"),
+    [
+        ({}, {}, 2, "cohort = 2; this client's policy accepts 3 to 5 clients"),
+        ({"smallest_cohort": 5}, {}, 4, "cohort = 4; this client's policy accepts 5 to 5 clients"),
+        ({}, {}, 6, "cohort = 6; this client's policy accepts 3 to 5 clients"),
+        ({}, {"threshold": 3}, 5, "threshold = 3; this client's policy accepts 4 to 5 of 5 clients"),
+        ({}, {"threshold": 6}, 5, "threshold = 6; this client's policy accepts 4 to 5 of 5 clients"),
+        ({"threshold_floor": 5}, {}, 5, "threshold = 4; this client's policy accepts 5 to 5 of 5 clients"),
+        ({"modes": ("semi-honest",)}, {"mode": "semi-honest", "threshold": 2}, 5, "accepts 3 to 5 of 5 clients"),
+        ({}, {"corrupt": 0.9}, 5, "no threshold protects 5 clients against 4 corrupt ones"),
+        ({}, {"graph": "regular", "corrupt": 0.5, "dropout": 0.6}, 5, "no regular graph of 5 clients"),
+    ],
+)
+def test_cohorts_below_the_policy(policy: dict[str, Any], proposal: dict[str, Any], cohort: int, refusal: str) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        Policy(**policy).check_cohort(small_configuration(5, **proposal), cohort)
+    assert caught.value.code is Code.POLICY
+    assert refusal in caught.value.detail
+
+
+@pytest.mark.parametrize(("mode", "threshold"), [("active", 4), ("active", 5), ("semi-honest", 3), ("semi-honest", 5)])
+def test_thresholds_within_the_policy(mode: Any, threshold: int) -> None:
+    configuration = small_configuration(5, mode=mode, threshold=threshold)
+    assert Policy(modes=(mode,)).check_cohort(configuration, 5).threshold == threshold
+
+
+def test_a_lower_floor_is_the_clients_own_choice() -> None:
+    assert Policy(threshold_floor=2).check_cohort(small_configuration(5, threshold=2), 5).threshold == 2
+
+
+CONFIGURATIONS = st.builds(
+    small_configuration,
+    st.integers(1, 10_000),
+    mode=st.sampled_from(("active", "semi-honest")),
+    graph=st.sampled_from(("auto", "complete")),
+    corrupt=st.floats(0, 1, exclude_max=True),
+    dropout=st.floats(0, 1, exclude_max=True),
+    threshold=st.integers(0, 10_000),
+    clip=st.floats(0, exclude_min=True, allow_infinity=False),
+    value_bits=st.integers(2, 32),
+    max_weight=st.integers(1, 2**31),
+    ring_bits=st.integers(8, 64),
+    form=st.sampled_from(WeightForm),
+    tensor_sizes=st.lists(st.integers(1, 2**40), max_size=3).map(tuple),
+    metrics=st.lists(st.text(max_size=3), max_size=3).map(tuple),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CONFIGURATIONS, st.integers(0, 200))
+def test_whatever_is_proposed_is_accepted_or_refused_with_a_code(configuration: Configuration, cohort: int) -> None:
+    policy = Policy(modes=("active", "semi-honest"), smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
+    try:
+        policy.check(configuration)
+        parameters = policy.check_cohort(configuration, cohort)
+    except RemoteProtocolError as error:
+        if error.code is not Code.POLICY:
+            raise
+        return
+    assert 2 <= cohort <= configuration.clients
+    assert configuration.packing().needed_bits <= configuration.ring_bits
+    if parameters.neighbours == cohort - 1:
+        rule = 2 * cohort // 3 + 1 if configuration.active else cohort // 2 + 1
+        assert rule <= parameters.threshold <= cohort
+
+
+def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
+    regular = small_configuration(100, graph="regular")
+    assert regular.parameters(100) == GraphParameters(16, 11)
+    for threshold, accepted in ((16, True), (17, False)):
+        configuration = small_configuration(100, graph="regular", threshold=threshold)
+        if accepted:
+            assert Policy().check_cohort(configuration, 100).threshold == threshold
+        else:
+            with pytest.raises(RemoteProtocolError, match="threshold = 17; this client's policy accepts 11 to 16 of"):
+                Policy().check_cohort(configuration, 100)
+
+
+@pytest.mark.parametrize("form", WeightForm)
+@pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
+def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mode: Mode, form: WeightForm) -> None:
+    """No server talks a client into it elsewhere: such a configuration is malformed."""
+    plain = small_configuration(5, mode=mode, form=form)
+    encoded = encode_structure(plain).replace(b"\xaaskip_zeros\xc2", b"\xaaskip_zeros\xc3")
+    if mode == "none" and form is WeightForm.TENSOR:
+        assert decode_structure(encoded, Configuration, limit=BODY_LIMIT) == structs.replace(plain, skip_zeros=True)
+        return
+    with pytest.raises(RemoteProtocolError, match="without secure aggregation and with weights of tensors only") as got:
+        decode_structure(encoded, Configuration, limit=BODY_LIMIT)
+    assert got.value.code is Code.MALFORMED
+
+
+def test_who_may_collude_and_who_must_survive_follow_the_fractions() -> None:
+    configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
+    assert (configuration.colluding(100), configuration.fewest_survivors(100)) == (29, 71)
+    assert (configuration.colluding(3), configuration.fewest_survivors(3)) == (0, 3)
+    assert small_configuration(100, corrupt=0.29, mode="semi-honest").colluding(100) == 0
+
+
+@given(st.integers(3, 60))
+def test_parameters_follow_the_rule_unless_a_threshold_is_set(cohort: int) -> None:
+    configuration = small_configuration(60)
+    rule = choose_parameters(cohort, corrupt=0.05, dropout=0.05, active=True, graph="auto")
+    assert configuration.parameters(cohort) == rule
+    assert configuration.regular(cohort) == (rule.neighbours < cohort - 1)
+    assume(rule.threshold < cohort)
+    higher = small_configuration(60, threshold=rule.threshold + 1)
+    assert higher.parameters(cohort) == GraphParameters(rule.neighbours, rule.threshold + 1)
+
+
+def test_the_hash_depends_on_every_field() -> None:
+    other: dict[str, Any] = {
+        "scheme": "fedsgd", "protection": "fixed-position", "min_contributors": 2, "mode": "semi-honest",
+        "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
+        "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
+        "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
+        9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients", "enforce": "clients",
+    }  # fmt: skip
+    assert {*other, "skip_zeros"} == set(Configuration.__struct_fields__)
+    base = {"form": WeightForm.COORDINATE}
+    hashes = {small_configuration(5, **(base | {field: value})).hash() for field, value in other.items()}
+    assert len(hashes | {small_configuration(5, **base).hash()}) == len(other) + 1
+    plain = {"form": WeightForm.TENSOR, "mode": "none"}
+    assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, skip_zeros=True).hash()
+    assert small_configuration(5).hash() == small_configuration(5).hash()

@@ -1,0 +1,366 @@
+"""The sum without secure aggregation: the plain vectors in the same chunks, and every fault named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
+from tacit.protocol.sum.plain_client import PlainSumClient
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.tables import ClientState
+from tacit.protocol.sum.vector_sum import UPLOADS
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+
+ExactSum = Callable[[MemorySum], Summed]
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+Expected = dict[str, dict[str, str | set[str]]]
+
+CHUNK_WORDS = 16
+LENGTH = 6 * CHUNK_WORDS + 5
+CHUNKS = 7
+"""More than a WINDOW."""
+WORDS = 4 * CHUNK_WORDS
+"""Bytes of a chunk."""
+TRAINED, PHASE = 100.0, 10.0
+"""Seconds that memory_sum allows for training and for a phase."""
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 16 words of four bytes."""
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", WORDS)
+
+
+def plain_sum(clients: int, *, length: int = LENGTH, ring_bits: int = 32, fewest: int = 0) -> MemorySum:
+    """A sum of random vectors that the server sees."""
+    return memory_sum(clients, active=False, secure=False, length=length, ring_bits=ring_bits, fewest_survivors=fewest)
+
+
+def skipping_sum(clients: int, *, length: int, ring_bits: int = 32) -> MemorySum:
+    """A sum whose vectors travel without their zeros; every other block of 64 words, and all of c0, is zero."""
+    run = memory_sum(clients, active=False, secure=False, skip_zeros=True, length=length, ring_bits=ring_bits)
+    for name, vector in run.vectors.items():
+        vector[(np.arange(length) // 64 % 2 == 1) | (name == "c0")] = 0
+    return run
+
+
+def start(run: MemorySum, *names: str) -> None:
+    for name in names:
+        run.emit(name, run.clients[name].start(run.now))
+
+
+def let_time_pass(run: MemorySum, seconds: float) -> None:
+    run.now += seconds
+    run.emit("server", run.server.expire(run.now))
+
+
+@pytest.mark.parametrize("length", [0, 1, 16, 17, LENGTH])
+@pytest.mark.parametrize("ring_bits", [8, 20, 32, 64])
+def test_the_server_gets_the_very_words_and_their_sum(
+    ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 128)
+    run = plain_sum(3, length=length, ring_bits=ring_bits)
+    run.run()
+    assert summed(run).survivors == ("c0", "c1", "c2")
+    assert {delivery.kind for delivery in run.log} <= {"masked-input", "fetch-vector", "vector-chunk"}
+    for name, vector in run.vectors.items():
+        sent = [delivery.payload for delivery in run.log if delivery.sender == name and delivery.payload is not None]
+        assert b"".join(bytes(payload) for payload in sent) == bytes(run.agreement.ring.pack(vector))
+        assert len(sent) == run.agreement.chunks
+    # Nothing is written into journals, so that nothing is to be promised later.
+    assert [type(output) for _, output in run.results] == [Summed]
+    assert run.server.sharers == ()
+    assert {client.state for client in run.clients.values()} == {ClientState.DONE}
+    assert not any(isinstance(value, np.ndarray) for client in run.clients.values() for value in vars(client).values())
+    assert {machine.deadline for machine in (run.server, *run.clients.values())} == {None}
+
+
+@pytest.mark.parametrize("length", [0, 1, 64, 511, 512, 513, 7 * 512 + 70])
+@pytest.mark.parametrize("ring_bits", [8, 20, 32, 64])
+def test_blocks_of_zeros_stay_out_of_the_messages(
+    ring_bits: int, length: int, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks of 512 words, as many as fit a frame with their byte of the bitmap."""
+    wire = -(-ring_bits // 8)
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 512 * wire + 511 * wire)
+    run = skipping_sum(3, length=length, ring_bits=ring_bits)
+    assert run.agreement.chunks == max(1, -(-length // 512))
+    run.run()
+    assert summed(run).survivors == ("c0", "c1", "c2")
+    for name, vector in run.vectors.items():
+        chunks = [delivery.payload for delivery in run.log if delivery.sender == name and delivery.payload is not None]
+        assert len(chunks) == run.agreement.chunks
+        words = sum(len(vector[at : at + 64]) for at in range(0, length, 64) if vector[at : at + 64].any())
+        assert sum(map(len, chunks)) == -(-length // 512) + words * wire
+        assert name != "c0" or words == 0
+
+
+def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
+    run = memory_sum(3, active=False)
+    with pytest.raises(LocalProtocolError, match="must not leave without masks"):
+        PlainSumClient(run.agreement, "c0", signing=run.signing["c0"], vector=run.vectors["c0"], entropy=run.entropy)
+
+
+NOBODY, SOMEBODY = encode_members((), 4), encode_members((2,), 4)
+WRONG: dict[str, tuple[int, str, int | None, Message | None, Frame | None, Code]] = {
+    # Length of the vector; the type and the chunk that are replaced, by which message and payload; the verdict.
+    "a whole vector too short": (5, "masked-input", None, None, bytes(16), Code.VECTOR),
+    "a whole vector too long": (5, "masked-input", None, None, bytes(24), Code.VECTOR),
+    "no whole vector": (5, "masked-input", None, None, None, Code.VECTOR),
+    "a word outside the ring": (5, "masked-input", None, None, b"\x00\x00\x10" + bytes(12), Code.VECTOR),
+    "a complaint": (5, "masked-input", None, MaskedInput(complaints=SOMEBODY), bytes(15), Code.MEMBERS),
+    "a bitmap of more members": (5, "masked-input", None, MaskedInput(complaints=b"\x10"), bytes(15), Code.MEMBERS),
+    "a long vector at once": (LENGTH, "masked-input", None, None, bytes(3 * LENGTH), Code.VECTOR),
+    "a chunk too short": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS - 3), Code.VECTOR),
+    "a chunk too long": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS + 1), Code.VECTOR),
+    "an empty chunk": (LENGTH, "vector-chunk", 3, None, None, Code.VECTOR),
+    "a chunk with a word outside": (LENGTH, "vector-chunk", 3, None, b"\xff" * 3 * CHUNK_WORDS, Code.VECTOR),
+    "a chunk once more": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=2), bytes(3 * CHUNK_WORDS), Code.UNEXPECTED),
+    "a chunk too early": (LENGTH, "vector-chunk", 3, VectorChunk(chunk=4), bytes(3 * CHUNK_WORDS), Code.UNEXPECTED),
+    "a chunk that nobody asked for": (5, "masked-input", None, VectorChunk(chunk=0), bytes(15), Code.UNEXPECTED),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_who_sends_something_wrong_is_excluded_and_named(
+    wrong: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    length, kind, chunk, message, payload, code = WRONG[wrong]
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 3 * CHUNK_WORDS)
+    run = plain_sum(4, length=length, ring_bits=20)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if (delivery.sender, delivery.kind, getattr(delivery.message, "chunk", None)) != ("c1", kind, chunk):
+            return [delivery]
+        return [replace(delivery, message=message or delivery.message, payload=payload)]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == ("c0", "c2", "c3")
+    (drop,) = run.server.drops
+    assert (drop.member, drop.phase, drop.code, drop.included) == ("c1", "MASKED_INPUT", code, False)
+    (told,) = [delivery for delivery in run.log if delivery.kind == "abort" and delivery.sender == "server"]
+    assert isinstance(told.message, Abort)
+    assert (told.receiver, told.message.code, told.message.culprit) == ("c1", code, "c1")
+
+
+FILLED = b"\x01" + bytes(3 * 64 - 1)
+"""A block of words of 20 bits, not all of them zero."""
+BAD_BLOCKS: dict[str, tuple[Frame | None, str]] = {
+    # The second chunk of three has 512 words in eight blocks; the payload in its place.
+    "no frame": (None, "0 bytes are no bitmap of 8 blocks"),
+    "no bitmap": (b"", "0 bytes are no bitmap of 8 blocks"),
+    "words that are missing": (b"\x03" + FILLED, "193 bytes, where the bitmap says 385"),
+    "words without a bit": (b"\x01" + FILLED + FILLED, "385 bytes, where the bitmap says 193"),
+    "half a word more": (b"\x01" + FILLED + b"\x00", "194 bytes, where the bitmap says 193"),
+    "a block of zeros": (b"\x81" + FILLED + bytes(3 * 64), "block 7 is said to hold something, and is zero"),
+    "all words as they are": (bytes(3 * 512), "1536 bytes, where the bitmap says 1"),
+    "a word outside the ring": (b"\x80" + b"\xff" * 3 * 64, "element 0 is 16777215, not below 2^20"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_BLOCKS)
+def test_who_skips_zeros_in_another_form_is_excluded_and_named(
+    bad: str, summed: ExactSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payload, complaint = BAD_BLOCKS[bad]
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 3 * 512)
+    run = skipping_sum(4, length=2 * 512 + 70, ring_bits=20)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if (delivery.sender, delivery.message) != ("c1", VectorChunk(chunk=1)):
+            return [delivery]
+        return [replace(delivery, payload=payload)]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == ("c0", "c2", "c3")
+    (drop,) = run.server.drops
+    assert (drop.member, drop.code) == ("c1", Code.VECTOR)
+    assert drop.detail == f"chunk 1 of the vector: {complaint}"
+    (told,) = [delivery for delivery in run.log if delivery.kind == "abort" and delivery.sender == "server"]
+    assert isinstance(told.message, Abort)
+    assert (told.receiver, told.message.code, told.message.culprit) == ("c1", Code.VECTOR, "c1")
+
+
+def test_a_bitmap_of_more_blocks_than_a_short_vector_has_is_refused(
+    summed: ExactSum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vector of one chunk: five words are one block, and seven bits of the bitmap are nobody's."""
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 1 + 4 * 512)
+    run = skipping_sum(3, length=5)
+    run.hook = lambda delivery: [
+        replace(delivery, payload=b"\x02" + bytes(20)) if delivery.sender == "c1" else delivery
+    ]
+    run.run()
+    assert summed(run).survivors == ("c0", "c2")
+    assert [(drop.member, drop.code) for drop in run.server.drops] == [("c1", Code.VECTOR)]
+    assert run.server.drops[0].detail == "chunk 0 of the vector: the bitmap speaks of more than 1 blocks"
+
+
+@pytest.mark.parametrize("asked", [[1], [CHUNKS], [2**31], [0, 0], [0, 1, 3], [0, 1, 2, 3, 4, 5, 5]])
+def test_a_client_sends_every_chunk_once_and_in_order(asked: list[int], summed: ExactSum) -> None:
+    run = plain_sum(5)
+    client = run.clients["c0"]
+    start(run, "c0")
+    assert run.advance(lambda: not run.server.training)
+    for chunk in asked[:-1]:
+        run.deliver(Delivery("server", "c0", FetchVector(chunk=chunk), None))
+    assert client.state is ClientState.AWAIT_SURVIVORS
+    run.deliver(Delivery("server", "c0", FetchVector(chunk=asked[-1]), None))
+    assert client.state is ClientState.ABORTED
+    (aborted,) = run.outcome(ClientAborted, "c0")
+    assert (aborted.code, aborted.culprit) == (Code.UNEXPECTED, "server")
+    assert f"chunk {asked[-1]} of the vector, not for {len(asked) - 1} of {CHUNKS}" in aborted.detail
+    # To an honest server all of this comes too early, and then it comes to an abort of the client: no vector of c0.
+    start(run, "c1", "c2", "c3", "c4")
+    run.settle()
+    assert summed(run).survivors == ("c1", "c2", "c3", "c4")
+
+
+@pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
+@pytest.mark.parametrize("sent", [0, 1, CHUNKS - 1, CHUNKS])
+def test_a_vector_counts_whole_or_not_at_all(sent: int, noticed: bool, summed: ExactSum) -> None:
+    run = plain_sum(UPLOADS + 2)
+    chunks = 0
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        nonlocal chunks
+        if delivery.sender == "c1" and delivery.kind == "vector-chunk":
+            if chunks == sent:
+                run.kill("c1") if noticed else run.dead.add("c1")
+                return []
+            chunks += 1
+        elif chunks == CHUNKS and noticed and "c1" not in run.dead:
+            run.kill("c1")
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    whole = sent == CHUNKS
+    assert summed(run).survivors == tuple(name for name in run.agreement.cohort if whole or name != "c1")
+    assert [(drop.member, drop.code, drop.included) for drop in run.server.drops] == (
+        [] if whole and not noticed else [("c1", Code.LEFT if noticed else Code.TIMEOUT, whole)]
+    )
+
+
+def test_who_gives_up_is_out_and_its_turn_is_the_next_ones(summed: ExactSum) -> None:
+    run = plain_sum(UPLOADS + 1)
+    abort = Abort(code=Code.LOCAL, detail="the disk is full", culprit="c0")
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if (delivery.sender, delivery.message) != ("c0", VectorChunk(chunk=1)):
+            return [delivery]
+        return [replace(delivery, message=abort, payload=None)]
+
+    run.hook = hook
+    run.run()
+    assert summed(run).survivors == ("c1", "c2", "c3", "c4")
+    (drop,) = run.server.drops
+    assert (drop.member, drop.code, drop.detail) == ("c0", Code.LEFT, "it gave up: the disk is full")
+
+
+def test_messages_said_twice_count_once(summed: ExactSum) -> None:
+    run = plain_sum(UPLOADS + 2)
+    run.hook = lambda delivery: [delivery] * (2 if delivery.kind == "masked-input" else 1)
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    assert run.server.ignored == UPLOADS + 2
+    asked = [delivery.message for delivery in run.log if delivery.receiver == "c0"]
+    assert asked == [FetchVector(chunk=chunk) for chunk in range(CHUNKS)]
+
+
+@pytest.mark.parametrize("length", [5, LENGTH])
+def test_who_trains_too_long_is_left_out(length: int, summed: ExactSum) -> None:
+    run = plain_sum(3, length=length)
+    assert run.server.training
+    start(run, "c0")
+    run.advance()
+    assert not run.server.training
+    # The transfer of c0 is over; c1 may train till the end.
+    let_time_pass(run, np.nextafter(TRAINED + PHASE, 0))
+    start(run, "c1")
+    run.advance()
+    assert run.server.waiting == {2}
+    run.settle()
+    assert summed(run).survivors == ("c0", "c1")
+    (drop,) = run.server.drops
+    assert (drop.member, drop.phase, drop.code) == ("c2", "MASKED_INPUT", Code.TIMEOUT)
+    hard_limit = TRAINED + (PHASE if length == 5 else 10 * PHASE)
+    assert TRAINED + PHASE <= run.now <= min(TRAINED + 2 * PHASE, hard_limit)
+
+
+@pytest.mark.parametrize(("seconds", "included"), [(9.0, False), (7.0, True)])
+def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
+    seconds: float, included: bool, summed: ExactSum
+) -> None:
+    # c1 begins when the training should be over; its 14 chunks at 9 seconds are more than ten phases of 10 seconds.
+    run = plain_sum(2, length=14 * CHUNK_WORDS)
+    start(run, "c0")
+    run.advance()
+    let_time_pass(run, TRAINED)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if delivery.kind == "vector-chunk" and run.server.waiting:
+            let_time_pass(run, seconds)
+        return [delivery]
+
+    run.hook = hook
+    start(run, "c1")
+    run.settle()
+    assert summed(run).survivors == (("c0", "c1") if included else ("c0",))
+    assert [drop.code for drop in run.server.drops] == ([] if included else [Code.TIMEOUT])
+    # The first step beyond the limit, or the last chunk.
+    assert run.now == (TRAINED + 14 * 7.0 if included else TRAINED + 12 * 9.0)
+
+
+@pytest.mark.parametrize(("fewest", "there"), [(0, 0), (0, 1), (2, 1), (2, 2), (4, 3), (4, 4)])
+def test_the_sum_needs_as_many_vectors_as_the_agreement_says(fewest: int, there: int, audit: Audit) -> None:
+    run = plain_sum(4, length=5, fewest=fewest)
+    start(run, *run.agreement.cohort[:there])
+    run.advance()
+    for name in run.agreement.cohort[there:]:
+        run.kill(name)
+    outcome = audit(run)
+    if there >= max(fewest, 1):
+        assert isinstance(outcome, Summed)
+        assert outcome.survivors == run.agreement.cohort[:there]
+    else:
+        assert isinstance(outcome, ServerAborted)
+        assert outcome.code is Code.THRESHOLD
+        assert outcome.detail.startswith(f"only {there} clients sent a vector; {max(fewest, 1)} are needed; ")
+        run.advance()
+        told = [delivery.receiver for delivery in run.log if delivery.kind == "abort"]
+        assert told == list(run.agreement.cohort[:there])
+
+
+@pytest.mark.parametrize("asked", [True, False])
+@pytest.mark.parametrize("length", [CHUNK_WORDS, LENGTH])
+def test_single_vectors_are_kept_and_handed_out_only_where_asked_for(
+    length: int, asked: bool, summed: ExactSum
+) -> None:
+    """Those in the sum, whole: one client goes after its vector, another in the middle of it."""
+    made = plain_sum(4, length=length)
+    run = MemorySum(replace(made.agreement, single_vectors=asked), made.signing, made.vectors, made.entropy)
+    start(run, "c0")
+    run.advance()
+    run.kill("c0")
+    start(run, "c1")
+    assert run.advance(lambda: length == CHUNK_WORDS or any(isinstance(d.message, VectorChunk) for d in run.log[-1:]))
+    run.kill("c1")
+    start(run, "c2", "c3")
+    run.settle()
+    result = summed(run)
+    assert set(result.survivors) == {"c0", "c2", "c3"}
+    assert list(result.vectors) == (list(result.survivors) if asked else [])
+    for name, words in result.vectors.items():
+        assert np.array_equal(words, run.vectors[name])
+    assert len(run.server._vectors.vectors) == len(result.vectors), "no memory is spent on what nobody asked for"

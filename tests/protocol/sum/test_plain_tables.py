@@ -1,0 +1,278 @@
+"""Every (state x message) cell of both ends of a sum without secure aggregation, brought into the state.
+
+The expected tables are written here by hand. A cell is tried with a body that is no message at all: where the type is
+legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows that legality is decided before parsing.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.plain_client import PlainSumClient
+from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+
+ExactSum = Callable[[MemorySum], Summed]
+Expected = dict[str, dict[str, str | set[str]]]
+CHUNKS = 7
+TRAINED, PHASE = 100.0, 10.0
+"""Seconds that memory_sum allows for training and for a phase."""
+
+ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+CLIENT: Expected = {
+    "READY": {"start": {"AWAIT_SURVIVORS", "DONE"}, "drop": {"ABORTED"}},
+    "AWAIT_SURVIVORS": {"fetch-vector": {"AWAIT_SURVIVORS", "DONE"}, **ENDS},
+    "DONE": {},
+    "ABORTED": {},
+}
+IGNORED = "ignored"
+FINISHED: dict[str, str | set[str]] = dict.fromkeys(
+    ("masked-input", "vector-chunk", "abort", "drop", "expire"), IGNORED
+)
+SERVER: Expected = {
+    "MASKED_INPUT": {
+        **{name: {"MASKED_INPUT"} for name in ("masked-input", "vector-chunk", "abort", "drop", "expire")},
+        "complete": {"COMPLETED", "ABORTED"},
+    },
+    "COMPLETED": FINISHED,
+    "ABORTED": FINISHED,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of 16 words of four bytes."""
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
+
+
+def plain_sum(clients: int) -> MemorySum:
+    """A sum of random vectors that the server sees."""
+    return memory_sum(clients, active=False, secure=False, length=16 * CHUNKS - 11)
+
+
+def start(run: MemorySum, *names: str) -> None:
+    for name in names:
+        run.emit(name, run.clients[name].start(run.now))
+
+
+@pytest.mark.parametrize(
+    ("table", "expected", "states"),
+    [(PLAIN_CLIENT_TABLE, CLIENT, ClientState), (PLAIN_SERVER_TABLE, SERVER, ServerState)],
+    ids=["client", "server"],
+)
+def test_the_tables_say_what_is_written_here(table: Any, expected: Expected, states: Any) -> None:
+    def verdict(state: Any, cause: Any) -> str | set[str] | None:
+        row = table.get((state, cause))
+        if row is IGNORE:
+            return IGNORED
+        return {state.name for state in row.to} if isinstance(row, Row) else None
+
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    for state in states:
+        for name, cause in causes.items():
+            assert verdict(state, cause) == expected.get(state.name, {}).get(name), (state, name)
+    assert {cause for _, cause in table} <= set(causes.values())
+
+
+def garbage(run: MemorySum, kind: str, sender: str) -> Packet:
+    """A message of this type whose body is no message."""
+    session, round = run.agreement.session, run.agreement.round
+    envelope = Envelope(version=VERSION, type=kind, session=session, round=round, sender=sender, sequence=0)
+    return Packet(envelope, b"\xc1", None, MESSAGES)
+
+
+def client_in(state: str) -> tuple[MemorySum, PlainSumClient]:
+    """A run of five whose c0 is in the state; the others start when the run goes on."""
+    run = plain_sum(5)
+    client = run.clients["c0"]
+    assert isinstance(client, PlainSumClient)
+    if state != "READY":
+        start(run, "c0")
+    if state == "ABORTED":
+        run.deliver(Delivery("server", "c0", Abort(code=Code.LEFT, detail="", culprit=""), None))
+    assert run.advance(lambda: client.state.name == state)
+    return run, client
+
+
+def keeps_its_vector(client: PlainSumClient) -> bool:
+    return any(isinstance(value, np.ndarray) for value in vars(client).values())
+
+
+@pytest.mark.parametrize("state", CLIENT)
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> None:
+    run, client = client_in(state)
+    over = state in ("DONE", "ABORTED")
+    assert keeps_its_vector(client) != over
+    outputs = client.receive("server", garbage(run, kind, "server"), run.now)
+    assert client.ignored == 0
+    assert client.deadline is None
+    assert not keeps_its_vector(client)
+    if over:
+        (report,) = outputs
+        assert isinstance(report, Report)
+        assert (report.event, report.fields["code"]) == ("refused", "UNEXPECTED")
+        assert client.state.name == state
+    else:
+        code = Code.MALFORMED if kind in CLIENT[state] else Code.UNEXPECTED
+        abort, aborted = outputs
+        assert isinstance(abort, Send)
+        assert isinstance(abort.message, Abort)
+        assert isinstance(aborted, ClientAborted)
+        assert (abort.to, abort.message.code, abort.message.culprit) == ("server", code, "server")
+        assert (aborted.code, aborted.culprit, aborted.detail) == (code, "server", abort.message.detail)
+        assert client.state is ClientState.ABORTED
+    run.emit("c0", outputs)
+    start(run, "c1", "c2", "c3", "c4")
+    run.settle()
+    assert summed(run).survivors == run.agreement.cohort[0 if state == "DONE" else 1 :]
+
+
+@pytest.mark.parametrize("state", CLIENT)
+def test_every_trigger_on_a_client(state: str) -> None:
+    row = CLIENT[state]
+    _, client = client_in(state)
+    if "drop" in row:
+        (aborted,) = client.trigger(Trigger.DROP, 0.0, "the link is lost")
+        assert (aborted.code, aborted.detail, aborted.culprit) == (Code.LEFT, "the link is lost", "server")
+        assert client.state is ClientState.ABORTED
+        assert not keeps_its_vector(client)
+    else:
+        with pytest.raises(LocalProtocolError, match=f"cannot drop in state {state}"):
+            client.trigger(Trigger.DROP, 0.0, "the link is lost")
+    _, client = client_in(state)
+    if "expire" in row:
+        # The server may wait for who trains, then for transfers up to ten phases; one more for the way.
+        assert client.deadline == TRAINED + 11 * PHASE
+        assert client.expire(np.nextafter(client.deadline, 0)) == []
+        (aborted,) = client.expire(client.deadline)
+        assert (aborted.code, aborted.culprit) == (Code.TIMEOUT, "server")
+        assert f"it has fetched 0 of {CHUNKS} chunks" in aborted.detail
+        assert client.state is ClientState.ABORTED
+        assert not keeps_its_vector(client)
+    else:
+        assert client.deadline is None
+        assert client.expire(1e9) == []
+    _, client = client_in(state)
+    if "start" not in row:
+        with pytest.raises(LocalProtocolError, match=f"cannot start in state {state}"):
+            client.start(0.0)
+
+
+def server_in(state: str, heard: str) -> MemorySum:
+    """A run of five whose server is in the state. c0 may have announced its vector there, or delivered it."""
+    run = plain_sum(5)
+    if state == "ABORTED":
+        for name in run.agreement.cohort:
+            run.kill(name)
+    elif state == "COMPLETED":
+        run.run()
+    elif heard != "nothing":
+        start(run, "c0")
+        wanted = {"announced": lambda: not run.server.training, "delivered": lambda: 0 not in run.server.waiting}
+        assert run.advance(wanted[heard])
+    assert run.server.state.name == state
+    return run
+
+
+SERVER_CELLS = [(state, heard) for state in SERVER for heard in ("nothing", "announced", "delivered")
+                if state == "MASKED_INPUT" or heard == "nothing"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "heard"), SERVER_CELLS)
+@pytest.mark.parametrize("kind", MESSAGES)
+def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: ExactSum) -> None:
+    run = server_in(state, heard)
+    server, verdict = run.server, SERVER[state].get(kind)
+    before = set(server.waiting), server.deadline, server.ignored
+    outputs = server.receive("c0", garbage(run, kind, "c0"), run.now)
+    assert server.state.name == state
+    repeated = (kind == "masked-input" and heard != "nothing") or (kind == "vector-chunk" and heard == "delivered")
+    if state != "MASKED_INPUT" or repeated:
+        assert outputs == []
+        ignored = int(verdict is not None)
+        assert (server.waiting, server.deadline, server.ignored - before[2]) == (*before[:2], ignored)
+    else:
+        code = Code.UNEXPECTED if verdict is None else Code.MALFORMED
+        report, told = outputs
+        assert isinstance(report, Report)
+        assert (report.event, report.fields["member"], report.fields["code"]) == ("dropped", "c0", code.name)
+        assert isinstance(told, Send)
+        assert isinstance(told.message, Abort)
+        assert (told.to, told.message.code, told.message.culprit) == ("c0", code, "c0")
+        assert server.waiting == before[0] - {0}
+        (drop,) = server.drops
+        assert (drop.member, drop.phase, drop.code, drop.included) == ("c0", state, code, heard == "delivered")
+    if state != "MASKED_INPUT":
+        return
+    run.emit("server", outputs)
+    start(run, *run.agreement.cohort[heard != "nothing" :])
+    run.settle()
+    assert summed(run).survivors == run.agreement.cohort[0 if repeated or heard == "delivered" else 1 :]
+
+
+@pytest.mark.parametrize("state", SERVER)
+def test_every_trigger_on_the_server(state: str) -> None:
+    terminal = state != "MASKED_INPUT"
+    server = server_in(state, "nothing").server
+    outputs = server.drop("c0", Code.LEFT, "gone", 0.0)
+    assert [output.event for output in outputs] == ([] if terminal else ["dropped"])
+    assert server.drop("c0", Code.LEFT, "gone", 0.0) == []
+    assert server.drop("a stranger", Code.LEFT, "gone", 0.0) == []
+    server = server_in(state, "nothing").server
+    if terminal:
+        assert server.deadline is None
+        assert server.trigger(Trigger.EXPIRE, 1e9) == []
+        assert server.expire(1e9) == []
+    else:
+        assert server.deadline == TRAINED + PHASE
+        assert server.expire(np.nextafter(TRAINED + PHASE, 0)) == []
+        outputs = server.expire(TRAINED + PHASE)
+        assert [output.to for output in outputs if isinstance(output, Send)] == ["c0", "c1", "c2", "c3", "c4"]
+        assert [drop.code for drop in server.drops] == [Code.TIMEOUT] * 5
+        aborted = outputs[-1]
+        assert isinstance(aborted, ServerAborted)
+        assert aborted.code is Code.THRESHOLD
+        assert aborted.detail.startswith("only 0 clients sent a vector; 1 are needed; c0: it did not answer in time")
+        assert (server.state, server.deadline) == (ServerState.ABORTED, None)
+    with pytest.raises(LocalProtocolError, match="cannot start"):
+        server.trigger(Trigger.START, 0.0)
+
+
+def test_genuine_messages_take_every_legal_row(summed: ExactSum) -> None:
+    run = plain_sum(3)
+    machines: dict[str, Any] = {"server": run.server, **run.clients}
+    seen: set[tuple[bool, str, str, str]] = set()
+    previous: list[tuple[Any, str, str]] = []
+
+    def note() -> None:
+        seen.update((m is run.server, before, kind, m.state.name) for m, before, kind in previous)
+        previous.clear()
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        note()
+        machine = machines[delivery.receiver]
+        previous.append((machine, machine.state.name, delivery.kind))
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    note()
+    assert summed(run).survivors == ("c0", "c1", "c2")
+    assert seen == {
+        (True, "MASKED_INPUT", "masked-input", "MASKED_INPUT"),
+        (True, "MASKED_INPUT", "vector-chunk", "MASKED_INPUT"),
+        (True, "MASKED_INPUT", "vector-chunk", "COMPLETED"),
+        (False, "AWAIT_SURVIVORS", "fetch-vector", "AWAIT_SURVIVORS"),
+        (False, "AWAIT_SURVIVORS", "fetch-vector", "DONE"),
+    }

@@ -1,0 +1,275 @@
+"""Every (state x message) cell of the server in both modes, on machines that were brought into the state.
+
+The expected table is written here by hand. A cell is tried with a body that is no message at all: where the type is
+legal it is refused as MALFORMED, where it is not as UNEXPECTED, which shows that legality is decided before parsing.
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.codec import VERSION, Envelope, Packet
+from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.machine import IGNORE, Report, Row, Send, Trigger
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.results import ServerAborted, Summed
+from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
+from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+
+Audit = Callable[[MemorySum], Summed | ServerAborted]
+IGNORED = "ignored"
+MODES = ("active", "semi-honest")
+Expected = dict[str, dict[str, str | set[str]]]
+
+FINISHED: dict[str, str | set[str]] = {
+    "advertise-keys": IGNORED,
+    "share-keys": IGNORED,
+    "masked-input": IGNORED,
+    "vector-chunk": IGNORED,
+    "unmask-shares": IGNORED,
+    "abort": IGNORED,
+    "drop": IGNORED,
+    "expire": IGNORED,
+}
+
+
+def collecting(state: str, following: str) -> dict[str, str | set[str]]:
+    return {"abort": {state}, "drop": {state}, "expire": {state}, "complete": {following, "ABORTED"}}
+
+
+SERVER: dict[str, Expected] = {
+    "active": {
+        "ADVERTISE_KEYS": {"advertise-keys": {"ADVERTISE_KEYS"}, **collecting("ADVERTISE_KEYS", "SHARE_KEYS")},
+        "SHARE_KEYS": {
+            "advertise-keys": IGNORED,
+            "share-keys": {"SHARE_KEYS"},
+            **collecting("SHARE_KEYS", "MASKED_INPUT"),
+        },
+        "MASKED_INPUT": {
+            "advertise-keys": IGNORED,
+            "share-keys": IGNORED,
+            "masked-input": {"MASKED_INPUT"},
+            "vector-chunk": {"MASKED_INPUT"},
+            **collecting("MASKED_INPUT", "CONSISTENCY_CHECK"),
+        },
+        "CONSISTENCY_CHECK": {
+            "advertise-keys": IGNORED,
+            "share-keys": IGNORED,
+            "masked-input": IGNORED,
+            "vector-chunk": IGNORED,
+            "confirm-survivors": {"CONSISTENCY_CHECK"},
+            **collecting("CONSISTENCY_CHECK", "UNMASK"),
+        },
+        "UNMASK": {
+            "advertise-keys": IGNORED,
+            "share-keys": IGNORED,
+            "masked-input": IGNORED,
+            "vector-chunk": IGNORED,
+            "confirm-survivors": IGNORED,
+            "unmask-shares": {"UNMASK"},
+            **collecting("UNMASK", "COMPLETED"),
+        },
+        "COMPLETED": {**FINISHED, "confirm-survivors": IGNORED},
+        "ABORTED": {**FINISHED, "confirm-survivors": IGNORED},
+    },
+    "semi-honest": {
+        "ADVERTISE_KEYS": {"advertise-keys": {"ADVERTISE_KEYS"}, **collecting("ADVERTISE_KEYS", "SHARE_KEYS")},
+        "SHARE_KEYS": {
+            "advertise-keys": IGNORED,
+            "share-keys": {"SHARE_KEYS"},
+            **collecting("SHARE_KEYS", "MASKED_INPUT"),
+        },
+        "MASKED_INPUT": {
+            "advertise-keys": IGNORED,
+            "share-keys": IGNORED,
+            "masked-input": {"MASKED_INPUT"},
+            "vector-chunk": {"MASKED_INPUT"},
+            **collecting("MASKED_INPUT", "UNMASK"),
+        },
+        "CONSISTENCY_CHECK": {},
+        "UNMASK": {
+            "advertise-keys": IGNORED,
+            "share-keys": IGNORED,
+            "masked-input": IGNORED,
+            "vector-chunk": IGNORED,
+            "unmask-shares": {"UNMASK"},
+            **collecting("UNMASK", "COMPLETED"),
+        },
+        "COMPLETED": FINISHED,
+        "ABORTED": FINISHED,
+    },
+}
+
+
+REACHABLE = [
+    (mode, state) for mode in MODES for state in SERVER[mode] if mode == "active" or state != "CONSISTENCY_CHECK"
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_table_says_what_is_written_here(mode: str) -> None:
+    table: Any = SERVER_TABLES[mode]
+
+    def verdict(state: Any, cause: Any) -> str | set[str] | None:
+        row = table.get((state, cause))
+        if row is IGNORE:
+            return IGNORED
+        return {state.name for state in row.to} if isinstance(row, Row) else None
+
+    causes = {**MESSAGES, **{trigger.value: trigger for trigger in Trigger}}
+    for state in ServerState:
+        for name, cause in causes.items():
+            assert verdict(state, cause) == SERVER[mode][state.name].get(name), (state, name)
+    assert set(SERVER[mode]) == {state.name for state in ServerState}
+    assert {cause for _, cause in table} <= set(causes.values())
+
+
+def garbage(run: MemorySum, kind: str, sender: str) -> Packet:
+    """A message of this type whose body is no message."""
+    envelope = Envelope(
+        version=VERSION,
+        type=kind,
+        session=run.agreement.session,
+        round=run.agreement.round,
+        sender=sender,
+        sequence=0,
+    )
+    return Packet(envelope, b"\xc1", None, MESSAGES)
+
+
+def server_in(mode: str, state: str, *, answered: bool) -> MemorySum:
+    """A run whose server just entered the state; c0 may have answered in it already, the others have not."""
+    run = memory_sum(5, active=mode == "active", seed=b"cells")
+    run.start()
+    if state == "ABORTED":
+        for name in run.agreement.cohort:
+            run.kill(name)
+        assert run.server.state is ServerState.ABORTED
+        return run
+    assert run.advance(lambda: run.server.state.name == state and (not answered or 0 not in run.server.waiting))
+    if state != "COMPLETED":
+        assert run.server.waiting == set(range(answered, 5))
+    return run
+
+
+TERMINAL = ("COMPLETED", "ABORTED")
+VECTORS_IN = ("CONSISTENCY_CHECK", "UNMASK")
+
+
+@pytest.mark.parametrize(
+    ("mode", "state", "answered"),
+    [
+        (mode, state, answered)
+        for mode, state in REACHABLE
+        for answered in ([False] if state in TERMINAL else [False, True])
+    ],
+)
+def test_every_message_to_the_server(mode: str, state: str, answered: bool, audit: Audit) -> None:
+    terminal = state in TERMINAL
+    for kind in MESSAGES:
+        run = server_in(mode, state, answered=answered)
+        server = run.server
+        before = set(server.waiting), server.deadline, server.ignored
+        verdict = SERVER[mode][state].get(kind)
+        repeated = answered and kind != "abort" and isinstance(verdict, set)
+        outputs = server.receive("c0", garbage(run, kind, "c0"), run.now)
+        assert server.state.name == state
+        if verdict == IGNORED or repeated or terminal:
+            assert outputs == []
+            assert (server.waiting, server.deadline, server.ignored - before[2]) == (
+                *before[:2],
+                int(verdict is not None),
+            )
+            assert [drop.member for drop in server.drops] == (list(run.agreement.cohort) if state == "ABORTED" else [])
+        else:
+            code = Code.UNEXPECTED if verdict is None else Code.MALFORMED
+            report, told = outputs
+            assert isinstance(report, Report)
+            assert (report.event, report.fields["member"], report.fields["code"]) == ("dropped", "c0", code.name)
+            assert isinstance(told, Send)
+            assert isinstance(told.message, Abort)
+            assert (told.to, told.message.code, told.message.culprit) == ("c0", code, "c0")
+            assert server.waiting == before[0] - {0}
+            (drop,) = server.drops
+            assert (drop.member, drop.phase, drop.code) == ("c0", state, code)
+        if state == "ABORTED":
+            continue
+        run.emit("server", outputs)
+        run.settle()
+        outcome = audit(run)
+        assert isinstance(outcome, Summed)
+        in_sum = not outputs or state in VECTORS_IN or (state == "MASKED_INPUT" and answered)
+        assert outcome.survivors == tuple(run.agreement.cohort[0 if in_sum else 1 :])
+        assert {client.state for client in list(run.clients.values())[1:]} == {ClientState.DONE}
+
+
+@pytest.mark.parametrize(("mode", "state"), REACHABLE)
+def test_every_trigger_on_the_server(mode: str, state: str) -> None:
+    terminal = state in TERMINAL
+    run = server_in(mode, state, answered=False)
+    outputs = run.server.drop("c0", Code.LEFT, "gone", run.now)
+    assert [output.event for output in outputs] == ([] if terminal else ["dropped"])
+    assert run.server.drop("c0", Code.LEFT, "gone", run.now) == []
+    assert run.server.drop("a stranger", Code.LEFT, "gone", run.now) == []
+    assert run.server.state.name == state
+    run = server_in(mode, state, answered=not terminal)
+    if terminal:
+        assert run.server.deadline is None
+        assert run.server.trigger(Trigger.EXPIRE, 1e9) == []
+        assert run.server.trigger(Trigger.DROP, 1e9, "c0", Code.LEFT, "gone") == []
+        assert run.server.expire(1e9) == []
+    else:
+        deadline = run.server.deadline
+        assert deadline is not None
+        assert run.server.expire(np.nextafter(deadline, 0)) == []
+        outputs = run.server.expire(deadline)
+        # Four of five are late; with the one left nothing can be summed.
+        assert [output.to for output in outputs if isinstance(output, Send)] == ["c1", "c2", "c3", "c4", "c0"]
+        assert {drop.code for drop in run.server.drops} == {Code.TIMEOUT}
+        assert isinstance(outputs[-1], ServerAborted)
+        assert outputs[-1].code is Code.THRESHOLD
+        assert run.server.state is ServerState.ABORTED
+        assert run.server.deadline is None
+    with pytest.raises(LocalProtocolError, match="cannot start"):
+        run.server.trigger(Trigger.START, 0.0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_genuine_messages_take_every_legal_row(mode: str, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
+    run = memory_sum(5, active=mode == "active", length=40)
+    machines: dict[str, Any] = {"server": run.server, **run.clients}
+    seen: set[tuple[str, str, str]] = set()
+    previous: list[tuple[Any, str, str]] = []
+
+    def note() -> None:
+        seen.update((before, kind, machine.state.name) for machine, before, kind in previous)
+        previous.clear()
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        note()
+        if delivery.receiver == "server":
+            machine = machines[delivery.receiver]
+            previous.append((machine, machine.state.name, delivery.kind))
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    note()
+    assert isinstance(audit(run), Summed)
+    # A message keeps the state; the last one of a phase leads on.
+    order = [state for state in SERVER[mode] if SERVER[mode][state] and state != "ABORTED"]
+    last = {"MASKED_INPUT": "vector-chunk"}
+    rows = set()
+    for state, following in pairwise(order):
+        for kind, verdict in SERVER[mode][state].items():
+            if kind in MESSAGES and isinstance(verdict, set) and kind != "abort":
+                rows.add((state, kind, state))
+                if last.get(state, kind) == kind:
+                    rows.add((state, kind, following))
+    assert seen == rows

@@ -1,0 +1,160 @@
+"""Live parties for the kit: our own, with real endpoints, machines and journals, in a thread with a loop of its own.
+
+Only what they learn is made up: a client contributes random values, a server moves a flat model by their mean.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tacit.parties.session.shell
+from tacit.models.training import LocalStatistics
+from tacit.parties.learning.task import Update
+from tacit.parties.links.keys import PartyKeys, generate, save
+from tacit.parties.links.roster import write_roster
+from tacit.parties.session.client import ClientParty, ClientSettings
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.journal import Journal
+from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.secagg.packing import Total
+from tacit.simulate.conformance.peer.play import Side, play
+from tacit.simulate.conformance.peer.script import Verdict, draw_model, draw_update
+from tacit.simulate.world.memory_federation import small_configuration
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from live_party import SECONDS, free_address, running
+
+PHASE_SECONDS = 1.5  # One case waits for it.
+
+
+class RandomLearner:
+    """Trains nothing."""
+
+    personal = False
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+
+    def learn(self, round: int, model: bytes, group: None) -> None:
+        """Nothing is learnt."""
+
+    def encode(self, draft: None) -> Update:
+        drawn = draw_update(self._configuration)
+        statistics = LocalStatistics(samples=1, correct=0, loss_sum=0.0)
+        return Update(drawn.words, drawn.values.astype(np.float32), statistics, 0)
+
+
+class FlatKeeper:
+    """A model without an architecture."""
+
+    def __init__(self, configuration: Configuration, step: float) -> None:
+        self._configuration, self._step = configuration, step
+        self._flat = np.frombuffer(draw_model(configuration), "<f4")
+
+    @property
+    def bytes(self) -> bytes:
+        return self._flat.astype("<f4").tobytes()
+
+    def decode(self, words: Any, contributors: int) -> Total:
+        return self._configuration.packing().decode(words, contributors=contributors)
+
+    def apply(self, total: Total, vectors: Any) -> None:
+        self._flat = (self._flat + self._step * total.mean()[0]).astype(np.float32)
+
+
+@dataclass
+class Bench:
+    """A roster, the directory of the kit, and a live party. told: what the kit asked its user to do."""
+
+    directory: Path
+    clients: int
+    keys: dict[str, PartyKeys] = field(init=False)
+    told: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        names = ["server", *(f"client-{number}" for number in range(1, self.clients + 1))]
+        self.keys = {name: generate(name) for name in names}
+        self.roster = Roster(
+            tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
+        )
+        self.configuration = small_configuration(self.clients, graph="complete", phase_seconds=PHASE_SECONDS)
+        self.address = free_address()
+
+    def give_keys(self, *names: str) -> Path:
+        """The kit's directory with the keys of these members."""
+        kit = self.directory / "kit"
+        kit.mkdir()
+        write_roster(self.roster, kit / "roster.toml")
+        for name in names:
+            save(self.keys[name], kit)
+        return kit
+
+    def play(self, side: Side, *names: str) -> dict[str, Verdict]:
+        """Verdicts of the cases of these names."""
+        live = self.clients_of_roster[-1] if side == "server" else "server"
+        kit = self.give_keys(*(name for name in self.keys if name != live))
+        playing = play(self.address, side, kit, names=names, wait=SECONDS, tell=self.told.append)
+        return {verdict.case: verdict for verdict in asyncio.run(playing)}
+
+    @property
+    def clients_of_roster(self) -> tuple[str, ...]:
+        return self.roster.clients
+
+    @contextlib.contextmanager
+    def live_client(self, policy: Policy | None = None) -> Iterator[None]:
+        """The last client of the roster, started again whenever it ends."""
+        name = self.clients_of_roster[-1]
+        settings = ClientSettings(
+            address=self.address,
+            keys=self.keys[name],
+            roster=self.roster,
+            policy=policy or Policy(),
+            journal=Journal(self.directory / "journal"),
+            patience=SECONDS,
+            grace=0.2,
+        )
+        with running(lambda: ClientParty(settings, RandomLearner, self._diary()).run()):
+            yield
+
+    @contextlib.contextmanager
+    def live_server(self, step: float = 1.0) -> Iterator[None]:
+        """The server, started again whenever it ends; step: how far it follows the mean of the updates."""
+        settings = ServerSettings(
+            address=self.address,
+            keys=self.keys["server"],
+            roster=self.roster,
+            configuration=self.configuration,
+            rounds=1_000,
+            completed=0,
+            smallest_cohort=3,
+            join_seconds=SECONDS,
+            grace=0.2,
+        )
+
+        def party() -> ServerParty:
+            keeper = FlatKeeper(self.configuration, step)
+            return ServerParty(settings, keeper, self._diary(), on_round=lambda done, total: {})
+
+        with running(lambda: party().run()):
+            yield
+
+    def _diary(self) -> Diary:
+        return Diary(EventLog(self.directory / "events", "live"), lambda event, fields: None)
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Bench]:
+    """bench(clients): a roster of that many."""
+    # A server that is stopped looks up this often.
+    monkeypatch.setattr(tacit.parties.session.shell, "ALIVE_SECONDS", 0.05)
+    return lambda clients: Bench(tmp_path, clients)

@@ -1,0 +1,225 @@
+"""Parties of private inference that break one rule each: the kit says which."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+import tacit.parties.inference.conversation
+import tacit.parties.inference.data_owner
+import tacit.parties.inference.dealer
+import tacit.parties.inference.model_owner
+import tacit.protocol.inference.dealer
+import tacit.protocol.inference.session
+from tacit.parties.inference.conversation import Conversation
+from tacit.parties.inference.orders import Dealing
+from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.link import Link
+from tacit.protocol.core.machine import Step
+from tacit.protocol.inference.data_owner import InferenceDataOwner
+from tacit.protocol.inference.dealer import InferenceDealer
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.rounds import PassRounds
+from tacit.simulate.conformance.peer.inference_script import HOLDS
+from tacit.simulate.conformance.peer.play import Side
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    import inference_bench
+    from inference_bench import InferenceBench
+    from live_party import SECONDS
+
+WAIT = 1.0
+"""Seconds of the kit's patience with a party that does not say what it must."""
+SILENT = f"nothing more comes for {WAIT:g} s"
+ANEW = "begins another session without a word about this one"
+Patch = tuple[Any, str, Any]
+
+
+class Unnumbered(Link):
+    """Takes messages in any order."""
+
+    def packet(self, frames: Sequence[Frame]) -> Packet:
+        self._received = decode(frames, INFERENCE_MESSAGES).envelope.sequence
+        return super().packet(frames)
+
+
+class AnySender(Link):
+    """Does not look at the name."""
+
+    def packet(self, frames: Sequence[Frame]) -> Packet:
+        self.peer = decode(frames, INFERENCE_MESSAGES).envelope.sender
+        return super().packet(frames)
+
+
+class AnyModel(InferenceDataOwner):
+    """Computes with whatever model there is."""
+
+    def on_started(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
+        agreed = structs.replace(message, weights=self.agreed.terms.weights)
+        return super().on_started(sender, agreed, payload, now)
+
+
+class AnyTerms(InferenceDataOwner):
+    """Has no policy."""
+
+    def _check(self, terms: Any) -> None:
+        pass
+
+
+class Generous(InferenceModelOwner):
+    """Computes as much as is asked for, whatever was agreed on."""
+
+    def on_agreement(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
+        offered = structs.replace(message, images=min(message.images, self._terms.most_images))
+        return super().on_agreement(sender, offered, payload, now)
+
+
+class Persuaded(InferenceModelOwner):
+    """Takes the data owner's word for what it computes with."""
+
+    def on_start_pass(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
+        agreed = structs.replace(message, weights=self.agreed.terms.weights)
+        return super().on_start_pass(sender, agreed, payload, now)
+
+
+class Repeating(InferenceDealer):
+    """Gives a number a second time."""
+
+    def on_order(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
+        return super().on_order(sender, structs.replace(message, first=self._ordered[sender]), payload, now)
+
+
+class OneSided(InferenceDealer):
+    """Does not compare what both order: takes the shorter order, whoever's comes first."""
+
+    def on_order(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
+        (other,) = {*self.owners} - {sender}
+        if waiting := self._orders[other]:
+            message = waiting[0] = min(waiting[0], message, key=lambda order: len(order.requests))
+        return super().on_order(sender, message, payload, now)
+
+
+class Miscalculating(Dealing):
+    """Deals corrections for other keys."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        super().__init__(keys[::-1])
+
+
+def any_time(self: PassRounds, step: int, chunk: int, payload: Frame | None) -> None:
+    self.arrivals.check(step, chunk, payload)
+
+
+def to_itself(self: Conversation, ended: Any) -> None:
+    """Ends without a word to the dealer, unless all went well."""
+    if ended.code is None:
+        end(self, ended)
+    else:
+        self.ended = ended
+        self._wake()
+
+
+end = Conversation._end
+
+
+def patient(self: Conversation) -> None:
+    """Looks at no deadline."""
+
+
+MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
+    "data owner: any number": (
+        "model-owner", "known", (tacit.protocol.inference.data_owner, "Link", Unnumbered),
+        {"sequence": HOLDS, "replay": "ends with UNEXPECTED, tells both"},
+    ),
+    "data owner: any sender": (
+        "model-owner", "known", (tacit.protocol.inference.material, "Link", AnySender), {"dealer-other-sender": HOLDS},
+    ),
+    "data owner: any model": (
+        "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyModel),
+        {"other-model": HOLDS, "model-replaced": HOLDS},
+    ),
+    "data owner: any terms": (
+        "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyTerms),
+        {"terms-few": "breaks a rule: POLICY, it agrees to other terms than were offered"},
+    ),
+    "data owner: any time": (
+        "model-owner", "shared", (PassRounds, "check", any_time),
+        {"opening-early": "ends with LOCAL, tells both, blames clinic"},
+    ),
+    "data owner: nothing to the dealer": (
+        "model-owner", "known", (Conversation, "_end", to_itself),
+        {"other-model": f"ends with MODEL, tells the model owner, {ANEW}", "gone": SILENT},
+    ),
+    "data owner: no deadline": ("model-owner", "known", (Conversation, "expire", patient), {"silence": SILENT}),
+    "model owner: any number": (
+        "data-owner", "known", (tacit.protocol.inference.model_owner, "Link", Unnumbered),
+        {"sequence": HOLDS, "replay": "ends with SESSION, tells both"},
+    ),
+    "model owner: any request": (
+        "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Persuaded),
+        {"other-model": HOLDS},
+    ),
+    "model owner: any amount": (
+        "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Generous),
+        {"more-images": HOLDS},
+    ),
+    "dealer: any number": (
+        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", Repeating),
+        {"number-twice": HOLDS, "number-skipped": HOLDS},
+    ),
+    "dealer: any order": (
+        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", OneSided), {"other-order": HOLDS},
+    ),
+    "dealer: other keys": (
+        "owners", "known", (tacit.parties.inference.dealer, "Dealing", Miscalculating),
+        {"honest": f"deals other corrections than the keys of both owners give, {HOLDS}"},
+    ),
+    "dealer: any number of orders": (
+        "owners", "known", (tacit.protocol.inference.dealer, "MOST_ORDERS", 100), {"far-ahead": SILENT},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_party_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    side, input, broken, seen = MUTANTS[mutant]
+    monkeypatch.setattr(*broken)
+    wait = WAIT if any(SILENT in words for words in seen.values()) else SECONDS
+    verdicts = InferenceBench(tmp_path, input=input, wait=wait).play(side, *seen)
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+
+
+@pytest.mark.parametrize("side", ["model-owner", "data-owner"])
+def test_a_session_in_which_nobody_knows_the_input_of_a_block(tmp_path: Path, side: Side) -> None:
+    verdicts = InferenceBench(tmp_path, input="shared").play(side, "opening-early")
+    assert [verdict.holds for verdict in verdicts.values()] == [True, True]
+
+
+def test_a_lie_that_is_never_due_is_no_proof(tmp_path: Path) -> None:
+    verdicts = InferenceBench(tmp_path, images=2).play("model-owner", "model-replaced")
+    assert verdicts["honest"].holds
+    assert verdicts["model-replaced"].seen == f"{HOLDS}, it is over before the lie"
+
+
+def test_a_data_owner_that_does_not_come_is_waited_for_with_a_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stays_away(*arguments: Any, **more: Any) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(inference_bench, "infer", stays_away)
+    live = InferenceBench(tmp_path, wait=0.1)
+    assert live.play("model-owner", "honest")["honest"].seen == "nothing more comes for 0.1 s"
+    assert live.told == [f"waiting for 'clinic' to say hello at {live.address}: start it if it does not run"]
+
+
+def test_without_terms_it_offers_scales_that_nobody_can_compute_with(tmp_path: Path) -> None:
+    verdicts = InferenceBench(tmp_path, terms=False).play("model-owner", "honest")
+    assert verdicts["honest"].seen == "ends with MODEL, tells both, blames hospital"

@@ -1,0 +1,174 @@
+"""Parties that break one rule each: the kit says which."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+import tacit.parties.session.client
+import tacit.protocol.session.attendance
+import tacit.protocol.session.server
+import tacit.protocol.sum.server
+from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.link import Link
+from tacit.protocol.core.machine import Output, Step
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.rounds import agree
+from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.messages import UnmaskRequest, UnmaskShares
+from tacit.secagg.keystream import Mask
+
+MakeBench = Callable[[int], Any]
+
+
+class UncheckedSum(AggregationClient):
+    """Believes every signature over the survivors."""
+
+    def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None:
+        pass
+
+
+class HalfMaskedSum(AggregationClient):
+    """Forgets its mask towards one peer."""
+
+    def _derive_masks(self, *arguments: Any) -> list[Mask]:
+        return super()._derive_masks(*arguments)[:-1]
+
+
+class Credulous(TrainingClient):
+    Sum: type[AggregationClient] = UncheckedSum
+
+    def on_contribute(self, *arguments: Any) -> Step[TrainingState]:
+        step = super().on_contribute(*arguments)
+
+        def commit() -> Sequence[Output] | None:
+            outputs = step.commit()
+            assert self._sum is not None
+            self._sum.__class__ = self.Sum
+            return outputs
+
+        return Step(step.state, step.outputs, commit)
+
+
+class HalfMasked(Credulous):
+    Sum = HalfMaskedSum
+
+
+class Talkative(TrainingClient):
+    """Answers every request to unmask."""
+
+    _answer: UnmaskShares | None = None
+
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        again = self._answer if decode(frames, MESSAGES).kind is UnmaskRequest else None
+        outputs = super().feed(frames, now)
+        if again is not None and not outputs:
+            return [Transmit("server", self._link.frames(again, round=self.round), again.PHASE)]
+        said = [decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit)]
+        self._answer = next((packet.parse() for packet in said if packet.kind is UnmaskShares), self._answer)  # type: ignore[assignment]
+        return outputs
+
+
+class LenientAgreement(Agreement):
+    """Believes every signature."""
+
+    def check_signature(self, *arguments: Any) -> None:
+        pass
+
+
+def lenient(**arguments: Any) -> Agreement:
+    agreement = agree(**arguments)
+    return LenientAgreement(**{field.name: getattr(agreement, field.name) for field in fields(Agreement)})
+
+
+class Unnumbered(Link):
+    """Takes messages in any order."""
+
+    def packet(self, frames: Sequence[Frame]) -> Packet:
+        self._received = decode(frames, MESSAGES).envelope.sequence
+        return super().packet(frames)
+
+
+CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
+    "believes signatures": (Credulous, Policy(), {"forged-signature": "takes part", "signatures-cut": "takes part"}),
+    "answers twice": (Talkative, Policy(), {"asks-twice": "takes part, opens 3 times"}),
+    "takes any threshold": (
+        TrainingClient,
+        Policy(threshold_floor=2),
+        {"threshold-below-floor": "goes on with advertise-keys"},
+    ),
+    "takes any mode": (
+        TrainingClient,
+        Policy(modes=("active", "semi-honest")),
+        {"downgrade": "goes on with advertise-keys"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", CLIENTS)
+def test_a_broken_client_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    machine, policy, seen = CLIENTS[mutant]
+    monkeypatch.setattr(tacit.parties.session.client, "TrainingClient", machine)
+    live = bench(4)
+    with live.live_client(policy):
+        verdicts = live.play("server", *seen)
+    assert {name: verdict.seen for name, verdict in verdicts.items() if not verdict.holds} == seen
+    assert verdicts["honest"].holds
+
+
+def test_masks_that_do_not_fall_away_are_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tacit.parties.session.client, "TrainingClient", HalfMasked)
+    live = bench(4)
+    with live.live_client():
+        verdicts = live.play("server", "honest")
+    assert "what it contributes to the honest round after it is no update (summed" in verdicts["honest"].seen
+
+
+SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
+    "believes signatures": (
+        tacit.protocol.session.server,
+        "agree",
+        lenient,
+        {"forged-confirmation": "is out with SIGNATURE, the others end with SIGNATURE"},
+    ),
+    "takes any share": (
+        tacit.protocol.sum.server,
+        "check_share",
+        lambda *arguments, **more: None,
+        {"bad-share": "is out with SECRET, the others end with SECRET"},
+    ),
+    "takes any number": (
+        tacit.protocol.session.attendance,
+        "Link",
+        Unnumbered,
+        {
+            "sequence": "sees a round through, the others finish",
+            "replay": "sees a round through, the others finish",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", SERVERS)
+def test_a_broken_server_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+    module, name, replacement, seen = SERVERS[mutant]
+    monkeypatch.setattr(module, name, replacement)
+    live = bench(6)
+    with live.live_server():
+        verdicts = live.play("client", *seen)
+    assert {case: verdict.seen for case, verdict in verdicts.items() if not verdict.holds} == seen
+    assert verdicts["honest"].holds
+
+
+def test_a_server_that_moves_its_model_elsewhere_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    live = bench(4)
+    with live.live_server(step=2.0):
+        verdicts = live.play("client", "stranger")
+    assert verdicts["honest"].seen == "all finish, the model is wrong"
+    assert verdicts["stranger"].holds

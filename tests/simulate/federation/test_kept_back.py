@@ -1,0 +1,159 @@
+"""Runs of real processes whose clients keep something back, and what is refused before such a run."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.models import checkpoint
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.data import load
+from tacit.models.layout import Layout
+from tacit.models.representation import stimulus_indices
+from tacit.models.vision_transformer import build
+from tacit.parties.session.event_log import read
+from tacit.protocol.overview.costs import declared_plain_bytes
+from tacit.simulate.federation.run import kept, new_plan, resumed_plan, simulate
+from tacit.simulate.federation.supervision import InputError
+from tacit.simulate.runs.directory import RunDirectoryError
+from tacit.simulate.runs.experiment import Experiment, parse
+from tacit.simulate.world.memory import memory_sum
+
+pytestmark = pytest.mark.end_to_end
+
+TOML = """
+[federation]
+clients = 4
+rounds = 2
+seed = 7
+[model]
+name = "lenet"
+image_size = 8
+[training]
+epochs = 1
+[protection]
+scheme = "SCHEME"
+"""
+NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
+FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
+LAYERS = ("conv1", "conv2", "conv3", "fc")
+
+Held = tuple[Any, dict[str, Any], list[dict[str, Any]]]
+
+
+def experiment(scheme: str, more: str = "") -> Experiment:
+    return parse(TOML.replace("SCHEME", scheme) + more, "test")
+
+
+def run(experiment: Experiment, directory: Path) -> Held:
+    plan = new_plan(experiment, directory, verify=True, report=False)
+    summary = asyncio.run(simulate(plan, lambda party, event, fields: None))
+    events = [event for path in (directory / "events").iterdir() for event in read(path)]
+    return plan, summary, events
+
+
+@pytest.fixture(scope="module")
+def masked_run(tmp_path_factory: pytest.TempPathFactory) -> Held:
+    """FedRSM under secure aggregation."""
+    return run(experiment("fedrsm", "min_contributors = 4"), tmp_path_factory.mktemp("masked") / "run")
+
+
+def test_a_run_with_masked_layers(masked_run: Held) -> None:
+    plan, summary, _ = masked_run
+    layout = Layout.of(build(ModelConfiguration(name="lenet", image_size=8), classes=10, channels=1, seed=0))
+    first = layout.flatten(build(plan.experiment.model, classes=10, channels=1, seed=plan.split_seed))
+    last, _ = checkpoint.load(plan.run.model, layout)
+    assert all(entry["status"] == "completed" for entry in summary["rounds"])
+    # The server's stimuli are two images of each of ten classes, and no client's.
+    data = load(plan.experiment.data, image_size=8)
+    assert len(stimulus_indices(data.y_train.numpy(), data.classes)) == 20
+    assert [entry["samples"] for entry in summary["rounds"]] == [len(data.y_train) - 20] * 2
+    masked = [set(work["layers"]) for entry in summary["rounds"] for work in entry["local"].values()]
+    assert len(masked) == 8
+    assert all(len(layers) == 1 for layers in masked)
+    sizes = {name: sum(e.size for e in layout.entries if e.name.startswith(f"{name}.")) for name in LAYERS}
+    for entry in summary["rounds"]:
+        for work in entry["local"].values():
+            assert work["kept"] == sizes[work["layers"][0]]
+            assert work["choosing_seconds"] > 0
+    # All four clients must send a layer for it to move: those that somebody masked in both rounds are as they were.
+    before, after = layout.split(first), layout.split(last)
+    rounds = [set.union(*masked[:4]), set.union(*masked[4:])]
+    for name in before:
+        layer = name.partition(".")[0]
+        assert np.array_equal(before[name], after[name]) == all(layer in somebody for somebody in rounds)
+    with pytest.raises(RunDirectoryError, match="its clients kept something of their own in memory only; start anew"):
+        resumed_plan(plan.experiment, plan.run)
+    assert kept(plan).startswith("the run cannot be resumed: with protection.scheme fedrsm")
+
+
+@pytest.mark.parametrize("scheme", ["fedrsm", "fedsplit"])
+def test_masked_layers_stay_out_of_the_messages(scheme: str, tmp_path: Path, masked_run: Held) -> None:
+    """The model is the same to the last bit, and the vectors take what is declared for their words without zeros."""
+    least = "min_contributors = 4\n" if scheme == "fedrsm" else ""
+    without = f"{least}skip_masked_layers = true\n{NO_SECURE_SUM}"
+    plan, summary, events = run(experiment(scheme, without), tmp_path / "run")
+    usual, *_ = masked_run if scheme == "fedrsm" else run(experiment(scheme), tmp_path / "usual")
+    assert plan.run.model.read_bytes() == usual.run.model.read_bytes()
+
+    vectors = {path.stem: np.load(path)["words"] for path in sorted((tmp_path / "run").glob("verify/1/client-*.npz"))}
+    assert len(vectors) == 4
+    agreement = memory_sum(
+        4,
+        active=False,
+        secure=False,
+        skip_zeros=True,
+        round=1,
+        length=len(next(iter(vectors.values()))),
+        ring_bits=summary["aggregation"]["ring_bits"],
+    ).agreement
+    most = declared_plain_bytes(agreement, "c0").sent
+    for client, words in vectors.items():
+        sent = [
+            event["sent"]
+            for event in events
+            if (event["event"], event["party"], event.get("phase"), event.get("round"))
+            == ("traffic", client, "MASKED_INPUT", 1)
+        ]
+        # A name is as long as there is room for it in the envelope.
+        longer = len(client) - len("c0")
+        assert sum(sent) == declared_plain_bytes(agreement, "c0", words).sent + longer
+        kept = summary["rounds"][0]["local"][client]["kept"]
+        saved = most + longer - sum(sent)
+        # The edges of what is kept back lie within blocks of 64 words.
+        assert 0.9 * kept < saved / agreement.ring.wire_bytes <= kept + 64
+
+
+@pytest.mark.parametrize(("scheme", "more"), [("fedsplit", ""), ("fedcg", FEDCG)])
+def test_a_run_with_split_models_is_judged_by_its_clients(tmp_path: Path, scheme: str, more: str) -> None:
+    """Also the last round, whose shared half nobody receives any more."""
+    plan, summary, events = run(experiment(scheme, more), tmp_path / "run")
+    judged = [event for event in events if event["event"] == "evaluated" and event["round"] > 0]
+    for entry in summary["rounds"]:
+        found = [event["accuracy"] for event in judged if event["round"] == entry["round"]]
+        assert len(found) == 4
+        assert entry["accuracy"] == pytest.approx(np.mean(found))
+    assert len({event["loss"] for event in judged}) == 8, "every client has a model of its own"
+    assert summary["final_accuracy"] == summary["rounds"][1]["accuracy"]
+    assert {work["kept"] for entry in summary["rounds"] for work in entry["local"].values()} == {3924}
+    assert kept(plan).startswith(f"the run cannot be resumed: with protection.scheme {scheme}")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "more", "complaint"),
+    [
+        ("fedrsm", "masked_layers = 4", "protection.masked_layers = 4: this model has 4 layers, and at least one must"),
+        ("fedrsm", 'granularity = "block"', 'protection.granularity = "block": this model has no residual blocks'),
+        ("fedsplit", 'split = "conv7"', 'protection.split = "conv7": this model has no module "conv7" with tensors'),
+        ("fedcg", f'split = "conv7"\n{FEDCG}', 'protection.split = "conv7": this model has no module "conv7" with'),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_before_the_run(
+    tmp_path: Path, scheme: str, more: str, complaint: str
+) -> None:
+    plan = new_plan(experiment(scheme, more), tmp_path / "run", report=False)
+    with pytest.raises(InputError, match=re.escape(complaint)):
+        asyncio.run(simulate(plan, lambda party, event, fields: None))

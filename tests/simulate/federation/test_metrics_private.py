@@ -1,0 +1,317 @@
+"""What one client's training was like (samples, correct answers, loss, clipped values) leaves in the secure sum only.
+
+The same federation is held twice with the same randomness and other metrics: whatever a client says besides its masked
+vector must be the same bytes, and the vectors must differ by exactly what the plain ones differ by.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.stats import chisquare
+
+from tacit.parties.learning.task import LOSS_UNIT, METRICS
+from tacit.parties.session.event_log import read
+from tacit.protocol.core.codec import Envelope
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.group_key.messages import (
+    ConfirmKey,
+    FetchKeyedModel,
+    KeyAccepted,
+    KeyCommit,
+    KeyComplaint,
+    KeyContribution,
+    KeyedModel,
+    KeyedModelChunk,
+)
+from tacit.protocol.group_key.session_tables import KEEPER_TABLE
+from tacit.protocol.group_key.tables import RELAY_TABLE
+from tacit.protocol.session.messages import (
+    MESSAGES,
+    FetchLimits,
+    FetchModel,
+    Hello,
+    StartSecondStage,
+    VoidRound,
+)
+from tacit.protocol.session.rounds import Limit, RoundDone
+from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskedInput,
+    ShareKeys,
+    UnmaskShares,
+    VectorChunk,
+)
+from tacit.protocol.sum.tables import SERVER_TABLES
+from tacit.secagg.packing import METRIC_BITS, WeightForm
+from tacit.simulate.federation.run import new_plan, simulate
+from tacit.simulate.runs.experiment import parse
+from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+
+CLIENTS = 5
+PARAMETERS = 262_200
+"""More than one chunk of 32-bit words, so that VectorChunk is used too."""
+
+CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
+    Hello: {"roster": "Hash", "promises": "Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]"},
+    VoidRound: {"session": "Hash", "round": "Round", "signature": "Signature"},
+    FetchModel: {"chunk": "Index"},
+    AdvertiseKeys: {
+        "channel_key": "Hash",
+        "mask_key": "Hash",
+        "choices": "Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]",
+        "signature": "Signature",
+    },
+    ShareKeys: {"seed_commitment": "Hash", "holders": "Bitmap", "packets": "Records", "signature": "Signature"},
+    MaskedInput: {"complaints": "Bitmap"},
+    VectorChunk: {"chunk": "Index"},
+    ConfirmSurvivors: {"signature": "Signature"},
+    UnmaskShares: {"owners": "Bitmap", "shares": "Records"},
+    FetchLimits: {"chunk": "Index"},
+    KeyCommit: {"epoch": "Index", "channel_key": "Hash", "commitment": "Hash", "signature": "Signature"},
+    KeyContribution: {"epoch": "Index", "packets": "Records"},
+    ConfirmKey: {"epoch": "Index", "tag": "Hash", "signature": "Signature"},
+    KeyAccepted: {"epoch": "Index"},
+    KeyComplaint: {"epoch": "Index", "accused": "Index", "channel_private": "Hash"},
+    KeyedModel: {"epoch": "Index", "model": "Hash", "model_bytes": "ModelBytes"},
+    FetchKeyedModel: {"chunk": "Index"},
+    KeyedModelChunk: {"chunk": "Index"},
+    Abort: {
+        "code": "Code",
+        "detail": "Annotated[str, Meta(max_length=DETAIL_LIMIT)]",
+        "culprit": "Annotated[str, Meta(max_length=64)]",
+    },
+}
+"""Everything that a client can say. Whoever adds a field states here what it holds, and sees to it that the tests below
+send it. The one free text, Abort.detail, is of fixed sentences: see parties/session/client.py."""
+
+
+@dataclass
+class MeasuredFederation(MemoryFederation):
+    """Clients with values and metrics that follow from `generation`; all else follows from the entropy alone."""
+
+    generation: int = 0
+    metrics: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+
+    def draw(self, name: str, round: int) -> npt.NDArray[Any]:
+        return np.empty(0) if self.configuration.enforce == "clients" else self.measure(name, round, None)
+
+    def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
+        allowed = np.unpackbits(np.frombuffer(limit.limits, np.uint8), count=sum(self.configuration.tensor_sizes))
+        return self.measure(name, limit.round, self.wanted[name, limit.round] & allowed.astype(bool))
+
+    def measure(self, name: str, round: int, weights: npt.NDArray[np.bool_] | None) -> npt.NDArray[Any]:
+        """weights: of the coordinates; None for the number of samples as the weight of all."""
+        generator = np.random.default_rng([self.generation, round, *name.encode()])
+        packing = self.configuration.packing()
+        samples = int(generator.integers(1, 100, endpoint=True))
+        self.metrics[name, round] = {"samples": samples} | {
+            metric: int(generator.integers(0, 1 << METRIC_BITS)) for metric in METRICS if metric != "samples"
+        }
+        values = generator.uniform(-1, 1, packing.values_length).astype(np.float32) * np.float32(self.generation)
+        if weights is not None:
+            values *= weights
+        given = samples if weights is None else weights
+        words = packing.encode(values, given, self.metrics[name, round], generator).words
+        self.vectors[name, round] = words
+        return words
+
+
+KEYED: dict[str, Any] = {
+    "protection": "model-encryption+binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+    "min_contributors": 2, "enforce": "clients", "group_key": True, "rekey_every": 1, "initial_model": "clients",
+}  # fmt: skip
+"""A group key for each round, and rounds in two stages."""
+
+
+def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> MeasuredFederation:
+    """Two rounds. Three clients are late with their vectors in the first one: it is aborted, and repeated after
+    promises, so that clients say everything there is to say."""
+    configuration = small_configuration(
+        CLIENTS, parameters=parameters, mode=mode, metrics=METRICS, ring_bits=32, **changes
+    )
+    one = MeasuredFederation(configuration, CLIENTS, rounds=2, generation=generation)
+    late: dict[str, list[Parcel]] = {name: [] for name in one.roster.clients[:3]}
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        counting = bool(changes) and not any(sent.packet.kind is StartSecondStage for sent in one.log)
+        first = one.server.round == 1 and not counting
+        if parcel.sender in late and parcel.packet.kind is MaskedInput and first:
+            late[parcel.sender].append(parcel)
+            return []
+        released = late.pop(parcel.sender, []) if parcel.packet.kind is VoidRound else []
+        return [*released, parcel]
+
+    one.hook = hook
+    one.run()
+    return one
+
+
+def said(one: MemoryFederation) -> list[Parcel]:
+    return [parcel for parcel in one.log if parcel.receiver == SERVER]
+
+
+def test_every_field_that_a_client_can_send_is_known() -> None:
+    tables = [TRAINING_SERVER_TABLE, *SERVER_TABLES.values(), RELAY_TABLE, KEEPER_TABLE]
+    accepted = {kind for table in tables for _, kind in table if isinstance(kind, type)}
+    assert accepted == CLIENT_FIELDS.keys() <= set(MESSAGES.values())
+    for kind, fields in CLIENT_FIELDS.items():
+        assert {name: kind.__annotations__[name] for name in kind.__struct_fields__} == fields
+    assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk, KeyedModelChunk}
+    assert Envelope.__struct_fields__ == ("version", "type", "session", "round", "sender", "sequence")
+
+
+@pytest.mark.parametrize(
+    ("mode", "parameters", "changes"),
+    [
+        ("active", 10, {}), ("active", PARAMETERS, {}), ("semi-honest", 10, {}), ("semi-honest", PARAMETERS, {}),
+        ("active", 10, KEYED),
+    ],
+    ids=["active", "active, several chunks", "semi-honest", "semi-honest, several chunks", "keyed, in two stages"],
+)  # fmt: skip
+def test_nothing_but_the_masked_vector_depends_on_the_training(
+    mode: str, parameters: int, changes: dict[str, Any]
+) -> None:
+    one, other = (held(generation, mode=mode, parameters=parameters, **changes) for generation in (0, 1))
+    assert one.metrics != other.metrics
+    assert [done.total is not None for done in one.outcome(RoundDone)] == [False, True]
+    ring = one.configuration.packing().ring  # Of 32 bits: uint32 wraps as the ring does.
+    plain: dict[tuple[str, int], npt.NDArray[Any]] = {key: other.vectors[key] - one.vectors[key] for key in one.vectors}
+    seen = set()
+    masked = defaultdict(list)
+    assert len(said(one)) == len(said(other))
+    for mine, yours in zip(said(one), said(other), strict=True):
+        packet = mine.packet
+        seen.add(packet.kind)
+        assert (mine.sender, mine.frames[:2]) == (yours.sender, yours.frames[:2])
+        # Counts do not depend on it, nor the model that is encrypted; what else is masked does.
+        if packet.payload is not None and (not changes or mine.frames != yours.frames):
+            assert yours.packet.payload is not None
+            difference = ring.unpack(yours.packet.payload) - ring.unpack(packet.payload)
+            masked[mine.sender, packet.envelope.round].append(difference)
+    assert {(name, 2) for name in one.roster.clients} < masked.keys() <= plain.keys()
+    for key, chunks in masked.items():
+        np.testing.assert_array_equal(np.concatenate(chunks), plain[key])
+        assert np.any(plain[key])
+    unseen = {Abort} | ({ConfirmSurvivors} if mode == "semi-honest" else set())
+    unseen |= {VectorChunk} if parameters == 10 else set()
+    keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, KeyedModelChunk, FetchKeyedModel}
+    # Nobody has a reason to complain.
+    unseen |= {KeyComplaint} if changes else keyed | {KeyComplaint, FetchLimits}
+    assert seen == CLIENT_FIELDS.keys() - unseen
+
+
+def test_masked_words_are_uniform_and_plain_ones_are_not() -> None:
+    """Chi-square over the values of every byte of the words. The randomness is fixed, so the result is too; a right
+    stream would fall below the bound once in 25,000 seeds (1e-6 for each of at most 10 x 4 figures)."""
+    one = held(0, mode="active", parameters=PARAMETERS)
+    frames = defaultdict(list)
+    for parcel in said(one):
+        if parcel.packet.payload is not None:
+            frames[parcel.sender, parcel.packet.envelope.round].append(bytes(parcel.packet.payload))
+    ring = one.configuration.packing().ring
+    assert len(frames) > CLIENTS
+    for key, chunks in frames.items():
+        words = ring.unpack(b"".join(chunks))
+        # Equal words are expected once in 2^32; a vector left in the clear would have all of them.
+        assert np.count_nonzero(words == one.vectors[key]) < 10
+        assert lowest_probability(words) > 1e-6
+        assert lowest_probability(one.vectors[key]) < 1e-12
+
+
+def lowest_probability(words: npt.NDArray[Any]) -> float:
+    octets = np.ascontiguousarray(words).view(np.uint8).reshape(len(words), -1)
+    return min(float(chisquare(np.bincount(column, minlength=256)).pvalue) for column in octets.T)
+
+
+SERVER_EVENTS: dict[str, set[str]] = {
+    "configuration": {
+        "configuration_hash", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
+    },
+    "listening": {"address"},
+    "link-up": {"peer"},
+    "link-lost": {"peer"},
+    "joined": {"member"},
+    "round": {"cohort", "round"},
+    "phase": {"next", "phase", "round", "seconds"},
+    "traffic": {"phase", "received", "round", "sent"},
+    "opened": {"members", "phase"},
+    "round-done": {
+        "round", "status", "code", "detail", "culprit", "cohort", "survivors", "dropped", "seconds",
+        "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
+        "accuracy", "loss",  # of the server's own test images
+    },
+    "work": {"seconds"},  # by kind of work of the protocol
+    "ended": {"code", "detail"},
+}  # fmt: skip
+"""Every field of the events that a server writes in a run without trouble."""
+
+CLIENT_EVENTS: dict[str, set[str]] = {
+    "link-up": {"peer"},
+    "link-lost": {"peer"},
+    "accepted": {"mode", "scheme"},
+    "phase": {"next", "phase", "round", "seconds"},
+    "traffic": {"phase", "received", "round", "sent"},
+    "round-over": {"code", "detail", "round"},
+    "update": {"choosing_seconds", "kept", "layers", "round", "training_seconds"},
+    "work": {"seconds"},  # by kind of work of the protocol
+    "ended": {"code", "detail"},
+}
+"""The clients' own logs hold no metric either."""
+
+TOML = """
+[federation]
+clients = 4
+rounds = 2
+[model]
+image_size = 8
+patch_size = 4
+width = 8
+depth = 1
+heads = 2
+[training]
+epochs = 1
+[aggregation]
+clip = 0.001
+"""
+
+
+def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
+    """A run of real processes. What every client contributed is known from --verify, which records it for tests."""
+    plan = new_plan(parse(TOML, "test"), tmp_path / "run", verify=True)
+    summary = asyncio.run(simulate(plan, lambda party, event, fields: None))
+    logs = {path.stem: list(read(path)) for path in (plan.run.path / "events").iterdir()}
+    for name, events in logs.items():
+        known = SERVER_EVENTS if name == SERVER else CLIENT_EVENTS
+        for event in events:
+            assert event.keys() - {"time", "party", "event"} == known[event["event"]]
+
+    size = next(event for event in logs[SERVER] if event["event"] == "configuration")["parameters"]
+    aggregation = plan.experiment.packing(tensor_sizes=(size,), metrics=METRICS)
+    done = {event["round"]: event for event in logs[SERVER] if event["event"] == "round-done"}
+    for path in plan.run.verified_rounds():
+        parts = {}
+        for name in logs.keys() - {SERVER}:
+            with np.load(path / f"{name}.npz") as update:
+                parts[name] = aggregation.decode(update["words"], contributors=1).metrics
+        sums = {metric: sum(part[metric] for part in parts.values()) for metric in METRICS}
+        event = done[int(path.name)]
+        assert (event["samples"], event["clipped"]) == (sums["samples"], sums["clipped"])
+        assert event["train_accuracy"] == sums["correct"] / sums["samples"]
+        assert event["train_loss"] == sums["loss"] * LOSS_UNIT / sums["samples"]
+        (entry,) = (entry for entry in summary["rounds"] if entry["round"] == event["round"])
+        assert entry.keys() == SERVER_EVENTS["round-done"] | {"bytes_sent", "local"}
+        assert all(entry[key] == event[key] for key in SERVER_EVENTS["round-done"])
+        assert all(part["clipped"] > 0 for part in parts.values())
+    for party in summary["parties"].values():
+        assert party.keys() == {"role", "phases"}
+        assert all(phase.keys() == {"seconds", "bytes_sent", "bytes_received"} for phase in party["phases"].values())

@@ -1,0 +1,21 @@
+"""The default recipe on digits, and all of its test images on shares. Minutes: `make exhaustive`."""
+
+from pathlib import Path
+
+import pytest
+
+from tacit.simulate.bench.inference import measure
+from tacit.simulate.private_inference.distillation import DistillationExperiment, distil
+from tacit.simulate.runs.experiment import Federation
+
+
+@pytest.mark.exhaustive
+def test_the_student_of_digits_is_as_good_as_its_teacher_and_the_same_on_shares(tmp_path: Path) -> None:
+    experiment = DistillationExperiment(federation=Federation(seed=0))
+    figures = distil(experiment, device="cpu", out=tmp_path, progress=lambda event, fields: None)
+    assert figures["test_images"] == 360
+    assert abs(figures["student"]["accuracy"] - figures["teacher"]["accuracy"]) <= 0.02
+    assert figures["student"]["refused"] == 0
+    shared = measure(tmp_path, images=None, batch=60, check=False, progress=lambda text: None)
+    assert shared["images"] == 360
+    assert shared["agreement"] >= 0.995

@@ -1,0 +1,272 @@
+"""The page: what it says, that it needs nothing else, and that it stands whatever the logs lack."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
+from tacit.simulate.report.history import Party
+from tacit.simulate.report.page import NOTHING, byte_count, decimal, make_report, seconds, write_report
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
+from tacit.simulate.runs.experiment import Experiment, ExperimentError
+from tacit.simulate.runs.explain import keys
+
+VOID = {"meta", "br", "hr", "img", "input", "link"}
+LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
+SEMI_HONEST = '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\nsmallest_cohort = 2\n'
+
+
+class Page(HTMLParser):
+    """The page as a reader gets it: its text, identifiers, references; fails on tags that do not match."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.words: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attributes:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in LOADS:
+                self.references.append(value or "")
+            self.references += re.findall(r"url\(([^)]*)\)", value or "")
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(data)
+
+
+def page(run: Any) -> Page:
+    return Page(make_report(run.run))
+
+
+@pytest.fixture(scope="module")
+def eventful(script: Any) -> Any:
+    """A dropout, an aborted round, a killed server, a resumed session, strangers, clipping."""
+    run = script()
+    run.session()
+    run.log("server", "stranger", reason="not in the roster", public_key="<script>alert(1)</script>", address="::1")
+    run.round(1, dropped={"client-2": True, "client-3": False}, clipped=40)
+    run.round(2, status="aborted")
+    run.round(3, status=None, killed=["client-4"])
+    run.now += 100.0
+    run.session()
+    run.round(3)
+    run.end()
+    return run
+
+
+@pytest.fixture(scope="module")
+def markup(eventful: Any) -> str:
+    """The page of the eventful run."""
+    return make_report(eventful.run)
+
+
+def test_it_tells_what_happened(markup: str) -> None:
+    text = Page(markup).text
+    for sentence in (
+        "Final accuracy 0.375 on the test images; loss 0.667",
+        "Rounds 2 completed, of 3 planned",
+        "Wall time 13 s 2 sessions",
+        "Threshold 3 of 4 clients",
+        "2 of 3 rounds were completed. Last session: all rounds are held.",
+        "Round aborted: 2.",
+        "Round left unfinished: 3.",
+        "THRESHOLD only 1 clients sent a vector; 2 are needed",
+        "1 client-2 MASKED_INPUT TIMEOUT it did not answer in time yes",
+        "1 client-3 MASKED_INPUT TIMEOUT it did not answer in time no",
+        "client-4 stopped: its log ends here",
+        "2 sums over 3 to 4 clients",
+        "a mixture of the updates of at least 2 others",
+        "24 bits per word; 3.02 kB per client and round",
+        "Clipped coordinates by round",
+        "Round 3 completed, the last, 3 s",
+        "Round 1 completed, the slowest, 3 s, 2 dropped",
+        "Round 2 aborted, 3 s",
+    ):
+        assert sentence in text, sentence
+
+
+def test_what_strangers_write_is_text(markup: str) -> None:
+    found = Page(markup)
+    assert "script" not in found.tags
+    assert "<script>alert(1)</script>" in found.text
+
+
+def test_it_loads_nothing(markup: str) -> None:
+    found = Page(markup)
+    assert found.references
+    assert all(reference.startswith("#") for reference in found.references)
+    assert {reference[1:] for reference in found.references} <= set(found.ids)
+    assert not {"script", "link", "img", "iframe", "object", "embed", "form", "base"} & set(found.tags)
+    assert "@import" not in markup
+    assert "content=\"default-src 'none'; style-src 'unsafe-inline'\"" in markup
+
+
+def test_identifiers_are_unique_and_figures_leave_no_style_sheet(markup: str) -> None:
+    found = Page(markup)
+    assert len(set(found.ids)) == len(found.ids)
+    assert found.tags.count("style") == 1
+    assert found.tags.count("svg") == 2 + 4 + 1 + 2 * 4
+
+
+def test_the_same_logs_give_the_same_page(eventful: Any, markup: str) -> None:
+    assert make_report(eventful.run) == markup
+
+
+def test_every_figure_has_a_title_and_a_unit_on_its_axis(markup: str) -> None:
+    for figure in re.findall(r"<svg.*?</svg>", markup, flags=re.DOTALL):
+        texts = re.findall(r"<text [^>]*>(.*?)</text>", figure)
+        assert any(re.search(r"\((seconds|milliseconds|bytes|kB|MB|nats|share of images|% of .*)\)$", t) for t in texts)
+        assert re.search(r"font: 700 |font-weight: (bold|700)", figure)
+
+
+def test_every_key_of_the_experiment_is_listed(script: Any) -> None:
+    text = page(script(toml='name = "other & <name>"')).text
+    for key in keys(Experiment):
+        if not key.is_section:
+            assert key.path in text
+            assert key.description in text
+    assert text.startswith("other & <name>")
+
+
+@pytest.mark.parametrize(
+    ("toml", "expected"),
+    [("", "This holds even if the server lies, and up to 1 of 4"), (SEMI_HONEST, "does not defend against a server")],
+)
+def test_what_the_server_could_see_depends_on_the_mode(script: Any, toml: str, expected: str) -> None:
+    run = script(toml=toml)
+    run.session()
+    run.round(1)
+    text = page(run).text
+    assert expected in text
+    assert ("the signed list of survivors" in text) == (toml == "")
+
+
+def test_a_sum_of_two_is_a_warning(script: Any) -> None:
+    run = script(clients=2, toml=SEMI_HONEST)
+    run.session()
+    run.round(1)
+    text = page(run).text
+    assert "each of them can work out the update of the other" in text
+    assert "the update of the one other client, because a sum had only two" in text
+
+
+def test_logs_of_a_run_that_is_hardly_there(script: Any) -> None:
+    run = script()
+    assert "There is no event log of the server" in page(run).text
+    run.log("client-1", "link-up", peer="server")
+    assert "There is no event log of the server" in page(run).text
+    run.session()
+    assert "0 of 3 rounds were completed" in page(run).text
+    run.log("server", "round", round=1, cohort=run.clients)
+    assert "Round left unfinished: 1." in page(run).text
+    run.run.events("client-4").unlink()
+    assert "The event logs of 1 of 4 clients are missing." in page(run).text
+
+
+def test_a_run_of_one_aborted_round(script: Any) -> None:
+    run = script()
+    run.session()
+    run.round(1, status="aborted")
+    run.end()
+    text = page(run).text
+    assert "No round was completed." in text
+    assert "no sum: no round was completed" in text
+
+
+def test_of_many_clients_a_few_are_drawn(script: Any) -> None:
+    run = script(clients=120)
+    run.session()
+    run.round(1, dropped={"client-77": False}, killed=["client-77"])
+    run.end()
+    html = make_report(run.run)
+    assert "16 of 120 clients, evenly spaced from the most to the least." in html
+    for figure in re.findall(r"<svg.*?</svg>", html, flags=re.DOTALL):
+        assert len(re.findall(r">client-\d+<", figure)) in (0, MOST_ROWS)
+    assert ">client-77</text>" in html
+
+
+def test_a_sample_is_evenly_spaced() -> None:
+    parties = [Party(str(number)) for number in range(31)]
+    assert [party.name for party in sample(parties, 16)] == [str(number) for number in range(0, 31, 2)]
+    assert sample(parties[:16], 16) == parties[:16]
+
+
+def test_every_phase_has_a_colour_of_its_own() -> None:
+    assert set(PHASES) == set(COLOURS) == set(Phase)
+    assert len(set(COLOURS.values())) == len(Phase)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, NOTHING),
+        (0.0, NOTHING),
+        (0.00834, "8.34 ms"),
+        (0.9996, "1 s"),
+        (2.414, "2.41 s"),
+        (99.7, "1 min 40 s"),
+        (3599.6, "1 h 0 min"),
+        (18_200, "5 h 3 min"),
+    ],
+)
+def test_seconds(value: float | None, shown: str) -> None:
+    assert seconds(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (0, "0 bytes"), (281, "281 bytes"), (4_157_735, "4.16 MB"), (831_429, "831 kB")],  # noqa: RUF001
+)
+def test_bytes(value: float | None, shown: str) -> None:
+    assert byte_count(value) == shown
+
+
+def test_decimals() -> None:
+    assert (decimal(0.8555), decimal(0.0)) == ("0.856", "0.000")
+
+
+def test_it_is_written_where_the_run_is(script: Any) -> None:
+    run = script().run
+    path = write_report(run)
+    assert path == run.path / "report.html"
+    assert path.read_text(encoding="utf-8") == make_report(run)
+    other = run.path / "other.html"
+    assert write_report(run, other) == other
+    assert other.read_bytes() == path.read_bytes()
+
+
+def test_a_directory_without_an_experiment_is_refused(tmp_path: Any) -> None:
+    with pytest.raises(RunDirectoryError, match=r"is no run directory: experiment\.toml is missing"):
+        make_report(RunDirectory(tmp_path))
+
+
+def test_a_broken_experiment_is_refused(script: Any) -> None:
+    run = script().run
+    run.experiment.write_text("name = 3\n")
+    with pytest.raises(ExperimentError, match=r"experiment\.toml: name = 3"):
+        make_report(run)

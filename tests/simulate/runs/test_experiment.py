@@ -1,0 +1,446 @@
+"""The experiment file: what is accepted, every refusal, and the documentation generated from the schema."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.models.configuration import ProtectionConfiguration
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.runs.experiment import (
+    Aggregation,
+    Experiment,
+    ExperimentError,
+    Federation,
+    Policy,
+    load,
+    parse,
+    with_overrides,
+)
+from tacit.simulate.runs.explain import accepted, keys, literal, refusal
+from tacit.simulate.runs.reference import experiment_toml, reference_markdown
+
+PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+KEYS = list(keys(Experiment))
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ExperimentError) as caught:
+        parse(text, "federation.toml")
+    return str(caught.value)
+
+
+def test_an_empty_file_is_the_default_experiment() -> None:
+    assert parse("", "empty.toml") == Experiment()
+
+
+def test_what_is_written_is_what_is_read() -> None:
+    experiment = parse(
+        'name = "lungs"\n[federation]\nclients = 20\nseed = 7\n[aggregation]\nmode = "semi-honest"\nclip = 1\n'
+        '[policy]\nmodes = ["active", "semi-honest"]\n[training]\nepochs = 1\n',
+        "lungs.toml",
+    )
+    assert experiment.name == "lungs"
+    assert experiment.federation == Federation(clients=20, seed=7)
+    assert experiment.aggregation == Aggregation(mode="semi-honest", clip=1.0)
+    assert experiment.policy.modes == ("active", "semi-honest")
+    assert experiment.training.epochs == 1
+
+
+# Values on the wrong side of each kind of bound, of the wrong type, and at the wrong place.
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[federation]\nclients = 1", "federation.clients = 1: expected an integer from 2 to 1000"),
+        ("[federation]\nclients = 1001", "federation.clients = 1001: expected an integer from 2 to 1000"),
+        ("[federation]\nclients = 5.0", "federation.clients = 5.0: expected an integer from 2 to 1000"),
+        ("[federation]\nclients = true", "federation.clients = true: expected an integer from 2 to 1000"),
+        (
+            "[federation]\nseed = -1",
+            "federation.seed = -1: expected an integer from 0 to 9223372036854775807, or leave the key out",
+        ),
+        ("federation = 3", "federation = 3: expected a section with keys of its own"),
+        ("[[federation]]\nclients = 5", "federation = [{clients = 5}]: expected a section with keys of its own"),
+        ("[aggregation]\nclip = 0", "aggregation.clip = 0: expected a number above 0 and at most 1000000"),
+        ("[aggregation]\nclip = nan", "aggregation.clip = nan: expected a number above 0 and at most 1000000"),
+        ("[aggregation]\nclip = inf", "aggregation.clip = inf: expected a number above 0 and at most 1000000"),
+        ("[aggregation]\ncorrupt = 1.0", "aggregation.corrupt = 1.0: expected a number at least 0 and below 1"),
+        ('[aggregation]\nmode = "honest"', 'aggregation.mode = "honest": expected "active" or "none" or "semi-honest"'),
+        ("[deadlines]\njoin = 1979-05-27", "deadlines.join = 1979-05-27: expected a number above 0 and at most 86400"),
+        ("[model]\npretrained = 1", "model.pretrained = 1: expected true or false"),
+        ('name = ""', 'name = "": expected a text of 1 to 64 characters'),
+        (f'name = "{"n" * 90}"', f'name = "{"n" * 79}...: expected a text of 1 to 64 characters'),
+        (
+            "[policy]\nmodes = []",
+            'policy.modes = []: expected a list of at least 1 entry, each "active" or "none" or "semi-honest"',
+        ),
+    ],
+)
+def test_a_bad_value_is_named_with_what_is_accepted(text: str, complaint: str) -> None:
+    assert refused(text) == f"federation.toml: {complaint}"
+
+
+def test_a_bad_entry_of_a_list_is_named_by_its_place() -> None:
+    message = refused('[policy]\nmodes = ["active", "any"]')
+    assert message == 'federation.toml: policy.modes[1] = "any": expected "active" or "none" or "semi-honest"'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[federation]\nclient = 5", "federation.client = 5: there is no such key; did you mean federation.clients?"),
+        ("clip = 0.5", "clip = 0.5: there is no such key; did you mean aggregation.clip?"),
+        ("[aggregate]\nclip = 1", "aggregate = {clip = 1}: there is no such key; did you mean aggregation?"),
+        (
+            "[deadlines]\nzzz = [1]",
+            "deadlines.zzz = [1]: there is no such key; "
+            "accepted: deadlines.join, deadlines.train, deadlines.phase, deadlines.grace",
+        ),
+        ('"federation.clients" = 4', "federation.clients = 4: there is no such key; did you mean federation.clients?"),
+    ],
+)
+def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -> None:
+    assert refused(text).startswith(f"federation.toml: {complaint}")
+
+
+def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
+    assert refused("zzz = 1").endswith(
+        "accepted: name, federation, data, model, training, protection, aggregation, deadlines, policy"
+    )
+
+
+# Keys that contradict each other.
+SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[federation]\nclients = 2", "federation.clients = 2: policy.smallest_cohort asks for at least 3 clients"),
+        (
+            '[aggregation]\nmode = "semi-honest"',
+            'aggregation.mode = "semi-honest": policy.modes accepts only ["active"]; add "semi-honest" there',
+        ),
+        ("[aggregation]\nclip = 1.5", "aggregation.clip = 1.5: policy.largest_clip accepts at most 1.0"),
+        (
+            "[aggregation]\nthreshold = 6",
+            "aggregation.threshold = 6: expected 4 to 5, or 0 to compute it: 5 clients in active mode, up to 1 of them",
+        ),
+        ("[aggregation]\nthreshold = 3", "aggregation.threshold = 3: expected 4 to 5"),
+        (f"{SEMI_HONEST}threshold = 2", "aggregation.threshold = 2: expected 3 to 5"),
+        (
+            "[policy]\nleast_corrupt = 0.0\n[aggregation]\ncorrupt = 0.0\nthreshold = 3",
+            "aggregation.threshold = 3: below the lowest that clients accept, 4; raise it, "
+            "or lower policy.threshold_floor (0 means 4 here)",
+        ),
+        (
+            "[policy]\nthreshold_floor = 5",
+            "aggregation.threshold = 4: below the lowest that clients accept, 5; raise it, "
+            "or lower policy.threshold_floor",
+        ),
+        (
+            "[policy]\nthreshold_floor = 9",
+            "aggregation.threshold = 4: below the lowest that clients accept, 9; raise it (at most 5 is possible), or",
+        ),
+        (
+            "[federation]\nclients = 10\n[aggregation]\ncorrupt = 0.5",
+            "aggregation.corrupt = 0.5: no threshold protects 10 clients against 5 corrupt ones and an active server",
+        ),
+        (
+            '[aggregation]\ngraph = "regular"',
+            'aggregation.graph = "regular": no regular graph of 5 clients tolerates corrupt=0.33 and dropout=0.33',
+        ),
+        (
+            "[federation]\nclients = 30\n" + SEMI_HONEST + "corrupt = 0.6\ndropout = 0.6",
+            "aggregation.corrupt = 0.6: no regular graph of 30 clients",
+        ),
+        (
+            "[aggregation]\nring_bits = 22",
+            "aggregation.ring_bits = 22: ring_bits = 22 is too small: sums over 5 clients need 23 bits",
+        ),
+        ("[aggregation]\nvalue_bits = 2\nring_bits = 5", "aggregation.ring_bits = 5: "),
+        ("[model]\nimage_size = 30", "model.image_size 30 "),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(text: str, complaint: str) -> None:
+    assert refused(text).startswith(f"federation.toml: {complaint}")
+
+
+BINARY = '[protection]\nscheme = "binary-weights"\n'
+ENCRYPTED = '[protection]\nscheme = "model-encryption"\n'
+NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
+KNOWN = 'initial_model = "server"\n'
+KNOWN_PLAINTEXT = (
+    'protection.initial_model = "server": the server knows the plain first model and receives the encrypted one, so it '
+    'can compute the clients\' key and read every update, which nothing else hides (aggregation.mode = "none"); use '
+    'secure aggregation, or initial_model = "clients", or set protection.accept_known_plaintext = true'
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            f"{BINARY}zero_probability = 1.0",
+            "protection.zero_probability = 1.0: expected a number at least 0 and below 1",
+        ),
+        (f"{BINARY}zero_probability = -0.1", "protection.zero_probability = -0.1: expected a number at least 0 and"),
+        (
+            f"{BINARY}layers = {{pos_embed = 1.0}}",
+            "protection.layers[...] = {pos_embed = 1.0}: expected a table whose values are each a number at least 0",
+        ),
+        (
+            f'{BINARY}[policy]\nprotections = ["none"]',
+            'protection.scheme = "binary-weights": policy.protections accepts only ["none"]',
+        ),
+        (
+            f"{BINARY}[policy]\nleast_contributors = 2",
+            "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
+        ),
+        (
+            f"{BINARY}min_contributors = 6",
+            "protection.min_contributors = 6: there are only 5 clients, so that no coordinate would ever move; lower "
+            "it, or take more clients",
+        ),
+        *(
+            (
+                f"{BINARY}min_contributors = 5\n{way}",
+                "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but "
+                "there are only 5 clients, so that no coordinate would ever move; lower it, or take more clients, or",
+            )
+            for way in ('enforce = "clients"', 'masks = "coordinated"')
+        ),
+        (
+            f'{BINARY}min_contributors = 2\nenforce = "clients"\n{NO_SECURE_SUM}',
+            'protection.enforce = "clients": without secure aggregation the server sees every update anyway; set',
+        ),
+        *(
+            (
+                f"{BINARY}{more}[aggregation]\nring_bits = 25",
+                "aggregation.ring_bits = 25: ring_bits = 25 is too small: sums over 5 clients need 26 bits; raise",
+            )
+            for more in ("", 'masks = "coordinated"\n', 'min_contributors = 2\nenforce = "clients"\n')
+        ),
+        (
+            f"{BINARY}{NO_SECURE_SUM}ring_bits = 8",
+            "aggregation.ring_bits = 8: ring_bits = 8 is too small: sums over 5 clients need 26 bits",
+        ),
+        *(
+            (
+                f'[protection]\nscheme = "{scheme}"\n[training]\nalgorithm = "fedsgd"',
+                f'protection.scheme = "{scheme}": what stays with a client is what its training made of it, and',
+            )
+            for scheme in ("fedrsm", "fedsplit")
+        ),
+        *(
+            (
+                f'[protection]\nscheme = "{scheme}"\nskip_masked_layers = true\n[aggregation]\nmode = "{mode}"\n'
+                'dropout = 0.2\n[policy]\nmodes = ["active", "semi-honest"]',
+                f'protection.skip_masked_layers = true: with aggregation.mode = "{mode}" the masks hide which layers a '
+                "client keeps back, and a message without them would tell; set it to false, or",
+            )
+            for scheme, mode in (("fedrsm", "active"), ("fedrsm", "semi-honest"), ("fedsplit", "active"))
+        ),
+        (
+            '[protection]\nscheme = "fedrsm"\nmin_contributors = 6',
+            "protection.min_contributors = 6: there are only 5 clients",
+        ),
+        (
+            '[protection]\nscheme = "fedrsm"\n[policy]\nleast_contributors = 2',
+            "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
+        ),
+        ('[protection]\nmatrix = "gaussian"', "protection.matrix is used with model encryption only"),
+        (
+            f'{ENCRYPTED}masks = "coordinated"',
+            "protection.masks is used with binary weights only; protection.scheme is",
+        ),
+        (
+            f'{ENCRYPTED}[model]\ncheckpoint = "a.safetensors"',
+            'model.checkpoint is set, but protection.initial_model = "clients" makes random weights; set it to',
+        ),
+        (
+            f'{ENCRYPTED}[model]\nname = "vit_tiny_patch16_224"\npretrained = true',
+            'model.pretrained is set, but protection.initial_model = "clients" makes random weights; set it to',
+        ),
+        (f"{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}", KNOWN_PLAINTEXT),
+        (f'{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}[model]\ncheckpoint = "a.safetensors"', KNOWN_PLAINTEXT),
+        (
+            f"{ENCRYPTED}{NO_SECURE_SUM}threshold = 3",
+            "aggregation.threshold = 3: without secure aggregation there is none; set it to 0",
+        ),
+    ],
+)
+def test_a_protection_that_cannot_be_is_refused(text: str, complaint: str) -> None:
+    assert refused(text).startswith(f"federation.toml: {complaint}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{ENCRYPTED}{NO_SECURE_SUM}",
+        f"{ENCRYPTED}{KNOWN}",
+        f'{ENCRYPTED}{KNOWN}[model]\ncheckpoint = "a.safetensors"',
+        f"{ENCRYPTED}{KNOWN}accept_known_plaintext = true\n{NO_SECURE_SUM}",
+        f'{BINARY}min_contributors = 4\nenforce = "clients"',
+        f'{BINARY}min_contributors = 4\nmasks = "coordinated"\n{NO_SECURE_SUM}',
+        f"{BINARY}[aggregation]\nring_bits = 26",
+    ],
+)
+def test_a_protection_at_the_edge_of_these_rules_is_accepted(text: str) -> None:
+    parse(text, "federation.toml")
+
+
+def test_an_experiment_made_in_python_is_checked_too() -> None:
+    with pytest.raises(ValueError, match=r"^aggregation\.clip = 2\.0: policy\.largest_clip"):
+        Experiment(aggregation=Aggregation(clip=2.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("[federation", "at end of document"), ("[federation]\nclients = 5\nclients = 6\n", "at line 3, column 12")],
+)
+def test_text_that_is_not_toml(text: str, place: str) -> None:
+    message = refused(text)
+    assert message.startswith("federation.toml: is not TOML: ")
+    assert message.endswith(f"({place})")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"nowhere\.toml: cannot be read: No such file or directory"):
+        load(tmp_path / "nowhere.toml")
+    latin = tmp_path / "latin.toml"
+    latin.write_bytes(b'name = "a' + b"\xe9" + b'"')
+    with pytest.raises(ExperimentError, match=r"latin\.toml: is not UTF-8 text at byte 9"):
+        load(latin)
+
+
+def test_load_reads_a_file_and_names_it(tmp_path: Path) -> None:
+    path = tmp_path / "federation.toml"
+    path.write_text(experiment_toml(Experiment()))
+    assert load(path) == Experiment()
+    path.write_text("[federation]\nrounds = 0")
+    with pytest.raises(ExperimentError, match=r"federation\.toml: federation\.rounds = 0: expected"):
+        load(path)
+
+
+def test_overrides_change_what_is_given_and_are_checked() -> None:
+    experiment = parse("[federation]\nseed = 3\n[training]\nepochs = 2", "federation.toml")
+    assert with_overrides(experiment) == experiment
+    changed = with_overrides(experiment, clients=8, rounds=2, seed=0)
+    assert changed.federation == Federation(clients=8, rounds=2, seed=0)
+    assert changed.training == experiment.training
+    with pytest.raises(ExperimentError, match=r"^overrides: federation\.clients = 0: expected"):
+        with_overrides(experiment, clients=0)
+    with pytest.raises(ExperimentError, match=r"^--clients: federation\.clients = 2: policy\.smallest_cohort"):
+        with_overrides(experiment, clients=2, where="--clients")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "parameters"),
+    [
+        (Experiment(), GraphParameters(4, 4)),
+        (Experiment(aggregation=Aggregation(threshold=5)), GraphParameters(4, 5)),
+        (Experiment(federation=Federation(clients=100)), GraphParameters(99, 67)),
+        (
+            Experiment(
+                federation=Federation(clients=100),
+                aggregation=Aggregation(mode="semi-honest"),
+                policy=Policy(modes=("semi-honest",)),
+            ),
+            GraphParameters(68, 34),
+        ),
+        (
+            Experiment(
+                aggregation=Aggregation(threshold=3, corrupt=0.0), policy=Policy(threshold_floor=3, least_corrupt=0.0)
+            ),
+            GraphParameters(4, 3),
+        ),
+    ],
+    ids=["default", "configured", "100 active", "100 semi-honest", "floor lowered"],
+)
+def test_graph_parameters(experiment: Experiment, parameters: GraphParameters) -> None:
+    assert experiment.graph_parameters() == parameters
+
+
+def test_packing_takes_its_numbers_from_the_experiment() -> None:
+    packing = Experiment().packing(tensor_sizes=(10, 3), metrics=("samples",))
+    assert (packing.clients, packing.clip, packing.max_weight, packing.ring.bits) == (5, 0.25, 2000, 24)
+    binary = Experiment(protection=ProtectionConfiguration(scheme="binary-weights"))
+    packing = binary.packing(tensor_sizes=(10, 3), metrics=())
+    assert (packing.form, packing.max_weight, packing.ring.bits) == (WeightForm.COORDINATE, 1, 32)
+    fixed = Experiment(protection=ProtectionConfiguration(scheme="fixed-position"))
+    assert fixed.packing(tensor_sizes=(10, 3), metrics=()).form is WeightForm.TENSOR
+    with pytest.raises(ValueError, match="ring_bits = 24 is too small"):
+        Experiment(protection=ProtectionConfiguration(scheme="binary-weights"), aggregation=Aggregation(ring_bits=24))
+
+
+TOML = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = st.sampled_from([part for key in KEYS for part in key.path.split(".")]) | st.text(max_size=12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.dictionaries(NAMES, TOML | st.dictionaries(NAMES, TOML, max_size=3), max_size=3))
+def test_whatever_stands_in_a_file_is_accepted_or_explained(data: dict[str, Any]) -> None:
+    try:
+        msgspec.convert(data, Experiment)
+    except msgspec.ValidationError as error:
+        text = refusal(error, data, Experiment)
+        assert any(text.startswith(name) for name in [*data, "model.", "aggregation.", "federation."])
+
+
+def test_types_without_words_are_a_defect() -> None:
+    class Strange(msgspec.Struct):
+        raw: bytes
+
+    with pytest.raises(TypeError, match="no words for the type"):
+        accepted(msgspec.inspect.type_info(bytes))
+    with pytest.raises(msgspec.ValidationError) as caught:
+        msgspec.convert([], Strange)
+    with pytest.raises(TypeError, match="names no place"):
+        refusal(caught.value, {}, Strange)
+
+
+def test_the_default_file_is_the_default_experiment() -> None:
+    assert parse(experiment_toml(Experiment()), "default.toml") == Experiment()
+    assert parse(experiment_toml(Experiment()).replace("# seed = 0", "seed = 0"), "default.toml").federation.seed == 0
+
+
+def test_every_key_is_described_and_documented() -> None:
+    lines = experiment_toml(Experiment()).splitlines()
+    page = reference_markdown()
+    for key in KEYS:
+        name = key.path.rpartition(".")[2]
+        assert key.description.endswith("."), key.path
+        assert "|" not in key.description, "would break a table"
+        if key.is_section:
+            assert f"[{name}]" in lines
+            assert f"## [{name}]" in page
+        else:
+            assert any(line.removeprefix("# ").startswith(f"{name} = ") for line in lines)
+            assert f"| `{name}` |" in page
+    assert max(len(line) for line in lines if line.startswith("#")) <= 100
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == reference_markdown(), "write it again: python -m docs.generate.documents docs"
+
+
+def test_literals_are_toml() -> None:
+    values = {"a": True, "b": -1, "c": 1e-7, "d": 'a"\\b', "e": [1.5, False]}
+    text = "".join(f"{name} = {literal(value)}\n" for name, value in values.items())
+    assert msgspec.toml.decode(text) == values
+
+
+def test_importing_the_schema_does_not_load_torch() -> None:
+    code = "import sys, tacit.simulate.runs.experiment; print(sorted({'torch', 'timm', 'sklearn'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,155 @@
+"""Vectors of secure sums in which one message breaks a rule.
+
+Each file is the part of the party that gets the message: an honest sum up to there, then the message, and the verdict.
+The changed message is rightly signed where the fault is not the signature, so that no other check can find it first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from tacit.protocol.core.codec import Envelope, encode_structure
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import Message
+from tacit.protocol.sum.agreement import Agreement
+from tacit.simulate.conformance.notation import octets_hook, plain
+from tacit.simulate.conformance.primitive_operations import Terms
+from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
+from tests.vectors_corpus.primitives import flipped
+from tests.vectors_corpus.rounds import SKIPPING, played, sum_client, sum_terms
+from tests.vectors_corpus.script import Script
+
+CHEAT: Final = "client-1"
+"""Who sends the changed message where a client does; also the client that a lying server speaks to."""
+PLACE: Final = 1
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "active": {"clients": 4, "active": True, "ring_bits": 20},
+    "active three": {"clients": 3, "active": True, "ring_bits": 20},
+    "semi-honest": {"clients": 3, "active": False, "ring_bits": 20},
+    "chosen": {"clients": 5, "active": True, "regular": (2, 2)},
+    "ring": {"clients": 5, "active": False, "regular": (2, 2)},
+    "skipping": {"clients": 2, "active": False, "ring_bits": 20, **SKIPPING},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An honest sum that somebody spoils."""
+
+    terms: dict[str, Any]
+    play: Play
+
+    @property
+    def agreement(self) -> Agreement:
+        """What its members hold alike."""
+        return msgspec.convert(plain(self.terms), Terms, dec_hook=octets_hook).agreement()
+
+    def said(self, kind: str, sender: str, receiver: str) -> Parcel:
+        """The first message of this kind on that link."""
+        found = (parcel for parcel in self.play.parcels if (parcel.sender, parcel.receiver) == (sender, receiver))
+        return next(parcel for parcel in found if parcel.kind == kind)
+
+    def alone(self, party: str) -> dict[str, Any]:
+        """The inputs that begin the sum for this party only."""
+        clients = [] if party == SERVER else [sum_client(self.terms, party)]
+        return {"terms": self.terms, "clients": clients, "server": party == SERVER}
+
+
+@cache
+def setting(name: str) -> Setting:
+    """The honest sum of this name."""
+    terms = sum_terms(**SETTINGS[name])
+    return Setting(terms, played(terms, ""))
+
+
+Alter = Callable[[Any, Any], Message]
+Reframe = Callable[[Any, Parcel], "tuple[bytes, ...]"]
+"""The frames in the place of a message, from the setting and the message."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One broken rule: what is told to whom instead of the honest message of this kind, and the code for it."""
+
+    about: str
+    code: str
+    kind: str
+    frames: Reframe
+    to: str = SERVER
+    of: str = "active"
+    """The honest sum."""
+
+    def script(self) -> Script:
+        """The file; ValueError where the receiver does not say what it should."""
+        spoilt = setting(self.of)
+        parcel = spoilt.said(self.kind, SERVER if self.to == CHEAT else CHEAT, self.to)
+        part, done = faulty_part(spoilt.play, spoilt.alone(self.to), parcel, self.frames(spoilt, parcel), self.about)
+        named = {"event": "dropped", "member": CHEAT} if self.to == SERVER else {"event": "aborted", "culprit": SERVER}
+        if not any((named | {"code": self.code}).items() <= event.items() for event in done["events"]):
+            raise ValueError(f"{self.about}: {done}")
+        return part
+
+
+def body(alter: Alter) -> Reframe:
+    """Another body behind the same envelope."""
+    return lambda spoilt, parcel: parcel.saying(alter(spoilt, parcel.message))
+
+
+def fields(**changes: Callable[[bytes], bytes]) -> Reframe:
+    """Other fields in the body."""
+    return body(
+        lambda spoilt, message: replace(
+            message, **{name: change(getattr(message, name)) for name, change in changes.items()}
+        )
+    )
+
+
+def envelope(**changes: Any) -> Reframe:
+    """Another envelope before the same body."""
+
+    def reframe(spoilt: Any, parcel: Parcel) -> tuple[bytes, ...]:
+        old = msgspec.structs.asdict(msgspec.msgpack.decode(parcel.frames[0], type=Envelope))
+        return (encode_structure(Envelope(**old | changes)), *parcel.frames[1:])
+
+    return reframe
+
+
+def instead(message: Message) -> Reframe:
+    """A message of another type, which is due at another time."""
+
+    def reframe(spoilt: Any, parcel: Parcel) -> tuple[bytes, ...]:
+        head, *_ = envelope(type=message.TYPE)(spoilt, parcel)
+        return (head, encode_structure(message))
+
+    return reframe
+
+
+def payload(change: Callable[[bytes], bytes | None]) -> Reframe:
+    """Another raw frame."""
+
+    def reframe(spoilt: Any, parcel: Parcel) -> tuple[bytes, ...]:
+        raw = change(parcel.frames[2])
+        return parcel.frames[:2] if raw is None else (*parcel.frames[:2], raw)
+
+    return reframe
+
+
+def first_bit(data: bytes) -> bytes:
+    """The data with its first bit changed."""
+    return flipped(data, 0)
+
+
+def to(value: bytes) -> Callable[[bytes], bytes]:
+    """Another value altogether."""
+    return lambda old: value
+
+
+def members(*chosen: int, size: int = 4) -> Callable[[bytes], bytes]:
+    """Another set of members."""
+    return to(encode_members(chosen, size))

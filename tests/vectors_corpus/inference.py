@@ -1,0 +1,276 @@
+"""Vectors of private inference without machines: messages, terms, commitments, schedules, keys, material."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import msgpack
+
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MOST_IMAGES
+from tacit.simulate.conformance.operations import INVALID
+from tests.vectors_corpus.messages import PAYLOAD, octets
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.script import Script
+
+SESSION: Final = drawn("session of inference")
+SIZES: Final = {
+    "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7,
+}  # fmt: skip
+VIT_SMALL: Final = {
+    "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000,
+}  # fmt: skip
+TERMS: Final[dict[str, Any]] = {
+    "sizes": SIZES, "input": "known", "weights": octets(drawn("weights")), "most_images": 3, "most_batch": 2,
+    "arithmetic": octets(b"scales"),
+}  # fmt: skip
+_CONTRIBUTION: Final = {"contribution": octets(drawn("contribution"))}
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "inference-hello": {"roster": octets(drawn("roster"))},
+    "inference-terms": {"roster": octets(drawn("roster")), "terms": octets(b"\x80")},
+    "agree-terms": {"terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1},
+    "masked-weights": {"layer": 5, "chunk": 128},
+    "start-pass": {"weights": octets(drawn("weights"))},
+    "pass-started": {"weights": octets(drawn("weights"))},
+    "opening": {"step": 27, "chunk": 2**31},
+    "close-inference": {},
+    "inference-closed": {},
+    "material-hello": {
+        "roster": octets(drawn("roster")), "peer": "model-owner", "terms": octets(drawn("terms")), **_CONTRIBUTION
+    },
+    "material-welcome": _CONTRIBUTION,
+    "order-material": {"first": 2**63 - 1, "count": 1 << 20, "requests": octets(b"\x90")},
+    "material": {"number": 2**32, "chunk": 0},
+    "material-over": {},
+    "abort": {"code": 9, "detail": "ein anderes Modell", "culprit": "model-owner"},
+}  # fmt: skip
+"""A body of every type."""
+
+
+def message(about: str) -> Script:
+    """A file of this level."""
+    return Script("private inference", "message", about)
+
+
+def primitive(about: str) -> Script:
+    """A file of this level."""
+    return Script("private inference", "primitive", about)
+
+
+def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
+    inputs: dict[str, Any] = {"session": SESSION, "round": 1, "sender": "owner", "sequence": 5}
+    payload = PAYLOAD if INFERENCE_MESSAGES[kind].PAYLOAD else None
+    inputs |= {"type": kind, "body": BODIES[kind], "payload": payload}
+    return [bytes.fromhex(frame) for frame in script.do("write message", **inputs | changes)]
+
+
+@cache
+def _frames(kind: str) -> tuple[bytes, ...]:
+    return tuple(_written(message(""), kind))
+
+
+def inference_messages() -> Script:
+    script = message("A message of every type of private inference, written and read.")
+    for kind in INFERENCE_MESSAGES:
+        frames = _written(script, kind)
+        if kind in (
+            "agree-terms",
+            "close-inference",
+            "opening",
+            "material-hello",
+            "order-material",
+            "material",
+            "abort",
+        ):
+            script.do("read message", frames=frames)
+    script.do("read message", frames=_written(script, "opening", payload=None))
+    return script
+
+
+def inference_message_bad_field() -> Script:
+    script = message("A field that the message does not have.")
+    for kind in ("close-inference", "opening", "material-hello", "abort"):
+        envelope, body, *rest = _frames(kind)
+        fields = msgpack.unpackb(body)
+        script.refuse("MALFORMED", "read message", frames=[envelope, msgpack.packb(fields | {"more": 0}), *rest])
+    return script
+
+
+def inference_message_bad_frames() -> Script:
+    script = message("A raw frame behind a message that has none; and a third one behind a message that has one.")
+    for kind in ("start-pass", "order-material", "material-over", "abort"):
+        script.refuse("MALFORMED", "read message", frames=[*_frames(kind), b""])
+    script.refuse("MALFORMED", "read message", frames=[*_frames("opening"), b""])
+    script.refuse("MALFORMED", "read message", frames=_frames("opening")[:1])
+    return script
+
+
+def inference_message_bad_value() -> Script:
+    script = message("Numbers and byte strings beyond their bounds.")
+    beyond: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("inference-hello", {"roster": bytes(31)}), ("agree-terms", {"terms": bytes(33)}),
+        ("agree-terms", {"images": 0}), ("agree-terms", {"batch": MOST_IMAGES + 1}),
+        ("masked-weights", {"layer": 2**31 + 1}), ("opening", {"step": "1"}),
+        ("material-hello", {"peer": "p" * 65}), ("material-hello", {"contribution": bytes(31)}),
+        ("order-material", {"first": 2**63}), ("order-material", {"count": 0}),
+        ("order-material", {"count": 2**20 + 1}), ("material", {"number": 2**63}),
+    )  # fmt: skip
+    for kind, changes in beyond:
+        envelope, body, *rest = _frames(kind)
+        changed = msgpack.packb(msgpack.unpackb(body) | changes)
+        script.refuse("MALFORMED", "read message", frames=[envelope, changed, *rest])
+    return script
+
+
+def inference_message_bad_family() -> Script:
+    script = message("Messages of a federation on a link of private inference.")
+    envelope, body = _frames("close-inference")
+    for kind in ("hello", "finish", "fetch-model", "Opening", ""):
+        changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
+        script.refuse("MALFORMED", "read message", frames=[changed, body])
+    return script
+
+
+def terms_with(**changes: Any) -> dict[str, Any]:
+    """Terms with other sizes and other fields."""
+    sizes = {name: changes.pop(name, size) for name, size in SIZES.items()}
+    return TERMS | {"sizes": sizes} | changes
+
+
+def encoded_terms(**changes: Any) -> bytes:
+    """An encoding of terms."""
+    written = message("").do("write terms", terms=terms_with(**changes))
+    return bytes.fromhex(written["encoding"])
+
+
+def inference_terms() -> Script:
+    script = message("Terms, their encoding and their digest; sizes up to the limits.")
+    for changes in (
+        {"side": 128, "patch": 128, "channels": 1, "input": "shared", "most_batch": MOST_IMAGES},
+        {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES},
+        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b"")},
+    ):  # fmt: skip
+        written = script.do("write terms", terms=terms_with(**changes))
+        script.do("read terms", encoding=written["encoding"])
+    return script
+
+
+def inference_terms_bad_sizes() -> Script:
+    script = message("Terms whose sizes do not fit together or are too large, or that are not in canonical form.")
+    honest = msgpack.unpackb(encoded_terms())
+    for changes in (
+        {"patch": 4}, {"heads": 3}, {"side": 129, "patch": 129, "channels": 1}, {"side": 32, "patch": 1},
+        {"side": 31, "patch": 1, "width": 19, "heads": 19}, {"side": 0}, {"channels": 257}, {"blocks": 257},
+        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6},
+    ):  # fmt: skip
+        changed = honest | {"sizes": honest["sizes"] | changes}
+        script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
+    for fields in (
+        {"input": "public"},
+        {"weights": bytes(31)},
+        {"most_images": 0},
+        {"most_batch": 2**20 + 1},
+        {"more": 1},
+    ):
+        script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
+    script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(dict([*honest.items()][::-1])))
+    script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest) + b"\0")
+    return script
+
+
+def inference_commitment() -> Script:
+    script = primitive("Commitments to weights: over a salt, and the words and the bias of every layer.")
+    layers = [{"words": [1, -2, 3, 2**25, -(2**25), 0], "bias": [2**60, -1, 7]}, {"words": [5], "bias": []}]
+    for salt in ("salt", "another salt"):
+        script.do("commit to weights", salt=drawn(salt), layers=layers)
+    # The parts are framed: what ends one and begins the next matters.
+    script.do("commit to weights", salt=drawn("salt"), layers=[layers[0], {"words": [], "bias": [5]}])
+    script.do("commit to weights", salt=drawn("salt"), layers=layers[::-1])
+    return script
+
+
+def inference_material_keys() -> Script:
+    script = primitive("Keys of streams of material, of both owners.")
+    given = {"session": SESSION, "terms": drawn("terms"), "owner": "data-owner"}
+    given |= {"owner_contribution": drawn("own"), "dealer_contribution": drawn("dealer's")}
+    for changes in ({}, {"owner": "model-owner"}, {"session": drawn("other session")}, {"terms": drawn("other terms")}):
+        script.do("derive material key", **given | changes)
+    script.do(
+        "derive material key",
+        **given | {"owner_contribution": drawn("dealer's"), "dealer_contribution": drawn("own")},
+    )
+    return script
+
+
+def inference_schedule() -> Script:
+    script = primitive("Layers, and rounds of passes: both inputs, several sizes, and a last pass that has the rest.")
+    one = dict.fromkeys(SIZES, 1)
+    for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one):
+        script.do("layers", sizes=sizes)
+    passes: tuple[tuple[dict[str, int], str, int, int, int], ...] = (
+        (SIZES, "known", 3, 2, 1), (SIZES, "known", 3, 2, 2), (SIZES, "shared", 3, 2, 1), (SIZES, "shared", 3, 2, 2),
+        (VIT_SMALL | {"blocks": 1}, "known", 16, 16, 1),
+    )  # fmt: skip
+    for sizes, input, images, batch, number in passes:
+        script.do("schedule", sizes=sizes, input=input, images=images, batch=batch, number=number)
+    return script
+
+
+KEYS: Final = (drawn("key of the model owner"), drawn("key of the data owner"))
+CURVE: Final = {"steps": 7, "unit": 2.0**-9, "offset": 0.0625, "divisor": 8.0, "scale": 65536.0}
+WEIGHT: Final = {"type": "Weight", "owner": 0, "shape": [2, 3]}
+NARROW: Final = {"type": "Narrow", "shape": [2, 2], "bits": 16, "degree": 2, "factor": [2, 1]}
+MATRIX: Final = {"type": "Matrix", "operation": "matmul", "left": [2, 1, 3], "right": [3, 2], "arguments": []}
+TABLE: Final = {"type": "Table", "shape": [2], "index_bits": 2, "function": "inverse", "curve": CURVE}
+REQUESTS: Final[tuple[dict[str, Any], ...]] = (
+    WEIGHT,
+    {"type": "Fixed", "owner": 0, "rows": [2, 1], "weight": 0, "weight_shape": [2, 3]},
+    NARROW,
+    {"type": "Narrow", "shape": [1], "bits": 64, "degree": 3, "factor": None},
+    {"type": "Narrow", "shape": [], "bits": 24, "degree": 1, "factor": None},
+    MATRIX,
+    TABLE,
+    TABLE | {"shape": [1], "function": "inverse root", "curve": CURVE | {"steps": 1}},
+    TABLE | {"shape": [1], "function": "inverse root"},
+)
+"""One of every kind, and more where there is a choice."""
+
+
+def inference_material() -> Script:
+    script = primitive("What owners draw for requests of every kind, and what the dealer corrects.")
+    encoding = script.do("write requests", requests=REQUESTS)
+    for rank, key in enumerate(KEYS):
+        script.do("draw material", key=key, number=0, requests=encoding, rank=rank)
+    narrow = script.do("write requests", requests=[NARROW])
+    script.do("draw material", key=KEYS[1], number=2**64 - 1, requests=narrow, rank=1)
+    script.do("correct material", keys=KEYS, requests=encoding)
+    return script
+
+
+def inference_material_bad_request() -> Script:
+    script = primitive("Requests that no dealer meets.")
+    for changed in (
+        NARROW | {"bits": 1}, NARROW | {"bits": 65}, NARROW | {"degree": 17}, NARROW | {"shape": [1 << 28]},
+        WEIGHT | {"owner": 2}, TABLE | {"index_bits": 17}, TABLE | {"function": "root"},
+        TABLE | {"curve": CURVE | {"divisor": 0.0}}, TABLE | {"curve": CURVE | {"scale": 1}}, TABLE | {"more": 1},
+        MATRIX | {"operation": "mul", "left": [2, 2], "right": [2, 2]}, MATRIX | {"arguments": [["groups", 1]]},
+        MATRIX | {"left": [3]}, dict(reversed(NARROW.items())), {"type": "Square", "shape": [1]}, {},
+    ):  # fmt: skip
+        script.refuse(INVALID, "read requests", encoding=msgpack.packb([changed]))
+    linear = REQUESTS[1] | {"weight": 1}
+    for orders in ([linear], [WEIGHT, linear], [WEIGHT | {"shape": [3, 2]}, REQUESTS[1]]):
+        encoding = script.do("write requests", requests=orders)
+        script.refuse(INVALID, "correct material", keys=KEYS, requests=encoding)
+    return script
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_value,
+        inference_message_bad_family, inference_terms, inference_terms_bad_sizes, inference_commitment,
+        inference_material_keys, inference_schedule, inference_material, inference_material_bad_request,
+    )
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

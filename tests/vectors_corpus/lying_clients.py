@@ -1,0 +1,174 @@
+"""Vectors of secure sums in which a client breaks a rule: the server's part, up to its verdict on the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.primitives import PRIME_25519, Label, SigningKey
+from tacit.protocol.sum.adverts import sign_advert
+from tacit.protocol.sum.messages import AdvertiseKeys, FetchVector, MaskedInput, ShareKeys
+from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.transcript import shares_signed
+from tests.vectors_corpus.faults import (
+    CHEAT,
+    PLACE,
+    Fault,
+    Reframe,
+    Setting,
+    body,
+    envelope,
+    fields,
+    first_bit,
+    instead,
+    members,
+    payload,
+    to,
+)
+from tests.vectors_corpus.play import SERVER
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.script import Script
+
+
+def advertising(**keys: Callable[[Setting, AdvertiseKeys], bytes]) -> Reframe:
+    """Other keys or choices, rightly signed."""
+
+    def alter(spoilt: Setting, message: AdvertiseKeys) -> AdvertiseKeys:
+        chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
+        chosen |= {name: key(spoilt, message) for name, key in keys.items()}
+        return sign_advert(spoilt.agreement, PLACE, _signing(CHEAT), **chosen).message()
+
+    return body(alter)
+
+
+def sharing(**changes: Callable[[bytes], bytes]) -> Reframe:
+    """Other shares, rightly signed."""
+
+    def alter(spoilt: Setting, message: ShareKeys) -> ShareKeys:
+        changed = replace(message, **{name: change(getattr(message, name)) for name, change in changes.items()})
+        return signed_shares(spoilt, changed)
+
+    return body(alter)
+
+
+def signed_shares(spoilt: Setting, message: ShareKeys) -> ShareKeys:
+    """The message with the cheat's signature over it."""
+    digest = spoilt.said("peer-keys", SERVER, CHEAT).message.digest
+    parts = shares_signed(spoilt.agreement, digest, PLACE, message.seed_commitment, message.holders, message.packets)
+    return replace(message, signature=_signing(CHEAT).sign(Label.SIGN_SHARES, *parts))
+
+
+def _signing(name: str) -> SigningKey:
+    return SigningKey(drawn(f"{name} signing"))
+
+
+def _key_of_another(spoilt: Setting, message: AdvertiseKeys) -> bytes:
+    key: bytes = spoilt.said("advertise-keys", "client-0", SERVER).message.mask_key
+    return key
+
+
+def _first_twice(spoilt: Setting, message: AdvertiseKeys) -> bytes:
+    return message.choices[:2] + message.choices[:-2]
+
+
+def _oversized_word(raw: bytes) -> bytes:
+    return raw[:3] + (1 << 20).to_bytes(3, "little") + raw[6:]
+
+
+FAULTS: Final[dict[str, Fault]] = {
+    "keys_bad_point": Fault(
+        "A mask key of small order.", "KEYS", "advertise-keys",
+        advertising(mask_key=lambda spoilt, message: (1).to_bytes(32, "little")),
+    ),
+    "keys_bad_form": Fault(
+        "A channel key that is not canonical.", "KEYS", "advertise-keys",
+        advertising(channel_key=lambda spoilt, message: (PRIME_25519 + 9).to_bytes(32, "little")), of="semi-honest",
+    ),
+    "keys_bad_equal": Fault(
+        "One key for both purposes.", "KEYS", "advertise-keys",
+        advertising(mask_key=lambda spoilt, message: message.channel_key),
+    ),
+    "keys_bad_copy": Fault(
+        "The mask key of another client.", "KEYS", "advertise-keys", advertising(channel_key=_key_of_another),
+        of="semi-honest",
+    ),
+    "keys_bad_signature": Fault(
+        "A signature that does not verify.", "SIGNATURE", "advertise-keys", fields(signature=first_bit)
+    ),
+    "keys_bad_mode": Fault(
+        "A signature in semi-honest mode.", "SIGNATURE", "advertise-keys", fields(signature=to(bytes(64))),
+        of="semi-honest",
+    ),
+    "keys_bad_choices": Fault(
+        "A holder is chosen twice.", "MEMBERS", "advertise-keys", advertising(choices=_first_twice), of="chosen"
+    ),
+    "keys_bad_sender": Fault(
+        "The envelope names another client.", "SENDER", "advertise-keys", envelope(sender="client-2")
+    ),
+    "keys_bad_session": Fault(
+        "A message of another session.", "SESSION", "advertise-keys", envelope(session=drawn("other"))
+    ),
+    "keys_bad_sequence": Fault(
+        "A message is missing before this one.", "SEQUENCE", "advertise-keys", envelope(sequence=1)
+    ),
+    "keys_bad_version": Fault(
+        "Another version of the protocol.", "VERSION", "advertise-keys", envelope(version=2), of="semi-honest"
+    ),
+    "keys_bad_phase": Fault(
+        "A message whose phase has not begun.", "UNEXPECTED", "advertise-keys",
+        instead(MaskedInput(complaints=b"\0")),
+    ),
+    "keys_bad_direction": Fault(
+        "A message that only a server sends.", "UNEXPECTED", "advertise-keys", instead(FetchVector(chunk=0)),
+    ),
+    "shares_bad_holders": Fault(
+        "Shares for fewer holders than all.", "MEMBERS", "share-keys",
+        sharing(holders=members(0, 1, size=3), packets=lambda packets: packets[: 2 * PACKET_BYTES]), of="active three",
+    ),
+    "shares_bad_ring": Fault(
+        "Shares for a holder who is no neighbour.", "MEMBERS", "share-keys", fields(holders=members(*range(5), size=5)),
+        of="ring",
+    ),
+    "shares_bad_length": Fault(
+        "A byte less than the packets have.", "SHARES", "share-keys", sharing(packets=lambda packets: packets[:-1]),
+        of="active three",
+    ),
+    "shares_bad_signature": Fault(
+        "Shares that nobody signed.", "SIGNATURE", "share-keys", fields(packets=first_bit), of="active three"
+    ),
+    "vector_bad_length": Fault(
+        "A vector that is a byte short.", "VECTOR", "masked-input", payload(lambda raw: raw[:-1]), of="active three"
+    ),
+    "vector_bad_word": Fault(
+        "A word that is not in the ring.", "VECTOR", "masked-input", payload(_oversized_word), of="semi-honest"
+    ),
+    "vector_bad_absence": Fault(
+        "No raw frame, though the vector fits one.", "VECTOR", "masked-input", payload(lambda raw: None),
+        of="semi-honest",
+    ),
+    "vector_bad_block": Fault(
+        "A block of zeros among those that have others.", "VECTOR", "masked-input",
+        payload(lambda raw: b"\3" + bytes(3 * 64) + raw[1:]), of="skipping",
+    ),
+    "vector_bad_complaint": Fault(
+        "A complaint about shares that were never given.", "MEMBERS", "masked-input",
+        fields(complaints=to(encode_members(range(5), 5))), of="ring",
+    ),
+    "confirmation_bad_signature": Fault(
+        "A signature over other survivors.", "SIGNATURE", "confirm-survivors", fields(signature=first_bit),
+        of="active three",
+    ),
+    "unmasking_bad_share": Fault(
+        "A share that its owner did not commit to.", "SHARES", "unmask-shares", fields(shares=first_bit),
+        of="active three",
+    ),
+    "unmasking_bad_owners": Fault(
+        "A share less than it holds.", "SHARES", "unmask-shares",
+        fields(owners=members(0, 1, size=3), shares=lambda shares: shares[:-36]), of="semi-honest",
+    ),
+}  # fmt: skip
+FILES: Final[dict[str, Callable[[], Script]]] = {name: fault.script for name, fault in FAULTS.items()}
+"""File name without its ending, and what makes it."""

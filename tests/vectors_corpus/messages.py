@@ -1,0 +1,416 @@
+"""Vectors of the wire messages and of configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgpack
+
+from tacit.protocol.core.errors import DETAIL_LIMIT
+from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.session.messages import MESSAGES
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.script import Script
+
+SESSION: Final = drawn("session")
+PAYLOAD: Final = bytes(range(40))
+
+
+def octets(value: bytes) -> dict[str, bytes]:
+    """A byte string within a body."""
+    return {"hex": value}
+
+
+_PROMISE: Final = {"session": octets(drawn("former")), "round": 3, "signature": octets(drawn("signature", 64))}
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "hello": {"roster": octets(drawn("roster")), "promises": [_PROMISE]},
+    "welcome": {"roster": octets(drawn("roster")), "configuration": octets(b"\x80")},
+    "void-round": _PROMISE,
+    "start-round": {
+        "cohort": octets(b"\x1f"),
+        "model": octets(drawn("model")),
+        "model_bytes": 1 << 32,
+        "voided": [
+            {
+                "session": octets(drawn("former")),
+                "round": 2**31,
+                "promises": [
+                    {"member": "client-1", "signature": octets(drawn("one", 64))},
+                    {"member": "client-2", "signature": octets(b"")},
+                ],
+            }
+        ],
+    },
+    "fetch-model": {"chunk": 127},
+    "model-chunk": {"chunk": 128},
+    "advertise-keys": {
+        "channel_key": octets(drawn("channel")),
+        "mask_key": octets(drawn("mask")),
+        "choices": octets(bytes([1, 0, 3, 0])),
+        "signature": octets(drawn("signature", 64)),
+    },
+    "peer-keys": {
+        "advertised": octets(b"\x0f"),
+        "digest": octets(drawn("digest")),
+        "included": octets(b"\x01"),
+        "adverts": octets(drawn("adverts", 64)),
+    },
+    "share-keys": {
+        "seed_commitment": octets(drawn("commitment")),
+        "holders": octets(b"\x01"),
+        "packets": octets(drawn("packets", 152)),
+        "signature": octets(b""),
+    },
+    "peer-shares": {"sharers": octets(b"\x07"), "owners": octets(b"\x01"), "packets": octets(drawn("packets", 152))},
+    "masked-input": {"complaints": octets(b"\x00")},
+    "fetch-vector": {"chunk": 65536},
+    "vector-chunk": {"chunk": 2**31},
+    "survivors": {"survivors": octets(b"\x07")},
+    "confirm-survivors": {"signature": octets(drawn("signature", 64))},
+    "unmask-request": {
+        "survivors": octets(b"\x07"),
+        "signers": octets(b"\x04"),
+        "signatures": octets(drawn("signatures", 64)),
+    },
+    "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
+    "start-second-stage": {"cohort": octets(b"\x1e"), "limits": octets(drawn("limits"))},
+    "fetch-limits": {"chunk": 0},
+    "limits-chunk": {"chunk": 1},
+    "end-round": {"code": None, "detail": ""},
+    "finish": {},
+    "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
+    "start-key": {"epoch": 0, "members": octets(b"\x1f")},
+    "end-key": {"epoch": 128, "code": 18, "detail": "zu spät", "culprit": "client-3"},
+    "reencrypt-model": {
+        "epoch": 3, "source": "key", "former": 2, "model": octets(drawn("model")), "model_bytes": 1 << 40,
+    },
+    "keyed-model": {"epoch": 3, "model": octets(drawn("model")), "model_bytes": 0},
+    "fetch-keyed-model": {"chunk": 5},
+    "keyed-model-chunk": {"chunk": 5},
+    "key-commit": {
+        "epoch": 2,
+        "channel_key": octets(drawn("channel")),
+        "commitment": octets(drawn("commitment")),
+        "signature": octets(drawn("signature", 64)),
+    },
+    "peer-key-commits": {"commits": octets(drawn("commits", 256))},
+    "key-contribution": {"epoch": 2, "packets": octets(drawn("packets", 112))},
+    "peer-key-contributions": {"packets": octets(drawn("packets", 224))},
+    "confirm-key": {"epoch": 2, "tag": octets(drawn("tag")), "signature": octets(drawn("signature", 64))},
+    "peer-key-confirmations": {"confirmations": octets(drawn("confirmations", 192))},
+    "key-accepted": {"epoch": 2},
+    "key-complaint": {"epoch": 2, "accused": 2, "channel_private": octets(drawn("channel"))},
+}  # fmt: skip
+"""A body of every type."""
+
+
+def message(about: str) -> Script:
+    """A file of this level."""
+    return Script("secure sum", "message", about)
+
+
+def _written(script: Script, kind: str, **changes: Any) -> list[bytes]:
+    inputs: dict[str, Any] = {"session": SESSION, "round": 1, "sender": "client-1", "sequence": 5}
+    payload = PAYLOAD if MESSAGES[kind].PAYLOAD else None
+    inputs |= {"type": kind, "body": BODIES[kind], "payload": payload}
+    return [bytes.fromhex(frame) for frame in script.do("write message", **inputs | changes)]
+
+
+def _parts(kind: str) -> tuple[bytes, bytes, list[bytes]]:
+    """Envelope, body, and raw frames of an honest message."""
+    envelope, body, *rest = _written(message(""), kind)
+    return envelope, body, rest
+
+
+def _items(packed: bytes) -> list[tuple[str, Any]]:
+    items: list[tuple[str, Any]] = msgpack.unpackb(packed, object_pairs_hook=list, strict_map_key=False)
+    return items
+
+
+def _map(items: list[tuple[Any, Any]]) -> bytes:
+    """A msgpack map with these entries in this order, repeated keys and all."""
+    packer = msgpack.Packer()
+    packed: bytes = packer.pack_map_header(len(items))
+    for key, value in items:
+        packed += packer.pack(key) + packer.pack(value)
+    return packed
+
+
+def _refuse_bodies(script: Script, kind: str, *bodies: bytes) -> None:
+    envelope, _, rest = _parts(kind)
+    for body in bodies:
+        script.refuse("MALFORMED", "read message", frames=[envelope, body, *rest])
+
+
+def messages() -> Script:
+    script = message("A message of every type, written and read.")
+    for kind in MESSAGES:
+        script.do("read message", frames=_written(script, kind))
+    script.do("read message", frames=_written(script, "masked-input", payload=None))
+    script.do("read message", frames=_written(script, "masked-input", payload=b""))
+    return script
+
+
+def messages_integers() -> Script:
+    script = message("Integers at the borders of the widths that msgpack has for them.")
+    for number in (0, 127, 128, 255, 256, 65535, 65536, 2**31):
+        script.do("read message", frames=_written(script, "fetch-model", body={"chunk": number}, sequence=number))
+    return script
+
+
+def messages_strings() -> Script:
+    script = message("Strings and byte strings at the borders of the widths that msgpack has for them.")
+    for length in (0, 31, 32, 255, 256, DETAIL_LIMIT):
+        body = {"code": 3, "detail": "d" * length, "culprit": ""}
+        script.do("read message", frames=_written(script, "abort", body=body))
+    for length in (0, 255, 256):
+        body = {"owners": octets(b""), "shares": octets(bytes(length))}
+        script.do("read message", frames=_written(script, "unmask-shares", body=body))
+    return script
+
+
+def message_bad_frames() -> Script:
+    script = message("A message has two frames or three; a raw frame belongs to some types only and has a limit.")
+    envelope, body, _ = _parts("fetch-model")
+    for frames in ([], [envelope], [envelope, body, b"", b""], [envelope, body, b""], [b"", body], [envelope, b""]):
+        script.refuse("MALFORMED", "read message", frames=frames)
+    envelope, body, _ = _parts("model-chunk")
+    long = f"shake256(00,{CHUNK_BYTES + 1})"
+    script.refuse("MALFORMED", "read message", frames=[envelope, body, long])
+    return script
+
+
+def message_bad_integer() -> Script:
+    script = message("An integer in a longer form than it needs, or outside its bounds.")
+    prefix = _map([("chunk", 5)])[:-1]
+    for integer in ("cc05", "cd0005", "ce00000005", "cf0000000000000005", "d005", "d10005", "ff", "d0ff"):
+        _refuse_bodies(script, "fetch-model", prefix + bytes.fromhex(integer))
+    for number in (2**31 + 1, 2**64 - 1, -1):
+        _refuse_bodies(script, "fetch-model", _map([("chunk", number)]))
+    return script
+
+
+def message_bad_type() -> Script:
+    script = message("A value of another type than the field has.")
+    wrong: tuple[Any, ...] = (True, None, "5", b"5", 5.0, [5], {}, msgpack.ExtType(1, b"5"), msgpack.Timestamp(5))
+    for value in wrong:
+        _refuse_bodies(script, "fetch-model", _map([("chunk", value)]))
+    for value in (False, None, "x" * 32, 5, list(bytes(32)), msgpack.ExtType(1, bytes(32))):
+        items = _items(_parts("hello")[1])
+        _refuse_bodies(script, "hello", _map([("roster", value), *items[1:]]))
+    for value in (b"detail", 5, None):
+        _refuse_bodies(script, "abort", _map([("code", 3), ("detail", value), ("culprit", "")]))
+    return script
+
+
+def message_bad_extra_field() -> Script:
+    script = message("A field that the message does not have.")
+    for kind in MESSAGES:
+        _refuse_bodies(script, kind, _map([*_items(_parts(kind)[1]), ("more", 0)]))
+    return script
+
+
+def message_bad_missing_field() -> Script:
+    script = message("A field that is missing.")
+    for kind in MESSAGES:
+        if items := _items(_parts(kind)[1]):
+            _refuse_bodies(script, kind, _map(items[:-1]))
+    return script
+
+
+def message_bad_duplicate_key() -> Script:
+    script = message("A field that comes twice.")
+    for kind in MESSAGES:
+        if items := _items(_parts(kind)[1]):
+            _refuse_bodies(script, kind, _map([*items, items[0]]))
+    return script
+
+
+def message_bad_order() -> Script:
+    script = message("Fields in another order than their own.")
+    for kind in MESSAGES:
+        if len(items := _items(_parts(kind)[1])) > 1:
+            _refuse_bodies(script, kind, _map(items[::-1]))
+    return script
+
+
+def message_bad_trailing_bytes() -> Script:
+    script = message("Bytes behind the body, or a body that stops short.")
+    for kind in MESSAGES:
+        body = _parts(kind)[1]
+        _refuse_bodies(script, kind, body + b"\0", body[:-1])
+    _refuse_bodies(script, "finish", b"\x80\x80", b"\x80\xc0", b"")
+    return script
+
+
+def message_bad_width() -> Script:
+    script = message("Lengths of maps, strings and byte strings in a longer form than they need.")
+    body = _map([("chunk", 5)])
+    _refuse_bodies(script, "fetch-model", b"\xde\0\1" + body[1:], b"\xdf\0\0\0\1" + body[1:])
+    _refuse_bodies(script, "fetch-model", b"\x81\xd9\5" + body[2:], b"\x81\xda\0\5" + body[2:])
+    survivors = _map([("survivors", b"\7")])
+    start = survivors[: survivors.index(b"\xc4")]
+    _refuse_bodies(script, "survivors", start + b"\xc5\0\1\7", start + b"\xc6\0\0\0\1\7", start + b"\xa1\7")
+    return script
+
+
+def message_bad_length() -> Script:
+    script = message("Byte strings, strings and lists shorter or longer than their fields allow.")
+    hello = _items(_parts("hello")[1])
+    promise = hello[1][1][0]
+    for length in (0, 31, 33):
+        _refuse_bodies(script, "hello", _map([("roster", bytes(length)), hello[1]]))
+    _refuse_bodies(script, "hello", _map([hello[0], ("promises", [dict(promise)] * 65)]))
+    _refuse_bodies(script, "abort", _map([("code", 3), ("detail", "d" * (DETAIL_LIMIT + 1)), ("culprit", "")]))
+    _refuse_bodies(script, "abort", _map([("code", 3), ("detail", ""), ("culprit", "c" * 65)]))
+    _refuse_bodies(script, "confirm-survivors", _map([("signature", bytes(65))]))
+    _refuse_bodies(script, "survivors", _map([("survivors", bytes(1251))]))
+    return script
+
+
+def message_bad_text() -> Script:
+    script = message("Text that is not UTF-8.")
+    for text in ("ff", "c080", "eda080"):
+        raw = bytes.fromhex(text)
+        body = b"\x83\xa4code\x03\xa6detail" + bytes([0xA0 + len(raw)]) + raw + b"\xa7culprit\xa0"
+        _refuse_bodies(script, "abort", body)
+    return script
+
+
+def message_bad_code() -> Script:
+    script = message("Numbers that are no code.")
+    for code in (0, 21, 255, -1):
+        _refuse_bodies(script, "abort", _map([("code", code), ("detail", ""), ("culprit", "")]))
+    _refuse_bodies(script, "abort", _map([("code", None), ("detail", ""), ("culprit", "")]))
+    _refuse_bodies(script, "end-round", _map([("code", 0), ("detail", "")]))
+    return script
+
+
+def _refuse_envelope(script: Script, code: str, **changes: Any) -> None:
+    envelope, body, _ = _parts("fetch-model")
+    items = [(key, changes.get(key, value)) for key, value in _items(envelope)]
+    script.refuse(code, "read message", frames=[_map(items), body])
+
+
+def envelope_bad_version() -> Script:
+    script = message("Another version of the protocol.")
+    for version in (0, 2, 127, 255):
+        _refuse_envelope(script, "VERSION", version=version)
+    for other in (256, -1, "1", None):
+        _refuse_envelope(script, "MALFORMED", version=other)
+    return script
+
+
+def envelope_bad_field() -> Script:
+    script = message("Envelopes with an unknown type, or with fields beyond their bounds.")
+    for changes in (
+        {"type": "fetch-models"}, {"type": ""}, {"type": "Fetch-Model"}, {"session": bytes(31)}, {"session": b""},
+        {"session": "0" * 32}, {"round": -1}, {"round": 2**31 + 1}, {"sender": "s" * 65}, {"sender": b"client-1"},
+        {"sequence": -1}, {"sequence": 2**31 + 1}, {"sequence": 1.0},
+    ):  # fmt: skip
+        _refuse_envelope(script, "MALFORMED", **changes)
+    envelope, body, _ = _parts("fetch-model")
+    items = _items(envelope)
+    for others in (items[::-1], [*items, ("more", 0)], [*items, items[0]], items[:-1]):
+        script.refuse("MALFORMED", "read message", frames=[_map(others), body])
+    script.refuse("MALFORMED", "read message", frames=[envelope + b"\0", body])
+    return script
+
+
+CONFIGURATION: Final[dict[str, Any]] = {
+    "scheme": "fedavg", "protection": "none", "min_contributors": 1, "enforce": "server", "group_key": False,
+    "rekey_every": 0, "initial_model": "server", "skip_zeros": False, "mode": "active", "graph": "auto",
+    "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0, "value_bits": 16, "max_weight": 100,
+    "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2], "metrics": ["correct", "samples"],
+    "layout": octets(drawn("layout")), "task": octets(b"opaque"), "train_seconds": 60.0, "phase_seconds": 5.0,
+}  # fmt: skip
+POLICY: Final[dict[str, Any]] = {
+    "modes": ["active"], "schemes": ["fedavg"], "protections": ["none", "binary-weights"], "least_contributors": 2,
+    "least_corrupt": 0.05, "largest_clip": 1.0,
+}  # fmt: skip
+
+
+COUNTED: Final[dict[str, Any]] = {
+    "form": "coordinate", "max_weight": 1, "min_contributors": 2, "enforce": "clients",
+}  # fmt: skip
+"""Weights of coordinates that are counted before they are summed."""
+
+
+def encoded(**changes: Any) -> bytes:
+    """An encoded configuration."""
+    written = message("").do("write configuration", configuration=CONFIGURATION | changes)
+    return bytes.fromhex(written["encoding"])
+
+
+def configuration() -> Script:
+    script = message("Configurations, their hashes, and policies that accept them.")
+    accepted: tuple[dict[str, Any], ...] = (
+        {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
+        {"mode": "none", "corrupt": 0.0, "form": "tensor", "skip_zeros": True},
+        {"group_key": True, "rekey_every": 100_000},
+        {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
+        {"protection": "model-encryption+binary-weights", "group_key": True, **COUNTED},
+    )  # fmt: skip
+    for changes in accepted:
+        written = script.do("write configuration", configuration=CONFIGURATION | changes)
+        policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd"]}
+        policy |= {"protections": [*POLICY["protections"], *{changes.get("protection", "none")} - {"none"}]}
+        script.do("read configuration", encoding=written["encoding"], policy=policy)
+    return script
+
+
+def configuration_bad_policy() -> Script:
+    script = message("Configurations below what a client accepts, or whose sums could wrap.")
+    below: tuple[dict[str, Any], ...] = (
+        {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"protection": "fixed-position"}, {"clip": 1.0000001},
+        {"corrupt": 0.04}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24}, {"tensor_sizes": []},
+        {"metrics": ["a", "a"]}, {"mode": "none"}, {"protection": "binary-weights", "form": "coordinate"},
+        {"protection": "model-encryption", "group_key": True},
+    )  # fmt: skip
+    for changes in below:
+        script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY)
+    return script
+
+
+def configuration_bad_encoding() -> Script:
+    script = message("Configurations that are not in canonical form, or have values outside their bounds.")
+    honest = encoded()
+    items = _items(honest)
+
+    def with_value(name: str, value: Any) -> bytes:
+        return _map([(key, value if key == name else old) for key, old in items])
+
+    secure_skipping = {"form": "tensor", "skip_zeros": True}
+    scalar_skipping = {"mode": "none", "skip_zeros": True}
+    plain_counts = {"form": "coordinate", "max_weight": 1, "enforce": "clients", "mode": "none"}
+    for changed in (
+        *(
+            _map([(key, changes.get(key, old)) for key, old in items])
+            for changes in (plain_counts, secure_skipping, scalar_skipping)
+        ),
+        honest[:-1], honest + b"\0", _map(items[::-1]), _map([*items, ("more", 0)]), _map(items[1:]),
+        with_value("mode", "passive"), with_value("graph", "star"), with_value("form", "matrix"),
+        with_value("corrupt", 1.0), with_value("corrupt", float("nan")), with_value("clip", float("inf")),
+        with_value("clip", 0.0), with_value("clip", 1), with_value("threshold", 10_001), with_value("clients", 0),
+        with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
+        with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
+        with_value("protection", "model-encryption"), with_value("enforce", "clients"), with_value("enforce", "nobody"),
+        with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),
+        with_value("initial_model", "key"),
+    ):  # fmt: skip
+        script.refuse("MALFORMED", "read configuration", encoding=changed, policy=POLICY)
+    return script
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        messages, messages_integers, messages_strings, message_bad_frames, message_bad_integer, message_bad_type,
+        message_bad_extra_field, message_bad_missing_field, message_bad_duplicate_key, message_bad_order,
+        message_bad_trailing_bytes, message_bad_width, message_bad_length, message_bad_text, message_bad_code,
+        envelope_bad_version, envelope_bad_field, configuration, configuration_bad_policy,
+        configuration_bad_encoding,
+    )
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

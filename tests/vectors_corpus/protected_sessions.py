@@ -1,0 +1,284 @@
+"""Vectors of sessions with a group key, rounds in two stages, or no secure aggregation, and of their faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from struct import pack
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from tacit.protocol.core.codec import encode_structure
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Message
+from tacit.protocol.core.model_transfer import model_digest
+from tacit.protocol.group_key.messages import EndKey, FetchKeyedModel, StartKey
+from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartRound
+from tests.vectors_corpus.faults import Reframe, body, envelope, fields, instead, to
+from tests.vectors_corpus.messages import COUNTED
+from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
+from tests.vectors_corpus.primitives import flipped
+from tests.vectors_corpus.protections import contributions
+from tests.vectors_corpus.rounds import words
+from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.session_faults import SessionFault
+from tests.vectors_corpus.sessions import CHEAT, CLIENTS, LENGTH, NAMES, begun, hold_round
+
+ENCRYPTED: Final[dict[str, Any]] = {
+    "protection": "model-encryption", "group_key": True, "rekey_every": 1, "initial_model": "clients",
+}  # fmt: skip
+COUNTED_LENGTH: Final = 6 + 2 * 2
+"""Words of the vector: six values with their counts, two metrics in two limbs each."""
+DRAWS: Final = 64
+"""Bytes of randomness that an attempt at a group key takes."""
+
+
+def keyed_model(number: int) -> bytes:
+    """A model as if under the key of that number; the protocol cannot tell."""
+    return pack("<6f", *(number + place / 8 for place in range(6)))
+
+
+def _provide(play: Play, number: int) -> None:
+    """Let the first client encrypt the model, and deliver what follows."""
+    play.act(NAMES[0], "provide", party=NAMES[0], epoch=number - 1, model=keyed_model(number))
+
+
+def session_group_key() -> Play:
+    return _encrypted(
+        "Three clients agree on a key and make the first model; after a round they agree on another, one of them "
+        "encrypts the model anew, and at the end all fetch the last one.",
+        "semi-honest",
+    )
+
+
+def _encrypted(about: str, mode: str, rounds: int = 2) -> Play:
+    play = begun(about, draws=rounds * (DRAWS if mode == "none" else DRAWS + 128), mode=mode, **ENCRYPTED)
+    for number in range(1, rounds + 1):
+        play.deliver()
+        _provide(play, number)
+        hold_round(play, number)
+        if number < rounds:
+            play.act(SERVER, "next round", model=keyed_model(10))
+    play.act(SERVER, "finish", model=keyed_model(20))
+    play.deliver()
+    return ending(ending(play, "last model"), "ended")
+
+
+def session_group_key_culprit() -> Play:
+    about = "A client spoils the first attempt at a key: it is barred, the others agree on another and begin a round."
+    play = begun(about, clients=4, draws=2 * DRAWS, group_key=True, mode="none")
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        if (parcel.sender, parcel.kind) != ("client-3", "key-commit"):
+            return parcel.frames
+        return parcel.saying(replace(parcel.message, signature=bytes(64)))
+
+    play.deliver(change)
+    return ending(ending(play, "key failed", "SIGNATURE"), "train")
+
+
+def session_group_key_late() -> Script:
+    about = "A client does not say that it has the key, which nobody uses then: the others agree on another."
+    play = begun(about, clients=4, draws=2 * DRAWS, group_key=True, mode="none")
+    silent = ("client-3", "key-accepted")
+    play.deliver(lambda parcel: None if (parcel.sender, parcel.kind) == silent else parcel.frames)
+    play.expire(SERVER, 5.0)
+    play.deliver()
+    return ending(ending(play, "key failed", "TIMEOUT"), "train")
+
+
+def session_stages() -> Play:
+    play = begun(
+        "A round in two stages: the server sums who contributes to what, and then the updates within the limits.",
+        protection="binary-weights", mode="semi-honest", dropout=0.0, **COUNTED,
+    )  # fmt: skip
+    play.deliver()
+    counter = Script("protection", "primitive", "")
+    for number, name in enumerate(NAMES):
+        contributes = contributions(number, 6)
+        counted = counter.do("write counts", clients=CLIENTS, contributes=contributes)
+        play.act(name, "contribute", party=name, round=1, words=counted)
+    play.deliver()
+    for name in NAMES:
+        play.act(name, "contribute", party=name, round=1, words=words(f"{name} vector", 32, COUNTED_LENGTH))
+    play.deliver()
+    play.act(SERVER, "finish")
+    play.deliver()
+    return ending(ending(play, "limit"), "round done")
+
+
+def session_plain() -> Play:
+    play = begun(
+        "A round without secure aggregation: the server sees the vectors, which travel without their zeros.",
+        mode="none", corrupt=0.0, draws=0, form="tensor", skip_zeros=True,
+    )  # fmt: skip
+    hold_round(play, 1, length=LENGTH + 1)
+    play.act(SERVER, "finish")
+    play.deliver()
+    return ending(play, "round done")
+
+
+@cache
+def _honest(name: str) -> Play:
+    """The session that somebody spoils."""
+    if name.startswith("encrypted"):
+        # Without secure aggregation, which has no part in this and would only make the files long.
+        return _encrypted("", "none", 1 if name == "encrypted once" else 2)
+    return {"stages": session_stages, "plain": session_plain}[name]()
+
+
+def _fault(session: str, about: str, code: str, kind: str, frames: Reframe, **more: Any) -> SessionFault:
+    return SessionFault(about, code, kind, frames, play=lambda: _honest(session), **more)
+
+
+def _instead(message: Message, **changes: Any) -> Reframe:
+    """Another message, behind an envelope with these changes."""
+
+    def reframe(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
+        head, *_ = envelope(type=message.TYPE, **changes)(None, parcel)
+        return (head, encode_structure(message))
+
+    return reframe
+
+
+def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
+    return {"event": "key failed", "code": code, "by": [by]}
+
+
+FIRST: Final = NAMES[0]
+"""The client that encrypts the model."""
+ROUND: Final = StartRound(cohort=b"\x07", model=model_digest(keyed_model(1)), model_bytes=24, voided=())
+FAULTS: Final[dict[str, SessionFault]] = {
+    # What a server may do to a client, which ends the session: outside of rounds there is nothing to save.
+    "start_key_bad_epoch": _fault(
+        "encrypted", "An epoch that the client took part in.", "SESSION", "start-key",
+        body(lambda _, message: replace(message, epoch=0)), to=CHEAT, number=1,
+    ),
+    "start_key_bad_members": _fault(
+        "encrypted", "A group without the client.", "MEMBERS", "start-key", fields(members=to(b"\x05")), to=CHEAT
+    ),
+    "start_key_bad_number": _fault(
+        "encrypted", "A group that is smaller than the client accepts.", "POLICY", "start-key",
+        fields(members=to(b"\x03")), to=CHEAT,
+    ),
+    "start_key_bad_round": _fault(
+        "encrypted", "A group key in a round.", "SESSION", "start-key", envelope(round=1), to=CHEAT
+    ),
+    "start_key_bad_configuration": _fault(
+        "plain", "A group key where the configuration has none.", "UNEXPECTED", "start-round",
+        _instead(StartKey(epoch=0, members=b"\x07"), round=0), to=CHEAT,
+    ),
+    "end_key_bad_epoch": _fault(
+        "encrypted", "The end of another epoch.", "SESSION", "peer-key-commits",
+        instead(EndKey(epoch=1, code=Code.TIMEOUT, detail="", culprit="")), to=CHEAT,
+    ),
+    "start_round_bad_key": _fault(
+        "encrypted", "A round before there is a key.", "KEYS", "start-key", _instead(ROUND, round=1), to=CHEAT,
+        ends="round over",
+    ),
+    "start_round_bad_renewal": _fault(
+        "encrypted", "A second round with a key that serves for one.", "KEYS", "start-key",
+        _instead(replace(ROUND, model=model_digest(keyed_model(10))), round=2), to=CHEAT, number=1, ends="round over",
+    ),
+    "reencrypt_model_bad_source": _fault(
+        "encrypted", "A model of the server where the clients are to make the first one.", "MODEL", "reencrypt-model",
+        body(lambda _, message: replace(message, source="server", model_bytes=24)), to=FIRST,
+    ),
+    "reencrypt_model_bad_epoch": _fault(
+        "encrypted", "A model for another key than the latest.", "MODEL", "reencrypt-model",
+        body(lambda _, message: replace(message, epoch=1)), to=FIRST,
+    ),
+    "reencrypt_model_bad_former": _fault(
+        "encrypted", "A model under a key that the client does not hold.", "KEYS", "reencrypt-model",
+        body(lambda _, message: replace(message, former=7)), to=FIRST, number=1,
+    ),
+    "keyed_model_bad_key": _fault(
+        "encrypted once", "The last model under another key.", "MODEL", "keyed-model",
+        body(lambda _, message: replace(message, epoch=1)), to=CHEAT,
+    ),
+    "keyed_model_chunk_bad_hash": _fault(
+        "encrypted once", "Another last model than announced.", "MODEL", "keyed-model-chunk",
+        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT,
+    ),
+    # What a client may do to the server.
+    "key_commit_bad_epoch": _fault(
+        "encrypted", "A commitment of an epoch that has not begun.", "SESSION", "key-commit",
+        body(lambda _, message: replace(message, epoch=1)), says=_key_failed("SESSION"),
+    ),
+    "key_commit_bad_form": _fault(
+        "encrypted", "A commitment with a byte behind its body.", "MALFORMED", "key-commit",
+        lambda _, parcel: (parcel.frames[0], parcel.frames[1] + b"\0"), says=_key_failed("MALFORMED"),
+    ),
+    "fetch_keyed_model_bad_chunk": _fault(
+        "encrypted once", "A chunk of the last model that is not due.", "UNEXPECTED", "fetch-keyed-model",
+        body(lambda _, message: FetchKeyedModel(chunk=1)),
+    ),
+    # Rounds in two stages.
+    "start_second_stage_bad_cohort": _fault(
+        "stages", "A second stage that lacks the client.", "MEMBERS", "start-second-stage", fields(cohort=to(b"\x05")),
+        to=CHEAT, ends="round over",
+    ),
+    "start_second_stage_bad_number": _fault(
+        "stages", "A second stage that is smaller than the client accepts.", "POLICY", "start-second-stage",
+        fields(cohort=to(b"\x03")), to=CHEAT, ends="round over",
+    ),
+    "start_second_stage_bad_loss": _fault(
+        "stages", "A second stage that lacks more than may be lost.", "THRESHOLD", "start-second-stage",
+        fields(cohort=to(b"\x03")), to=CHEAT, ends="round over",
+        client={"policy": {"modes": ["semi-honest"], "smallest_cohort": 2}},
+    ),
+    "limits_chunk_bad_hash": _fault(
+        "stages", "Other limits than announced.", "MODEL", "limits-chunk",
+        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, ends="round over",
+    ),
+    "limits_chunk_bad_length": _fault(
+        "stages", "Limits that are too long.", "MODEL", "limits-chunk",
+        lambda _, parcel: (*parcel.frames[:2], parcel.frames[2] + b"\0"), to=CHEAT, ends="round over",
+    ),
+    "limits_chunk_bad_stage": _fault(
+        "stages", "Limits before the counts are known.", "UNEXPECTED", "peer-keys", instead(LimitsChunk(chunk=0)),
+        to=CHEAT, ends="round over",
+    ),
+    "fetch_limits_bad_chunk": _fault(
+        "stages", "A chunk that is not due.", "UNEXPECTED", "fetch-limits",
+        body(lambda _, message: FetchLimits(chunk=1)),
+    ),
+    "fetch_limits_bad_stage": _fault(
+        "stages", "It asks for limits before there are any.", "UNEXPECTED", "fetch-model", instead(FetchLimits(chunk=0))
+    ),
+    # Without secure aggregation.
+    "masked_input_bad_complaint": _fault(
+        "plain", "A complaint where nobody shares anything.", "MEMBERS", "masked-input", fields(complaints=to(b"\x01")),
+        says={"event": "told", "member": CHEAT},
+    ),
+    "welcome_bad_aggregation": _fault(
+        "plain", "No secure aggregation, which the client does not accept.", "POLICY", "welcome",
+        lambda _, parcel: parcel.frames, to=CHEAT, client={"policy": {}},
+    ),
+}  # fmt: skip
+
+
+def key_commit_late() -> Script:
+    play = session_group_key_culprit()
+    parcel = [one for one in play.parcels if (one.sender, one.kind) == (CHEAT, "key-commit")][1]
+    begin = play.steps[0].inputs | {"clients": []}
+    frames = parcel.saying(replace(parcel.message, epoch=0))
+    about = "A commitment of the epoch before is ignored; the member is waited for."
+    part, done = faulty_part(play, begin, parcel, frames, about)
+    if done["sends"] or done["events"]:
+        raise ValueError(done)
+    return part
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    **{name: fault.script for name, fault in FAULTS.items()},
+    **{
+        function.__name__: function
+        for function in (
+            session_group_key, session_group_key_culprit, session_group_key_late, session_stages, session_plain,
+            key_commit_late,
+        )
+    },
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

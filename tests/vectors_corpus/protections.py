@@ -1,0 +1,159 @@
+"""Vectors of what clients do to an update before it is summed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import pack
+from typing import Any, Final
+
+from tacit.simulate.conformance.operations import INVALID
+from tests.vectors_corpus.messages import COUNTED, encoded
+from tests.vectors_corpus.primitives import drawn, flipped
+from tests.vectors_corpus.script import Script
+
+MEMBERS: Final = ("client-0", "client-1", "client-2", "client-3")
+
+
+def group(members: tuple[str, ...] = MEMBERS) -> dict[str, Any]:
+    """A group key that follows from nothing."""
+    return {"key": drawn("group key"), "transcript": drawn("transcript"), "members": members}
+
+
+def protection(about: str) -> Script:
+    """A file of this protocol."""
+    return Script("protection", "primitive", about)
+
+
+def contributions(client: int, size: int) -> list[bool]:
+    """To which coordinates a client contributes."""
+    return [byte % 2 == 0 for byte in drawn(f"contributes {client}", size)]
+
+
+def summed(script: Script, clients: int, contributors: int, size: int) -> bytes:
+    """Words of 64 bits that so many clients write, added up."""
+    written = [
+        bytes.fromhex(script.do("write counts", clients=clients, contributes=contributions(client, size)))
+        for client in range(contributors)
+    ]
+    return add_words(*written)
+
+
+def add_words(*vectors: bytes) -> bytes:
+    """The sum of vectors of 64-bit words."""
+    places = range(0, len(vectors[0]), 8)
+    return b"".join(
+        (sum(int.from_bytes(vector[at : at + 8], "little") for vector in vectors) % 2**64).to_bytes(8, "little")
+        for at in places
+    )
+
+
+def counts() -> Script:
+    script = protection("Who contributes to what, several coordinates to a word, and the sums of it.")
+    for clients, contributors, size in ((1, 1, 1), (3, 3, 6), (5, 4, 45), (7, 7, 22), (100, 3, 19), (10_000, 2, 9)):
+        total = summed(script, clients, contributors, size)
+        script.do("read counts", clients=clients, size=size, words=total, contributors=contributors)
+    return script
+
+
+def counts_bad_sum() -> Script:
+    script = protection("Sums of counts that so many clients cannot make.")
+    total = summed(script, 5, 4, 45)
+    inputs = {"clients": 5, "size": 45, "contributors": 4}
+    script.do("read counts", **inputs, words=total)
+    script.refuse(INVALID, "read counts", **inputs | {"contributors": 1}, words=total)
+    script.refuse(INVALID, "read counts", **inputs, words=total[:-8])
+    script.refuse(INVALID, "read counts", **inputs, words=b"\xff" + total[1:])
+    return script
+
+
+def limits() -> Script:
+    script = protection("Limits: the coordinates with enough contributors, and as many more as may be lost.")
+    for size, clients, contributors, dropout, least in (
+        ([4, 2], 3, 3, 0.0, 2), ([4, 2], 5, 5, 0.2, 2), ([9, 8], 5, 4, 0.29, 1), ([16], 10, 10, 0.3, 3),
+        ([3], 3, 3, 0.0, 4),
+    ):  # fmt: skip
+        counted = COUNTED | {"tensor_sizes": size, "clients": clients, "dropout": dropout, "min_contributors": least}
+        total = summed(script, clients, contributors, sum(size))
+        script.do("limits", configuration=encoded(**counted), words=total, counted=contributors)
+    return script
+
+
+TENSORS: Final = (
+    {"name": "cls_token", "shape": [1, 1, 2]},
+    {"name": "pos_embed", "shape": [1, 5, 2]},
+    {"name": "patch_embed.proj.weight", "shape": [2, 1, 2, 2]},
+    {"name": "head.bias", "shape": [3]},
+)
+
+
+def coordinated_weights() -> Script:
+    script = protection("Weights that members draw together: no coordinate has one contributor alone.")
+    for members, least, dropout, zero, layers in (
+        (MEMBERS, 2, 0.0, 0.5, {}), (MEMBERS, 2, 0.25, 0.8, {"pos_embed": 0.2, "head.bias": 0.0}),
+        (MEMBERS[:3], 1, 0.0, 0.5, {"cls_token": 0.99}), (MEMBERS[:2], 2, 0.0, 0.2, {}),
+    ):  # fmt: skip
+        for member in members:
+            script.do(
+                "coordinated weights", group=group(members), member=member, round=7, tensors=TENSORS,
+                zero_probability=zero, layers=layers, min_contributors=least, dropout=dropout,
+            )  # fmt: skip
+    return script
+
+
+def coordinated_weights_bad_number() -> Script:
+    script = protection("Too few members for so many contributors.")
+    for least, dropout in ((5, 0.0), (4, 0.25)):
+        script.refuse(
+            INVALID, "coordinated weights", group=group(), member=MEMBERS[0], round=7, tensors=TENSORS,
+            zero_probability=0.5, layers={}, min_contributors=least, dropout=dropout,
+        )  # fmt: skip
+    return script
+
+
+def _numbers(*tensors: Sequence[float]) -> bytes:
+    numbers = [number for tensor in tensors for number in tensor]
+    return pack(f"<{len(numbers)}f", *numbers)
+
+
+def model_encryption() -> Script:
+    script = protection("Models under the group key; the kernel of ones at single places shows the matrix.")
+    positions = [float(number) for number in range(10)]
+    for kernel in ([1, 0, 0, 0, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0, 0, 1], [1.5, -2, 0.25, 3, -1, 0, 7, 0.125]):
+        model = _numbers([10, 11], positions, kernel, [1, 2, 3])
+        for matrix in ("orthogonal", "gaussian"):
+            script.do("encrypt model", group=group(), tensors=TENSORS, matrix=matrix, model=model)
+    # L = 3 is odd, so that the last normal number is left over; here the class token has no position of its own.
+    odd = (
+        {"name": "patch_embed.proj.weight", "shape": [3, 3, 1, 1]},
+        {"name": "pos_embed", "shape": [1, 4, 1]},
+        {"name": "cls_token", "shape": [1, 1, 1]},
+    )
+    model = _numbers([1, 0, 0, 0, 1, 0, 0, 0, 1], [0, 1, 2, 3], [5])
+    for matrix in ("orthogonal", "gaussian"):
+        script.do("encrypt model", group=group(), tensors=odd, matrix=matrix, model=model)
+    return script
+
+
+def model_encryption_bad_layout() -> Script:
+    script = protection("Models that have no embeddings to encrypt.")
+    for left_out in ("pos_embed", "patch_embed.proj.weight"):
+        tensors = [tensor for tensor in TENSORS if tensor["name"] != left_out]
+        script.refuse(INVALID, "encrypt model", group=group(), tensors=tensors, matrix="orthogonal", model=b"")
+    return script
+
+
+def first_embeddings() -> Script:
+    script = protection("The embeddings that clients begin with; all other tensors are left at zero here.")
+    script.do("first embeddings", group=group(), tensors=TENSORS)
+    script.do("first embeddings", group=group() | {"key": flipped(drawn("group key"), 0)}, tensors=TENSORS[::-1])
+    return script
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        counts, counts_bad_sum, limits, coordinated_weights, coordinated_weights_bad_number, model_encryption,
+        model_encryption_bad_layout, first_embeddings,
+    )
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

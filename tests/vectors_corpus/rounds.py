@@ -1,0 +1,202 @@
+"""Vectors of whole secure sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.secagg.graph import complete_parameters
+from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.script import Script
+
+PHASE_SECONDS: Final = 10.0
+FIRST_DEADLINE: Final = 110.0
+
+
+def sum_terms(
+    clients: int,
+    *,
+    active: bool,
+    regular: tuple[int, int] | None = None,
+    ring_bits: int = 32,
+    length: int = 3,
+    **others: Any,
+) -> dict[str, Any]:
+    """What the members hold alike. regular: neighbours and threshold of a regular graph; others: terms as they are."""
+    cohort = [f"client-{member}" for member in range(clients)]
+    complete = complete_parameters(clients, active=active, corrupt=0.0)
+    neighbours, threshold = regular or (complete.neighbours, complete.threshold)
+    script = Script("secure sum", "primitive", "")
+    keys = [script.do("sign", private=drawn(f"{name} signing"), label=LABEL, parts=[])["public"] for name in cohort]
+    return {
+        "session": drawn("session"), "round": 1, "server": SERVER, "cohort": cohort, "signing_keys": keys,
+        "mode": "active" if active else "semi-honest", "graph": "regular" if regular else "complete",
+        "neighbours": neighbours, "threshold": threshold, "ring_bits": ring_bits, "length": length,
+        "roster": drawn("roster"), "configuration": drawn("configuration"), "model": drawn("model"),
+        "train_seconds": FIRST_DEADLINE - PHASE_SECONDS, "phase_seconds": PHASE_SECONDS,
+        "corrupt": 0, "fewest_survivors": clients - 1 if regular else 0, **others,
+    }  # fmt: skip
+
+
+PLAIN: Final[dict[str, Any]] = {"mode": "none", "threshold": 1}
+"""Terms without secure aggregation."""
+SKIPPING: Final[dict[str, Any]] = {"length": 66, "skip_zeros": True, **PLAIN}
+"""The same of vectors of two blocks, which travel without their zeros."""
+LABEL: Final = "tacit/1 sign ADVERTISE_KEYS"
+
+
+def words(name: str, bits: int, length: int) -> bytes | str:
+    """Packed ring words that follow from a name; a long vector by its rule."""
+    octets = -(-bits // 8)
+    if octets * length > CHUNK_BYTES:
+        return f"shake256({name.encode().hex()},{octets * length})"
+    return packed_words(name, bits, length)
+
+
+def packed_words(name: str, bits: int, length: int) -> bytes:
+    """Packed ring words that follow from a name."""
+    octets = -(-bits // 8)
+    raw = drawn(name, octets * length)
+    numbers = [int.from_bytes(raw[start : start + octets], "little") % 2**bits for start in range(0, len(raw), octets)]
+    return b"".join(number.to_bytes(octets, "little") for number in numbers)
+
+
+def sparse_words(name: str, bits: int, length: int) -> bytes:
+    """Packed ring words of which only the last two are not zero."""
+    last = packed_words(name, bits, 2)
+    return bytes(len(last) // 2 * (length - 2)) + last
+
+
+def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
+    """One of the clients, with a vector and randomness that follow from its name."""
+    bits, length = terms["ring_bits"], terms["length"]
+    chooses = terms["mode"] == "active" and terms["graph"] == "regular"
+    return {
+        "name": name,
+        "signing_private": drawn(f"{name} signing"),
+        "vector": (words if "skip_zeros" not in terms else sparse_words)(f"{name} vector", bits, length),
+        "entropy": drawn(f"{name} entropy", 160 if chooses else 128),
+    }
+
+
+def begun(terms: dict[str, Any], about: str) -> Play:
+    """A play in which all clients have started."""
+    play = Play("secure sum", "round", about)
+    clients = [sum_client(terms, name) for name in terms["cohort"]]
+    play.do("begin sum", terms=terms, clients=clients, server=True)
+    for name in terms["cohort"]:
+        play.act(name, "start", party=name)
+    return play
+
+
+def played(terms: dict[str, Any], about: str, change: Change = unchanged) -> Play:
+    """A whole sum."""
+    play = begun(terms, about)
+    play.deliver(change)
+    return ending(play, "sum")
+
+
+def round_semi_honest() -> Script:
+    return played(sum_terms(4, active=False), "Four clients, semi-honest, nobody drops out.")
+
+
+def round_active() -> Script:
+    return played(sum_terms(4, active=True), "Four clients, active, nobody drops out.")
+
+
+def round_ring() -> Script:
+    terms = sum_terms(6, active=False, regular=(4, 3), ring_bits=20)
+    return _with_losses(
+        terms, "Six clients on a ring of four neighbours, semi-honest; one shares and sends no vector.",
+        {"client-3": "masked-input"},
+    )  # fmt: skip
+
+
+def round_chosen() -> Script:
+    terms = sum_terms(5, active=True, regular=(3, 2), ring_bits=64)
+    return _with_losses(
+        terms, "Five clients who choose their holders, active; one sends no vector, one does not unmask.",
+        {"client-3": "masked-input", "client-4": "unmask-shares"},
+    )  # fmt: skip
+
+
+def round_semi_honest_dropouts() -> Script:
+    return _with_losses(
+        sum_terms(5, active=False, ring_bits=24, length=5),
+        "Five clients, semi-honest: one goes in each of the last two phases, and their deadlines pass.",
+        {"client-1": "masked-input", "client-4": "unmask-shares"},
+    )
+
+
+def round_active_dropouts() -> Script:
+    return _with_losses(
+        sum_terms(4, active=True, ring_bits=12),
+        "Four clients, active: one shares and sends no vector, and the deadline passes.",
+        {"client-0": "masked-input"},
+    )
+
+
+def round_early_dropouts() -> Script:
+    return _with_losses(
+        sum_terms(4, active=False, ring_bits=64),
+        "Four clients, semi-honest: one advertises its keys and does not share.",
+        {"client-2": "share-keys"},
+    )
+
+
+def _with_losses(terms: dict[str, Any], about: str, losses: dict[str, str]) -> Play:
+    """These clients are gone before that message; the server's deadlines pass."""
+    play = begun(terms, about)
+    gone: set[str] = set()
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        if losses.get(parcel.sender) == parcel.kind:
+            gone.add(parcel.sender)
+        return None if gone & {parcel.sender, parcel.receiver} else parcel.frames
+
+    play.deliver(change)
+    for _ in losses:
+        play.expire(SERVER, play.now + (FIRST_DEADLINE if not play.now else PHASE_SECONDS))
+        play.deliver(change)
+    return ending(play, "sum")
+
+
+def round_lost_links() -> Script:
+    play = begun(sum_terms(4, active=True), "Four clients, active: a link is lost when its owner has sent its vector.")
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        return None if parcel.receiver == "client-2" and parcel.kind == "survivors" else parcel.frames
+
+    play.deliver(change)
+    play.act(SERVER, "drop", party="client-2")
+    play.deliver()
+    return ending(play, "sum")
+
+
+def round_chunks() -> Script:
+    terms = sum_terms(3, active=False, ring_bits=8, length=CHUNK_BYTES + 16)
+    return played(terms, "Vectors of two chunks are fetched.")
+
+
+def round_plain() -> Script:
+    return played(sum_terms(2, active=False, **PLAIN), "Two clients without secure aggregation.")
+
+
+def round_skipped_zeros() -> Script:
+    return played(
+        sum_terms(2, active=False, ring_bits=20, **SKIPPING),
+        "Two clients without secure aggregation, whose vectors travel without their zeros.",
+    )
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
+        round_ring, round_chosen, round_lost_links, round_chunks,
+        round_plain, round_skipped_zeros,
+    )
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

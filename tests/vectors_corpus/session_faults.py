@@ -1,0 +1,269 @@
+"""Vectors of sessions in which one message breaks a rule, each as the part of the party that gets the message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from struct import pack
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.session.messages import (
+    FetchModel,
+    Finish,
+    Hello,
+    Promise,
+    StartRound,
+    VoidedRound,
+    VoidRound,
+)
+from tacit.protocol.session.voiding import promise
+from tacit.protocol.sum.results import Contribution
+from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, instead, to
+from tests.vectors_corpus.messages import encoded
+from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
+from tests.vectors_corpus.primitives import drawn, flipped
+from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.sessions import CHEAT, MODEL, NAMES, begun, roster, session_active, session_client
+
+BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
+FORMER: Final = Contribution(
+    session=drawn("former session"),
+    round=4,
+    model=digest(Label.MODEL, MODEL),
+    sharers=NAMES,
+    threshold=2,
+    unmasked=False,
+)
+"""A former contribution of the client to the same model; two promises void its round."""
+
+
+@cache
+def honest() -> Play:
+    """The session that somebody spoils."""
+    return session_active()
+
+
+@cache
+def poisoned() -> Play:
+    """A session whose model has a number that is none."""
+    play = begun("", model=BAD_MODEL)
+    play.deliver()
+    return play
+
+
+@dataclass(frozen=True)
+class SessionFault:
+    """One broken rule: what is told to whom instead of the honest message of this kind, and the code for it."""
+
+    about: str
+    code: str
+    kind: str
+    frames: Reframe
+    to: str = SERVER
+    ends: str = "ended"
+    """What is over for a client."""
+    play: Callable[[], Play] = honest
+    client: dict[str, Any] = field(default_factory=dict)
+    """What the client has other than in the session."""
+    says: dict[str, Any] = field(default_factory=dict)
+    """What the event is instead, where it is another; "told" is an abort that the server sends."""
+    by: str = CHEAT
+    """The client that breaks the rule, where a client does."""
+    number: int = 0
+    """Which of the messages of this kind on that link."""
+
+    def script(self) -> Script:
+        """The file; ValueError where the receiver does not say what it should."""
+        play = self.play()
+        ends = (self.by, SERVER) if self.to == SERVER else (SERVER, self.to)
+        parcel = [
+            parcel for parcel in play.parcels if (parcel.sender, parcel.receiver, parcel.kind) == (*ends, self.kind)
+        ][self.number]
+        begin = dict(play.steps[0].inputs)
+        begin["clients"] = [client | self.client for client in begin["clients"] if client["name"] == self.to]
+        begin["server"] = begin["server"] if self.to == SERVER else None
+        part, done = faulty_part(play, begin, parcel, self.frames(None, parcel), self.about)
+        named = {"event": "refused", "member": self.by} if self.to == SERVER else {"event": self.ends}
+        named = self.says or named
+        told = [
+            {"event": "told", "member": sent["to"], "code": Code(sent["fields"]["code"]).name}
+            for sent in done["sends"]
+            if sent.get("type") == "abort"
+        ]
+        if not any((named | {"code": self.code}).items() <= event.items() for event in [*done["events"], *told]):
+            raise ValueError(f"{self.about}: {done}")
+        return part
+
+
+def _journal(**changes: Any) -> dict[str, Any]:
+    return {"journal": [replace(FORMER, **changes)]}
+
+
+def _proof(*names: str, change: Callable[[bytes], bytes] = bytes) -> Reframe:
+    """Promises of these clients never to open the former round."""
+
+    def alter(_: Any, message: StartRound) -> StartRound:
+        given = tuple(Promise(member=name, signature=change(_promise(name).signature)) for name in names)
+        proof = VoidedRound(session=FORMER.session, round=FORMER.round, promises=given)
+        return replace(message, voided=(proof,))
+
+    return body(alter)
+
+
+def _promise(name: str) -> VoidRound:
+    return promise(FORMER, name, SigningKey(drawn(f"{name} signing")))
+
+
+def _bad_promise(_: Any, message: Hello) -> Hello:
+    forged = replace(_promise(CHEAT), signature=first_bit(_promise(CHEAT).signature))
+    return replace(message, promises=(_promise(CHEAT), forged))
+
+
+def _proposing(**changes: Any) -> Reframe:
+    return fields(configuration=to(encoded(**{"clients": len(NAMES)} | changes)))
+
+
+def _second_welcome(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
+    welcome = next(one for one in honest().parcels if (one.receiver, one.kind) == (CHEAT, "welcome"))
+    return envelope(sequence=1)(None, welcome)
+
+
+def _as_sent(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
+    return parcel.frames
+
+
+FAULTS: Final[dict[str, SessionFault]] = {
+    # What a client may do to the server.
+    "hello_bad_roster": SessionFault("Another roster.", "ROSTER", "hello", fields(roster=first_bit)),
+    "hello_bad_promise": SessionFault("A promise that it did not sign.", "SIGNATURE", "hello", body(_bad_promise)),
+    "hello_bad_version": SessionFault("Another version.", "VERSION", "hello", envelope(version=2)),
+    "hello_bad_session": SessionFault("A hello in a session.", "SESSION", "hello", envelope(session=drawn("session"))),
+    "hello_bad_sender": SessionFault("A hello for another client.", "SENDER", "hello", envelope(sender="client-2")),
+    "hello_bad_sequence": SessionFault("A hello that comes second.", "SEQUENCE", "hello", envelope(sequence=1)),
+    "hello_bad_form": SessionFault(
+        "A hello with a byte behind its body.", "MALFORMED", "hello",
+        lambda _, parcel: (parcel.frames[0], parcel.frames[1] + b"\0"),
+    ),
+    "fetch_model_bad_chunk": SessionFault(
+        "A chunk that is not due.", "UNEXPECTED", "fetch-model", body(lambda _, message: FetchModel(chunk=1))
+    ),
+    "fetch_model_bad_round": SessionFault(
+        "A message of a round that has not begun.", "SESSION", "fetch-model", envelope(round=2)
+    ),
+    "fetch_model_bad_direction": SessionFault(
+        "A message that only a server sends.", "UNEXPECTED", "fetch-model", instead(Finish())
+    ),
+    "void_round_bad_signature": SessionFault(
+        "A promise that it did not sign.", "SIGNATURE", "fetch-model",
+        instead(replace(_promise(CHEAT), signature=_promise("client-2").signature)),
+    ),
+    # What a server may do to a client.
+    "welcome_bad_roster": SessionFault("Another roster.", "ROSTER", "welcome", fields(roster=first_bit), to=CHEAT),
+    "welcome_bad_mode": SessionFault(
+        "A mode that the client does not accept.", "POLICY", "welcome", _proposing(mode="semi-honest"), to=CHEAT,
+        client={"policy": {}},
+    ),
+    "welcome_bad_clip": SessionFault(
+        "A clip that the client does not accept.", "POLICY", "welcome", _proposing(clip=2.0), to=CHEAT
+    ),
+    "welcome_bad_width": SessionFault(
+        "A ring in which the sum could wrap.", "POLICY", "welcome", _proposing(ring_bits=17), to=CHEAT
+    ),
+    "welcome_bad_configuration": SessionFault(
+        "A configuration that is not in canonical form.", "MALFORMED", "welcome",
+        fields(configuration=lambda configuration: configuration + b"\0"), to=CHEAT,
+    ),
+    "welcome_bad_round": SessionFault("A welcome in a round.", "SESSION", "welcome", envelope(round=1), to=CHEAT),
+    "welcome_bad_sequence": SessionFault(
+        "A welcome that is not the first message.", "SEQUENCE", "welcome", envelope(sequence=1), to=CHEAT
+    ),
+    "welcome_bad_repetition": SessionFault(
+        "A second welcome.", "UNEXPECTED", "start-round", _second_welcome, to=CHEAT
+    ),
+    "start_round_bad_cohort": SessionFault(
+        "A cohort that lacks the client.", "MEMBERS", "start-round", fields(cohort=to(b"\x05")), to=CHEAT,
+        ends="round over",
+    ),
+    "start_round_bad_number": SessionFault(
+        "A cohort that is smaller than the client accepts.", "POLICY", "start-round", fields(cohort=to(b"\x03")),
+        to=CHEAT, ends="round over",
+    ),
+    "start_round_bad_bitmap": SessionFault(
+        "A bit that stands for nobody.", "MEMBERS", "start-round", fields(cohort=to(b"\x0f")), to=CHEAT,
+        ends="round over",
+    ),
+    "start_round_bad_length": SessionFault(
+        "A model of another length than its tensors.", "MODEL", "start-round",
+        body(lambda _, message: replace(message, model_bytes=28)), to=CHEAT, ends="round over",
+    ),
+    "start_round_bad_round": SessionFault(
+        "A round without a number.", "SESSION", "start-round", envelope(round=0), to=CHEAT
+    ),
+    "start_round_bad_session": SessionFault(
+        "A message of another session.", "SESSION", "start-round", envelope(session=drawn("other")), to=CHEAT
+    ),
+    "start_round_bad_model": SessionFault(
+        "A model to whose update the client contributed before.", "REPEATED_MODEL", "start-round", _as_sent, to=CHEAT,
+        ends="round over", client=_journal(),
+    ),
+    "start_round_bad_opened": SessionFault(
+        "A model whose earlier round the client helped to open, whatever others promise.", "REPEATED_MODEL",
+        "start-round", _proof(*NAMES), to=CHEAT, ends="round over", client=_journal(unmasked=True),
+    ),
+    "start_round_bad_proof": SessionFault(
+        "Promises of fewer clients than it takes to void the earlier round.", "REPEATED_MODEL", "start-round",
+        _proof("client-0"), to=CHEAT, ends="round over", client=_journal(),
+    ),
+    "start_round_bad_promise": SessionFault(
+        "A promise that nobody signed.", "SIGNATURE", "start-round", _proof(*NAMES, change=first_bit), to=CHEAT,
+        ends="round over", client=_journal(),
+    ),
+    "model_chunk_bad_hash": SessionFault(
+        "Another model than announced.", "MODEL", "model-chunk",
+        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, ends="round over",
+    ),
+    "model_chunk_bad_length": SessionFault(
+        "A model that stops short.", "MODEL", "model-chunk",
+        lambda _, parcel: (*parcel.frames[:2], parcel.frames[2][:-4]), to=CHEAT, ends="round over",
+    ),
+    "model_chunk_bad_absence": SessionFault(
+        "A chunk without its raw frame.", "MODEL", "model-chunk", lambda _, parcel: parcel.frames[:2], to=CHEAT,
+        ends="round over",
+    ),
+    "model_chunk_bad_order": SessionFault(
+        "A chunk that is not due.", "UNEXPECTED", "model-chunk",
+        body(lambda _, message: replace(message, chunk=1)), to=CHEAT, ends="round over",
+    ),
+    "model_chunk_bad_value": SessionFault(
+        "A model with a number that is not finite.", "MODEL", "model-chunk", _as_sent, to=CHEAT, ends="round over",
+        play=poisoned,
+    ),
+    "end_round_bad_round": SessionFault(
+        "The end of a round that has not begun.", "SESSION", "end-round", envelope(round=2), to=CHEAT
+    ),
+    "finish_bad_round": SessionFault("A finish in a round.", "SESSION", "finish", envelope(round=1), to=CHEAT),
+}  # fmt: skip
+
+
+def start_round_voided() -> Script:
+    """The client contributed to this model before, and enough clients promise that the round stays closed."""
+    about = "A model to whose update the client contributed before, in a round that is shown to be void."
+    play = honest()
+    parcel = next(one for one in play.parcels if (one.receiver, one.kind) == (CHEAT, "start-round"))
+    begin = {"roster": roster(), "clients": [session_client(CHEAT, **_journal())], "server": None}
+    part, done = faulty_part(play, begin, parcel, _proof("client-0", "client-2")(None, parcel), about)
+    if done["state"] != "FETCHING_MODEL":
+        raise ValueError(done)
+    return part
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    **{name: fault.script for name, fault in FAULTS.items()},
+    "start_round_voided": start_round_voided,
+}
+"""File name without its ending, and what makes it."""

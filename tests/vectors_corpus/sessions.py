@@ -1,0 +1,133 @@
+"""Vectors of sessions: joining, models, rounds and their ends, and promises never to open a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import pack
+from typing import Any, Final
+
+from tests.vectors_corpus.messages import encoded
+from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.rounds import words
+from tests.vectors_corpus.script import Script
+
+CLIENTS: Final = 3
+
+
+def names(clients: int) -> tuple[str, ...]:
+    """The names of so many clients."""
+    return tuple(f"client-{number}" for number in range(clients))
+
+
+NAMES: Final = names(CLIENTS)
+CHEAT: Final = "client-1"
+"""Who breaks a rule where a client does; also the client that a lying server speaks to."""
+MODEL: Final = pack("<6f", *range(6))
+PHASE_SECONDS: Final = 5.0
+GRACE: Final = 5.0
+LENGTH: Final = 6 + 1 + 2 * 2
+"""Words of the vector: six values, the weight, two metrics in two limbs each."""
+
+
+def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
+    """The server and the clients."""
+    signer = Script("secure sum", "primitive", "")
+    rows = []
+    for name in (SERVER, *names(clients)):
+        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign void round", parts=[])
+        role = "server" if name == SERVER else "client"
+        curve = drawn(f"{name} curve")
+        rows.append({"name": name, "role": role, "curve_public": curve, "signing_public": signed["public"]})
+    return rows
+
+
+def session_client(name: str, **changes: Any) -> dict[str, Any]:
+    """A client of the session."""
+    client = {
+        "name": name, "signing_private": drawn(f"{name} signing"), "entropy": drawn(f"{name} entropy", 128),
+        "policy": {"modes": ["active", "semi-honest"]}, "journal": [], "patience": 600.0, "grace": GRACE,
+    }  # fmt: skip
+    return client | changes
+
+
+def session_server(**changes: Any) -> dict[str, Any]:
+    """The server of the session."""
+    server = {
+        "configuration": encoded(clients=CLIENTS), "model": MODEL, "entropy": drawn("session"),
+        "smallest_cohort": CLIENTS, "join_seconds": 60.0, "grace": GRACE,
+    }  # fmt: skip
+    return server | changes
+
+
+def begun(about: str, *, model: bytes = MODEL, clients: int = CLIENTS, draws: int = 256, **changes: Any) -> Play:
+    """A session in which all clients have said hello. draws: bytes of randomness of each; by default for two rounds.
+
+    changes: of the configuration.
+    """
+    play = Play("federation", "session", about)
+    policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
+    played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
+    server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
+    play.do("begin session", roster=roster(clients), clients=played, server=server)
+    for name in names(clients):
+        play.act(name, "hello", party=name)
+    return play
+
+
+def hold_round(play: Play, round: int, change: Change = unchanged, *, length: int = LENGTH) -> None:
+    """Deliver the model, let the clients train, and deliver the rest."""
+    play.deliver(change)
+    for name in NAMES:
+        vector = words(f"{name} vector {round}", 32, length)
+        play.act(name, "contribute", party=name, round=round, words=vector, **play.at())
+    play.deliver(change)
+
+
+def session_active() -> Play:
+    play = begun("Three clients join, hold one round in active mode, and are sent home.")
+    hold_round(play, 1)
+    play.act(SERVER, "finish")
+    play.deliver()
+    return ending(play, "round done")
+
+
+def session_void_round() -> Script:
+    play = begun(
+        "A vector comes too late and the round is aborted; all promise never to open it, and a second round is held "
+        "from the same model."
+    )
+    late: list[Parcel] = []
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        if (parcel.sender, parcel.kind) != (CHEAT, "masked-input") or late:
+            return parcel.frames
+        late.append(parcel)
+        return None
+
+    hold_round(play, 1, change)
+    play.expire(SERVER, PHASE_SECONDS)
+    play.give(late[0])
+    play.deliver()
+    play.act(SERVER, "next round", model=MODEL, **play.at())
+    hold_round(play, 2)
+    play.act(SERVER, "finish", **play.at())
+    play.deliver()
+    return ending(ending(play, "round done", "THRESHOLD"), "round done")
+
+
+def session_lost_links() -> Script:
+    play = begun("The server loses its link to a client that is to train, and the client loses its own to the server.")
+    play.deliver()
+    play.do("link lost", party=SERVER, peer=CHEAT)
+    play.do("link lost", party=CHEAT, peer=SERVER)
+    for party in (CHEAT, SERVER):
+        play.expire(party, GRACE)
+    play.deliver(lambda parcel: None if parcel.receiver == CHEAT else parcel.frames)
+    return ending(play, "ended", "LEFT")
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function for function in (session_active, session_void_round, session_lost_links)
+}
+"""File name without its ending, and what makes it."""
