@@ -19,8 +19,9 @@ from typing import Final
 
 import torch
 
-from tacit.parties.correlated.material import AnyRequest, Linear, Weight, check, correct
-from tacit.parties.correlated.streams import Keystream, Purpose, derive
+from tacit.parties.correlated.dealing import Dealing, RequestError
+from tacit.parties.correlated.material import AnyRequest, Linear
+from tacit.parties.correlated.streams import Purpose, derive
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.key_agreement import agree
 from tacit.parties.crypten.link import Listener, errors_told
@@ -41,13 +42,13 @@ class Dealer:
         links = listener.accept()
         self._listener = listener
         self._links = [links[name] for name in parties]
-        self._weights: dict[int, Weight] = {}
         self.dealt = 0
         """Requests met so far."""
         with errors_told(self._links):
             self._let_join()
             secrets = [agree(link, first=False)[0] for link in self._links]
-        self._keys = [derive(secret, Purpose.MATERIAL, rank=rank) for rank, secret in enumerate(secrets)]
+        keys = [derive(secret, Purpose.MATERIAL, rank=rank) for rank, secret in enumerate(secrets)]
+        self._dealing = Dealing(keys)
 
     def serve(self) -> None:
         """Meet every request until the parties are done. MpcError names who is late, gone or out of step."""
@@ -110,26 +111,11 @@ class Dealer:
 
     def _correct(self, request: AnyRequest) -> list[torch.Tensor]:
         """The receiver's shares of the dependent words of the next request."""
-        weight = None
-        if isinstance(request, Weight):
-            self._weights[self.dealt] = request
-        elif isinstance(request, Linear):
-            weight = self._mask_of_weight(request)
         try:
-            check(request, len(self._links))
-            return correct(request, [Keystream(key, self.dealt) for key in self._keys], weight)
-        except (ValueError, RuntimeError) as error:
-            raise MpcError(self._links[0].peer, f"request {self.dealt}", str(error)) from error
-
-    def _mask_of_weight(self, request: Linear) -> torch.Tensor:
-        # Expanded again every time: weights are many, and the product takes longer.
-        if self._weights.get(request.weight) != Weight(owner=request.owner, shape=request.weight_shape):
-            raise MpcError(
-                self._links[request.owner].peer,
-                f"request {self.dealt}",
-                f"{request}: request {request.weight} was not for the mask of such a weight",
-            )
-        return Keystream(self._keys[request.owner], request.weight).draw(request.weight_shape)
+            return self._dealing.correction(request, self.dealt)
+        except RequestError as error:
+            asker = self._links[request.owner if isinstance(request, Linear) else 0].peer
+            raise MpcError(asker, f"request {self.dealt}", str(error)) from error
 
     def _difference(self, announcement: Announcement, reference: Announcement) -> str:
         other = self._links[0].peer

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from tacit.parties.correlated.dealing import Dealing, RequestError
 from tacit.parties.inference.conversation import Conversation, Courier, Worker, courier_to, own_failure, place
-from tacit.parties.inference.orders import Dealing, OrderError, decoded_requests
+from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.orders import decoded_requests, encoded_correction
 from tacit.parties.inference.owner import events, limits, readable, tick
 from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
@@ -154,7 +156,7 @@ class _Work:
             deal = await self.orders.get()
             try:
                 await self._meet(deal)
-            except OrderError as error:
+            except RequestError as error:
                 self._give_up(RemoteProtocolError(Code.MALFORMED, f"an order that cannot be met: {error}"))
             except Exception as error:
                 self._party.diary.write("failure", owners=list(self._machine.owners), failure=place(error))
@@ -163,12 +165,15 @@ class _Work:
     def _give_up(self, reason: RemoteProtocolError) -> None:
         self._party.hear(self._machine, self._machine.give_up(reason, Conversation.now()))
 
+    def _correction(self, request: AnyBlockRequest, number: int) -> memoryview | None:
+        return encoded_correction(self._dealing.correction(request, number))
+
     async def _meet(self, deal: Deal) -> None:
         requests = decoded_requests(deal.requests)
         if len(requests) != deal.count:
-            raise OrderError(f"it says {deal.count} requests and has {len(requests)}")
+            raise RequestError(f"it says {deal.count} requests and has {len(requests)}")
         for number, request in enumerate(requests, deal.first):
-            correction = await self._worker(self._dealing.correction, request, number)
+            correction = await self._worker(self._correction, request, number)
             if correction is not None:
                 owner = self._machine.owners[request.receiver]
                 now = Conversation.now()

@@ -9,16 +9,13 @@ import msgspec
 import numpy as np
 import torch
 
-from tacit.parties.correlated.material import Linear, Weight, check, correct, correction_words, expand
+from tacit.parties.correlated.dealing import RequestError
+from tacit.parties.correlated.material import check, correction_words, expand
 from tacit.parties.correlated.streams import Keystream
 from tacit.parties.inference.material import AnyBlockRequest
 
 _WORD_BYTES = 8
 _OWNERS = 2
-
-
-class OrderError(ValueError):
-    """The dealer cannot meet an order."""
 
 
 def encoded_requests(requests: Sequence[AnyBlockRequest]) -> bytes:
@@ -27,15 +24,15 @@ def encoded_requests(requests: Sequence[AnyBlockRequest]) -> bytes:
 
 
 def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
-    """The inverse. OrderError for anything else, or more than a dealer deals at once."""
+    """The inverse. RequestError for anything else, or more than a dealer deals at once."""
     try:
         requests = msgspec.msgpack.decode(data, type=tuple[AnyBlockRequest, ...])
         for request in requests:
             check(request, _OWNERS)
     except (ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise OrderError(str(error)) from error
+        raise RequestError(str(error)) from error
     if encoded_requests(requests) != data:
-        raise OrderError("the requests are not in their canonical encoding")
+        raise RequestError("the requests are not in their canonical encoding")
     return requests
 
 
@@ -59,26 +56,6 @@ def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
     return found
 
 
-class Dealing:
-    """What the dealer knows of one session: the keys of both owners, the model owner's first, and their masks."""
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = keys
-        self._weights: dict[int, Weight] = {}
-
-    def correction(self, request: AnyBlockRequest, number: int) -> memoryview | None:
-        """What its receiver is sent for a request; None where nothing depends. OrderError if it cannot be met."""
-        mask = None
-        if isinstance(request, Weight):
-            self._weights[number] = request
-        elif isinstance(request, Linear):
-            if self._weights.get(request.weight) != Weight(owner=request.owner, shape=request.weight_shape):
-                raise OrderError(f"{request}: there is no mask of such a weight")
-            mask = Keystream(self._keys[request.owner], request.weight).draw(request.weight_shape)
-        if not request.dependent():
-            return None
-        try:
-            words = correct(request, [Keystream(key, number) for key in self._keys], mask)
-        except (ValueError, RuntimeError) as error:
-            raise OrderError(str(error)) from error
-        return np.concatenate([each.numpy().reshape(-1).view(np.uint8) for each in words]).data
+def encoded_correction(words: Sequence[torch.Tensor]) -> memoryview | None:
+    """The dependent words of a request as its receiver is sent them; None where there are none."""
+    return np.concatenate([each.numpy().reshape(-1).view(np.uint8) for each in words]).data if words else None

@@ -117,12 +117,13 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
     """What the dealer sends for each of the first encoded requests of a session, and to whom (0: the model owner, 1:
     the data owner); null where nothing is sent. `keys` are those of both owners, in that order.
     """
-    from tacit.parties.inference.orders import Dealing, decoded_requests
+    from tacit.parties.correlated.dealing import Dealing
+    from tacit.parties.inference.orders import decoded_requests, encoded_correction
 
     dealing = Dealing([bytes(key) for key in keys])
     found: list[dict[str, Any] | None] = []
     for number, request in enumerate(decoded_requests(bytes(requests))):
-        words = dealing.correction(request, number)
+        words = encoded_correction(dealing.correction(request, number))
         found.append(None if words is None else {"to": request.receiver, "words": bytes(words)})
     return found
 

@@ -60,12 +60,15 @@ class Surrounded(Protocol):
 
     now: float
     roster: Roster
-    entropy: Entropy
     terms: Terms
     weights: bytes
-    requests: tuple[Any, ...]
+    requests: Sequence[tuple[int, int]]
     told: list[Told]
     idle: set[str]
+
+    @property
+    def entropy(self) -> Entropy:
+        """Of the machines."""
 
     def send(self, sender: str, transmit: Transmit) -> None:
         """Put a message onto its link."""

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
+from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.material import AnyBlockRequest, Fixed, Matrix
-from tacit.parties.inference.orders import Dealing, correction_bytes, encoded_requests
+from tacit.parties.inference.orders import correction_bytes, encoded_correction, encoded_requests
 from tacit.parties.inference.owner import dealer_of
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.machine import Output
@@ -104,7 +105,8 @@ class AgainstDealer(InferenceCast):
         if len(self._keys) < len(self._owners) or self.held:
             return
         dealing = Dealing([self._keys[own] for own in self._owners])
-        corrections = ((number, dealing.correction(request, number)) for number, request in enumerate(chain(*_ORDERS)))
+        words = (dealing.correction(request, number) for number, request in enumerate(chain(*_ORDERS)))
+        corrections = enumerate(map(encoded_correction, words))
         expected = {number: bytes(data) for number, data in corrections if data is not None}
         if self._arrived.keys() != expected.keys():
             return

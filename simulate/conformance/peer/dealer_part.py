@@ -9,7 +9,8 @@ import os
 from collections import deque
 from collections.abc import Sequence
 
-from tacit.parties.inference.orders import OrderError, correction_bytes, decoded_requests
+from tacit.parties.correlated.dealing import RequestError
+from tacit.parties.inference.orders import correction_bytes, decoded_requests
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
@@ -73,7 +74,7 @@ class DealerPart:
         rank = self._machine.owners.index(self._live)
         try:
             requests = decoded_requests(deal.requests)
-        except OrderError as error:
+        except RequestError as error:
             detail = f"an order that this kit cannot read: {error}"
             return self._machine.give_up(RemoteProtocolError(Code.MALFORMED, detail, culprit=self._live), 0.0)
         sizes = {

@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
+from tacit.parties.correlated.dealing import RequestError
 from tacit.parties.inference.material import Curve, Table
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, TableValue
-from tacit.parties.inference.orders import OrderError, decoded_requests
+from tacit.parties.inference.orders import decoded_requests
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.weights import IntegerWeight
 
@@ -186,7 +187,7 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", NOT_DEALT)
 def test_a_dealer_takes_only_what_the_specification_has(case: str) -> None:
     request, change, reason = NOT_DEALT[case]
-    with pytest.raises(OrderError, match=reason):
+    with pytest.raises(RequestError, match=reason):
         decoded_requests(msgspec.msgpack.encode([request | change]))
 
 
@@ -196,5 +197,5 @@ def test_a_dealer_takes_what_the_specification_has(request_: dict[str, Any]) -> 
 
 
 def test_an_order_that_is_nested_without_end_is_none() -> None:
-    with pytest.raises(OrderError):
+    with pytest.raises(RequestError):
         decoded_requests(b"\x91\x82\xa1a" + b"\x91" * 100_000)

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from tacit.parties.correlated import material
+from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.inference import preparation
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
-from tacit.parties.inference.orders import Dealing
 from tacit.parties.inference.owner import events
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
@@ -174,7 +175,7 @@ async def test_a_dealer_that_is_late_with_material_is_named_by_both(
     over = threading.Event()
     correction = Dealing.correction
 
-    def late(self: Dealing, request: AnyBlockRequest, number: int) -> memoryview | None:
+    def late(self: Dealing, request: AnyBlockRequest, number: int) -> list[torch.Tensor]:
         if isinstance(request, Fixed):
             over.wait()
         return correction(self, request, number)
@@ -228,7 +229,7 @@ ORDERS: dict[str, tuple[Callable[[Sequence[AnyBlockRequest]], bytes], str]] = {
     "no requests": (lambda requests: b"\xc1", "MessagePack data is malformed"),
     "a request too few": (lambda requests: msgspec.msgpack.encode(requests[1:]), r"it says 6 requests and has 5"),
     "a weight that nobody has": (
-        lambda requests: msgspec.msgpack.encode(with_unknown_weight(requests)), "there is no mask of such a weight",
+        lambda requests: msgspec.msgpack.encode(with_unknown_weight(requests)), "was not for the mask of such a weight",
     ),
 }  # fmt: skip
 

@@ -16,8 +16,8 @@ import tacit.parties.inference.dealer
 import tacit.parties.inference.model_owner
 import tacit.protocol.inference.dealer
 import tacit.protocol.inference.session
+from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.inference.conversation import Conversation
-from tacit.parties.inference.orders import Dealing
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Step
