@@ -9,6 +9,8 @@ PACKAGES := secagg protocol models parties simulate cli
 TOOLS := tests.exploration tests.vectors_corpus docs.generate
 SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
+# Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
+WORKERS ?= 2
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
@@ -23,7 +25,7 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the test suite, less what has a target of its own below
-	$(BIN)/python -m pytest -m "not exhaustive and not end_to_end"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end"
 
 end-to-end: setup ## hold whole runs of the command, with kills and wrong input (minutes)
 	$(BIN)/python -m pytest -m "end_to_end and not exhaustive"
