@@ -19,13 +19,13 @@ import zmq
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import (
+    Endpoint,
     EndpointError,
     HandshakeRefused,
     Limits,
     LinkLost,
     LinkUp,
     Received,
-    SocketEndpoint,
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
@@ -48,7 +48,7 @@ _STALLED_LINGER_MS = 250
 _SPARE_BYTES = 1_024
 
 
-class BlockingEnd(SocketEndpoint):
+class BlockingEnd(Endpoint):
     """What both ends add to their endpoints."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -267,7 +267,7 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
         if not current and self._pending and isinstance(self._pending[-1], Received):
             self._pending.pop()
 
-    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler | None:
+    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
         self._admitted = dict(names)
         return super()._guard(self._admitted)
 

@@ -12,12 +12,12 @@ import zmq
 from tacit.parties.links.endpoint import (
     GREETING,
     AddressError,
+    Endpoint,
     EndpointError,
     Limits,
     LinkLost,
     LinkUp,
     PeerStalledError,
-    SocketEndpoint,
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Member
@@ -38,7 +38,7 @@ class UnreachableError(EndpointError):
     """Nothing has answered at the address."""
 
 
-class ClientEndpoint(SocketEndpoint):
+class ClientEndpoint(Endpoint):
     """A link to one server. Made by connect(); closed by close() or `async with`."""
 
     def __init__(self, address: str, keys: PartyKeys, server: Member, limits: Limits) -> None:
@@ -83,7 +83,7 @@ class ClientEndpoint(SocketEndpoint):
         """
         endpoint = cls(address, keys, server, limits or Limits())
         try:
-            endpoint._dial()
+            endpoint._socket.connect(address)
             async with asyncio.timeout(connect_deadline):
                 while not endpoint._linked:
                     await endpoint._advance()
@@ -124,9 +124,6 @@ class ClientEndpoint(SocketEndpoint):
                 self._check_open()
             raise
         self._count_sent(self._server, frames)
-
-    def _dial(self) -> None:
-        self._socket.connect(self.address)
 
     def _protect(self, keys: PartyKeys, server: Member) -> None:
         """Use CURVE, and link with nobody but the server that has this key."""

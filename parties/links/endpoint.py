@@ -5,10 +5,10 @@ message is a tuple of frames. One empty frame on its own is the greeting of the 
 new connection, so that the server learns at once which member is there, and the server answers with the same. It is
 neither accepted from nor shown to the user of an endpoint.
 
-Each endpoint with a socket has its own ZeroMQ context, and its sockets stay in the event loop that made them. What
-arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory.
-libzmq holds a message until it is complete and has no limit on its number of frames: against members that abuse this,
-only the operating system's memory limit helps.
+Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
+inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
+message until it is complete and has no limit on its number of frames: against members that abuse this, only the
+operating system's memory limit helps.
 """
 
 import asyncio
@@ -136,28 +136,70 @@ class Traffic:
     bytes_received: int = 0
 
 
-class Endpoint:
-    """Common part of both ends, whatever carries their messages. One task receives; any task of the same loop may
-    send."""
+_UNCLOSED: set["Endpoint"] = set()
+"""Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
 
-    def __init__(self, address: str, limits: Limits) -> None:
+
+class Endpoint:
+    """Common part of both ends: a ZeroMQ socket, whose messages are merged with what its monitor tells of links.
+
+    One task receives; any task of the same loop may send.
+    """
+
+    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
+        host = self._host(address)
         self.address = address
         self.traffic: dict[str, Traffic] = {}
         """Traffic by member, since the endpoint was opened."""
         self._limits = limits
         self._pending: deque[Event] = deque()
         self._closed = False
+        self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
+        self._context = zmq.asyncio.Context()
+        self._socket = self._context.socket(kind)
+        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
+        # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
+        self._socket.setsockopt(zmq.IPV6, 0 if host is None or _is_ipv4(host) else 1)
+        self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
+        self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
+        self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.handshake_seconds * 1000))
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        _UNCLOSED.add(self)
+        reports = f"inproc://monitor-{self._socket.FD}"
+        self._socket.monitor(reports, monitored)
+        self._monitor = self._context.socket(zmq.PAIR)
+        # Without a limit: libzmq's I/O thread would wait for room and hold up all links.
+        self._monitor.setsockopt(zmq.RCVHWM, 0)
+        self._monitor.connect(reports)
+        self._poller = zmq.asyncio.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
 
     async def receive(self) -> Event:
         """The next event. Cancelling it, for example by a timeout, loses nothing.
 
         Raises EndpointClosedError after close(), and EndpointError when the link cannot be opened any more.
         """
-        raise NotImplementedError
+        while True:
+            self._check_open()
+            if self._pending:
+                return self._pending.popleft()
+            await self._advance()
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
-        raise NotImplementedError
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        self._socket.monitor(None, 0)
+        self._monitor.close(linger=0)
+        self._socket.close()
+        _UNCLOSED.discard(self)
+        await asyncio.to_thread(self._context.term)
 
     async def __aenter__(self) -> Self:
         return self
@@ -174,10 +216,6 @@ class Endpoint:
     def _report(self, event: Event) -> None:
         self._pending.append(event)
         self._wake()
-
-    def _wake(self) -> None:
-        """Let a waiting receive() look again."""
-        raise NotImplementedError
 
     def _deliver(self, sender: str, frames: Sequence[memoryview]) -> None:
         views = tuple(frame.toreadonly() for frame in frames)
@@ -206,65 +244,6 @@ class Endpoint:
             raise ValueError(f"a frame of {largest} bytes exceeds {self._limits.max_frame_bytes}; send it in chunks")
         if len(frames) == 1 and largest == 0:
             raise ValueError("a single empty frame is the greeting of the transport; send something")
-
-
-_UNCLOSED: set[Endpoint] = set()
-"""Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
-
-
-class SocketEndpoint(Endpoint):
-    """An endpoint on a ZeroMQ socket: merges its messages with what its monitor tells of links."""
-
-    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
-        host = self._host(address)
-        super().__init__(address, limits)
-        self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
-        self._context = self._open_context()
-        self._socket = self._context.socket(kind)
-        self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
-        # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
-        self._socket.setsockopt(zmq.IPV6, 0 if host is None or _is_ipv4(host) else 1)
-        self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
-        self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
-        self._socket.setsockopt(zmq.RCVHWM, limits.queue_messages)
-        self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.handshake_seconds * 1000))
-        self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
-        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
-        _UNCLOSED.add(self)
-        reports = f"inproc://monitor-{self._socket.FD}"
-        self._socket.monitor(reports, monitored)
-        self._monitor = self._context.socket(zmq.PAIR)
-        # Without a limit: libzmq's I/O thread would wait for room and hold up all links.
-        self._monitor.setsockopt(zmq.RCVHWM, 0)
-        self._monitor.connect(reports)
-        self._poller = zmq.asyncio.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._monitor, zmq.POLLIN)
-
-    async def receive(self) -> Event:
-        while True:
-            self._check_open()
-            if self._pending:
-                return self._pending.popleft()
-            await self._advance()
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._wake()
-        self._socket.monitor(None, 0)
-        self._monitor.close(linger=0)
-        self._socket.close()
-        _UNCLOSED.discard(self)
-        await self._close_context()
-
-    def _open_context(self) -> zmq.asyncio.Context:
-        return zmq.asyncio.Context()
-
-    async def _close_context(self) -> None:
-        await asyncio.to_thread(self._context.term)
 
     async def _accept(self, frames: list[zmq.Frame]) -> None:
         """Turn a message into events."""
@@ -313,6 +292,7 @@ class SocketEndpoint(Endpoint):
             self._waiting = None
 
     def _wake(self) -> None:
+        """Let a waiting receive() look again."""
         if self._waiting is not None:
             self._waiting.cancel()
 

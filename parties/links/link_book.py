@@ -1,37 +1,30 @@
 """Which links a server has open, to whom, and which of a member's several links messages to it take: the newest."""
 
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable
 
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, NotConnectedError
 
-LinkT = TypeVar("LinkT", bound=Hashable)
 
-
-class LinkBook(Generic[LinkT]):
-    """Reports LinkUp and LinkLost as members come and go; LinkT is whatever tells links apart."""
+class LinkBook:
+    """Links by their routing ids; reports LinkUp and LinkLost as members come and go."""
 
     def __init__(self, report: Callable[[Event], None]) -> None:
         self._report = report
-        self._members: dict[LinkT, str] = {}
+        self._members: dict[bytes, str] = {}
         """All open links, oldest first."""
-        self._current: dict[str, LinkT] = {}
+        self._current: dict[str, bytes] = {}
 
-    def __contains__(self, link: LinkT) -> bool:
+    def __contains__(self, link: bytes) -> bool:
         return link in self._members
 
-    def links(self) -> tuple[LinkT, ...]:
-        """All open links."""
-        return tuple(self._members)
-
-    def current(self, name: str) -> LinkT:
+    def current(self, name: str) -> bytes:
         """The link that messages to this member take. Raises NotConnectedError when it has none."""
         try:
             return self._current[name]
         except KeyError:
             raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again") from None
 
-    def open(self, link: LinkT, name: str) -> None:
+    def open(self, link: bytes, name: str) -> None:
         """A link was opened; it takes the place of an older one of this member."""
         self._members[link] = name
         if name in self._current:
@@ -39,7 +32,7 @@ class LinkBook(Generic[LinkT]):
         self._current[name] = link
         self._report(LinkUp(name))
 
-    def end(self, link: LinkT) -> None:
+    def end(self, link: bytes) -> None:
         """A link is gone; an older one of this member, if it has any, takes its place. Ending twice is harmless."""
         name = self._members.pop(link, None)
         if name is None or self._current[name] != link:

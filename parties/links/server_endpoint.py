@@ -14,12 +14,12 @@ import zmq
 from tacit.parties.links.endpoint import (
     GREETING,
     AddressError,
+    Endpoint,
     EndpointError,
     HandshakeRefused,
     Limits,
     NotConnectedError,
     PeerStalledError,
-    SocketEndpoint,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.link_book import LinkBook
@@ -37,7 +37,7 @@ _RETRY_SECONDS = 0.01
 _MAX_REFUSALS = 1_000
 
 
-class ServerEndpoint(SocketEndpoint):
+class ServerEndpoint(Endpoint):
     """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
 
     def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits) -> None:
@@ -51,8 +51,7 @@ class ServerEndpoint(SocketEndpoint):
         self._roster = roster
         self._open: dict[int, bytes | None] = {}
         """File descriptors of open connections, with the routing id once a message has shown it."""
-        self._links = LinkBook[bytes](self._report)
-        """Links by their routing ids."""
+        self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
         self._refusals: set[HandshakeRefused] = set()
         names = {member.curve_public: member.name for member in roster.members if member.name != keys.name}
@@ -113,11 +112,11 @@ class ServerEndpoint(SocketEndpoint):
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
-        if not self._closed and self._zap is not None:
+        if not self._closed:
             await self._zap.close()
         await super().close()
 
-    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler | None:
+    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
         """Admit these public keys and no others."""
         return ZapHandler(self._context, names, self._refuse_key)
 

@@ -46,7 +46,7 @@ class _PlainDialledEnd(DialledEnd):
 
 
 class _PlainListeningEnd(ListeningEnd):
-    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler | None:
+    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
         self._admitted = dict(names)
         return _Anybody(self._context, self._admitted, lambda key, address: None)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import (
     EndpointClosedError,
     EndpointError,
@@ -126,13 +126,12 @@ async def test_several_clients_at_once_are_told_apart(transport: Any, until: Cal
 @pytest.mark.asyncio
 async def test_who_is_not_in_the_roster_gets_no_link(transport: Any, until: Callable) -> None:
     async with await transport.bind() as server:
-        with pytest.raises(EndpointError, match="'stranger'" if transport.refuses else "'stranger'|nothing listens"):
-            await transport.client.connect(
+        with pytest.raises(EndpointError, match="'stranger'"):
+            await ClientEndpoint.connect(
                 server.address,
                 keys=transport.keys["stranger"],
                 server=transport.roster.server,
-                connect_deadline=PATIENCE_SECONDS if transport.refuses else 0.1,
-                **transport.options,
+                connect_deadline=PATIENCE_SECONDS,
             )
         async with await transport.connect(server, "alice"):
             assert await until(server, LinkUp) == LinkUp("alice")
@@ -218,12 +217,11 @@ async def test_nobody_listens(transport: Any) -> None:
     server = await transport.bind()
     await server.close()
     with pytest.raises(UnreachableError, match="listens at"):
-        await transport.client.connect(
+        await ClientEndpoint.connect(
             server.address,
             keys=transport.keys["alice"],
             server=transport.roster.server,
             connect_deadline=0.05,
-            **transport.options,
         )
 
 
@@ -247,7 +245,7 @@ async def test_a_full_queue_holds_its_sender_back_and_nobody_else(transport: Any
             await fill(lambda: server.send("alice", [large]))
         await server.send("bob", [b"quick"])
         assert await contents(bob, until, 1) == [("server", [b"quick"])]
-        with pytest.raises(PeerStalledError, match=r"'server' at .* (has taken|took) no message for 0.05 s"):
+        with pytest.raises(PeerStalledError, match=r"'server' at .* has taken no message for 0.05 s"):
             await fill(lambda: alice.send([large]))
         # What was accepted arrives.
         for end, peer in ((alice, server.traffic["alice"]), (server, alice.traffic["server"])):
