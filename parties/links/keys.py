@@ -104,7 +104,7 @@ def load(path: Path) -> PartyKeys:
                 )
             content = file.read()
     except FileNotFoundError as error:
-        raise KeyFileError(f"{path}: no such file; make keys with `tacit keygen`") from error
+        raise KeyFileError(f"{path}: no such file") from error
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
     # `from None`: the cause could quote the file, and with it a secret.
