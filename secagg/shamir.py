@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.secagg.keystream import Usage, keystream
+from tacit.secagg.work import Work, work
 
 PRIME = 65521
 SECRET_BYTES = 32
@@ -31,6 +32,7 @@ Points = npt.NDArray[np.integer[Any]]
 Shares = npt.NDArray[np.uint16]
 
 
+@work(Work.SHARING)
 def share(secrets: Sequence[bytes], *, points: Points, threshold: int, seed: bytes) -> Shares:
     """Shares [points, secrets, 18] of 32-byte secrets; any `threshold` of them reconstruct, fewer tell nothing.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -92,28 +93,29 @@ def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], pr
     gc.disable()
     peak = Peak()
     clients = {member: TimedClient(agreement, member, SigningKey(secret)) for member, secret in secrets.items()}
-    stopwatch = Stopwatch().install() if profile else Stopwatch()
-    while True:
-        try:
-            batch: list[Question] | None = pipe.recv()
-        except EOFError:
-            return
-        if batch is None:
-            pipe.send(
-                HostFigures(
-                    {member: dict(client.seconds) for member, client in clients.items()},
-                    {member: client.masks for member, client in clients.items()},
-                    peak.bytes(),
-                    dict(stopwatch.seconds),
+    stopwatch = Stopwatch()
+    with stopwatch if profile else nullcontext():
+        while True:
+            try:
+                batch: list[Question] | None = pipe.recv()
+            except EOFError:
+                return
+            if batch is None:
+                pipe.send(
+                    HostFigures(
+                        {member: dict(client.seconds) for member, client in clients.items()},
+                        {member: client.masks for member, client in clients.items()},
+                        peak.bytes(),
+                        dict(stopwatch.seconds),
+                    )
                 )
-            )
-            continue
-        try:
-            answers = [(member, _answer(clients[member], frames)) for member, frames in batch]
-        except BenchmarkError as error:
-            pipe.send(str(error))
-        else:
-            pipe.send(answers)
+                continue
+            try:
+                answers = [(member, _answer(clients[member], frames)) for member, frames in batch]
+            except BenchmarkError as error:
+                pipe.send(str(error))
+            else:
+                pipe.send(answers)
 
 
 def _answer(client: TimedClient, frames: Frames | None) -> list[Frames]:

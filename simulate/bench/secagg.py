@@ -108,7 +108,9 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
             stack.enter_context(ClientHost(agreement, {n: secrets[n] for n in members}, profile=profile))
             for members in (range(1), *(range(1 + core, setting.clients, cores) for core in range(cores)))
         ]
-        stopwatch = Stopwatch().install() if profile else Stopwatch()
+        stopwatch = Stopwatch()
+        if profile:
+            stack.enter_context(stopwatch)
         server_peak = Peak()
         began = time.perf_counter()
         if setting.sockets:
@@ -118,7 +120,6 @@ def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool)
             Exchange(hosts, server, dropping, progress, at_once=cores).hold()
         wall_seconds = time.perf_counter() - began
         server_peak_bytes = server_peak.bytes()
-        stopwatch.remove()
         figures = [host.figures() for host in hosts]
     if server.summed is None:
         raise BenchmarkError("the exchange ended without a sum")

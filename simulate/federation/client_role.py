@@ -99,8 +99,8 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
             party = ClientParty(
                 settings, learner, diary, on_update=keep, on_model=judge, surroundings=role.surroundings()
             )
-            stopwatch = Stopwatch().install()
-            ended = await party.run()
+            with Stopwatch() as stopwatch:
+                ended = await party.run()
             if learners and learners[0].personal and ended.code is None:
                 await asyncio.to_thread(judge_last, learners[0])
             diary.write("work", seconds=dict(stopwatch.seconds))

@@ -87,8 +87,8 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             diary = Diary(log, tell(control))
             diary.write("configuration", **describe(configuration))
             party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=role.surroundings())
-            stopwatch = Stopwatch().install()
-            ended = await party.run()
+            with Stopwatch() as stopwatch:
+                ended = await party.run()
             diary.write("work", seconds=dict(stopwatch.seconds))
             return server_outcome(ended)
     except USER_ERRORS as error:

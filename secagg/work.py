@@ -1,0 +1,57 @@
+"""The kinds of work that cost time, and where whoever measures them is told.
+
+The library has no clock. A function that does costly work is marked with its kind; an observer, where one is set, is
+asked for a context in which the function then runs. Without an observer a marked function costs a call more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Work(StrEnum):
+    """What a marked function does."""
+
+    KEY_AGREEMENT = "key agreement"
+    SIGNATURES = "signatures"
+    SHARING = "sharing"
+    MASKING = "masking"
+    RECONSTRUCTION = "reconstruction"
+    SUMMING = "summing"
+    SERIALISATION = "serialisation"
+
+
+Observer = Callable[[Work], AbstractContextManager[object]]
+"""Makes a context for one call; called from every thread, and again while an outer call runs."""
+
+_observer: Observer | None = None
+
+
+def observe(observer: Observer | None) -> None:
+    """Tell this observer of all marked work of the process from now on, instead of any other; None: tell nobody."""
+    global _observer
+    _observer = observer
+
+
+def work(kind: Work) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark a function or method as work of this kind."""
+
+    def mark(function: Callable[P, R]) -> Callable[P, R]:
+        @wraps(function)
+        def marked(*arguments: P.args, **keywords: P.kwargs) -> R:
+            observer = _observer
+            if observer is None:
+                return function(*arguments, **keywords)
+            with observer(kind):
+                return function(*arguments, **keywords)
+
+        return marked
+
+    return mark
