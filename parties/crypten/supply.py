@@ -60,9 +60,9 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Number of the first request."""
     requests: Annotated[tuple[AnyRequest, ...], Meta(max_length=SEGMENT_REQUESTS)]
     previous: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    """Words drawn for the zero sharing with the previous rank,"""
+    """Words drawn for the zero sharing with the previous rank."""
     following: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
-    """and with the next rank."""
+    """Words drawn for the zero sharing with the next rank."""
 
 
 class Supply:

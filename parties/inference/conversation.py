@@ -36,9 +36,9 @@ from tacit.protocol.inference.session import InferenceSession
 T = TypeVar("T")
 
 FOR_DEALER: Final = 2
-"""How many times its patience an owner waits for the dealer,"""
+"""How many times its patience an owner waits for the dealer."""
 FOR_OWNER: Final = 3
-"""and for the other owner."""
+"""How many times its patience an owner waits for the other owner."""
 MOST_WAITING: Final = 1 << 14
 """Messages that may wait for one link. No layer, no correction and no round has more than half as many chunks."""
 

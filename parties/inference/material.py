@@ -102,11 +102,11 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     steps: Steps
     """Of Goldschmidt's iteration."""
     unit: Positive
-    """What one unit of the table's argument, of 2^bits, is worth,"""
+    """What one unit of the table's argument, of 2^bits, is worth."""
     offset: Annotated[float, Meta(ge=0.0, le=2.0**100)]
-    """what is added to it,"""
+    """What is added to the table's argument."""
     divisor: Positive
-    """and what it is divided by first, as in the clear, to be where the iteration converges."""
+    """What the variable is divided by first, as in the clear, to be where the iteration converges."""
     scale: Positive
     """What a value of 1 is in the result."""
 

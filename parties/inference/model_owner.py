@@ -52,9 +52,9 @@ class ModelOwnerSettings:
     roster: Roster
     input: Input = "known"
     most_images: int = 1 << 16
-    """Images that one session may ask for,"""
+    """How many images one session may ask for."""
     most_batch: int = 64
-    """and one pass."""
+    """How many images one pass may take."""
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD

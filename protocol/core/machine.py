@@ -30,7 +30,7 @@ from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolE
 from tacit.protocol.core.messages import Message
 
 Entropy = Callable[[int], bytes]
-"""n -> n fresh random bytes; the operating system's, except in vectors and in-memory tests."""
+"""Given n, draws n fresh random bytes: the operating system's, except in vectors and in-memory tests."""
 
 
 class Trigger(Enum):

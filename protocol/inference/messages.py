@@ -38,9 +38,9 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     weights: Hash
     """Commitment to the weights: a hash over a secret salt of the model owner and all words of the weights."""
     most_images: Images
-    """Images that one session may ask for,"""
+    """How many images one session may ask for."""
     most_batch: Images
-    """and one pass."""
+    """How many images one pass may take."""
     arithmetic: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
     """Scales and tables of the computation, encoded; private inference as a protocol does not look inside."""
 

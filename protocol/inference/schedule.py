@@ -18,9 +18,9 @@ from msgspec import Meta
 
 WORD_BITS: Final = 64
 COARSE: Final = 16
-"""Of scores and hidden values once they are narrow,"""
+"""Of scores and hidden values once they are narrow."""
 FINE: Final = 24
-"""of exponentials, and of what is normalised,"""
+"""Of exponentials, and of what is normalised."""
 FACTOR: Final = 48
 """Of pixels, queries, keys, the residual stream, the input of the head, and logits."""
 MIXING: Final = 46
@@ -33,13 +33,13 @@ NORM_INDEX_BITS: Final = 11
 """Tables are linear in 2^INDEX_BITS intervals; there are fewer variances than sums, and they differ by more."""
 
 LARGEST_PIXELS: Final = 1 << 14
-"""Words in the row of a patch,"""
+"""Words in the row of a patch. Whoever names sizes cannot make others allocate more than these four allow."""
 LARGEST_TOKENS: Final = 1 << 10
-"""tokens,"""
+"""Tokens of an image, the class token among them."""
 LARGEST_SCORES: Final = 1 << 24
-"""scores of an image,"""
+"""Attention scores of an image, all heads of a layer."""
 LARGEST_WEIGHTS: Final = 1 << 30
-"""and weights, all layers together: whoever names sizes cannot make others allocate more than this."""
+"""Weights of all layers together."""
 
 
 def byte_width(bits: int) -> int:
@@ -91,9 +91,9 @@ class Round(NamedTuple):
 
     operation: str
     model_owner_bytes: int
-    """Sent by the model owner,"""
+    """What the model owner sends in it."""
     data_owner_bytes: int
-    """and by the data owner."""
+    """What the data owner sends in it."""
 
 
 class Cost(NamedTuple):

@@ -28,9 +28,9 @@ class LayerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A layer of a model as whole numbers."""
 
     words: tuple[int, ...]
-    """The matrix, row after row,"""
+    """The matrix, row after row."""
     bias: tuple[int, ...]
-    """and what is added; of the embedding a matrix too."""
+    """What is added; of the embedding a matrix too."""
 
 
 def write_terms(*, terms: Fields) -> dict[str, bytes]:

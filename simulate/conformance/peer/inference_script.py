@@ -42,9 +42,9 @@ class InferenceCase(Case):
     """One script."""
 
     at: type[Message] | None = None
-    """Where a message of this kind is due, or after its lie, the liar"""
+    """Where the liar acts: where a message of this kind is due; None: after its lie."""
     act: Act = ""
-    """says nothing more, closes its link, or begins a new session."""
+    """What the liar then does: says nothing more, closes its link, or begins a new session."""
     witness: str = ""
     """Only what this one of ours is told counts; what the other is told depends on which of two links was faster."""
     anyone: bool = False
