@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tacit.cli.json_file import check_json, keep_json
+from tacit.cli.options import Input
 
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 
@@ -20,7 +21,7 @@ class Mode(StrEnum):
     ACTIVE = "active"
 
 
-class Graph(StrEnum):
+class GraphOption(StrEnum):
     """Who masks with whom."""
 
     AUTO = "auto"
@@ -33,13 +34,6 @@ class Transport(StrEnum):
 
     MEMORY = "memory"
     ZMQ = "zmq"
-
-
-class Input(StrEnum):
-    """Who knows the input of a block."""
-
-    KNOWN = "known"
-    SHARED = "shared"
 
 
 class Against(StrEnum):
@@ -56,7 +50,9 @@ def secagg(
     tolerate_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may drop out.")] = 0.33,
     corrupt: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may collude.")] = 0.33,
     mode: Annotated[Mode, typer.Option(help="What the server is trusted with.")] = Mode.SEMI_HONEST,
-    graph: Annotated[Graph, typer.Option(help="Who masks with whom; auto: regular from 20 on.")] = Graph.AUTO,
+    graph: Annotated[
+        GraphOption, typer.Option(help="Who masks with whom; auto: regular from 20 on.")
+    ] = GraphOption.AUTO,
     counts: Annotated[bool, typer.Option("--counts", help="Let every coordinate carry a count.")] = False,
     transport: Annotated[Transport, typer.Option(help="How messages travel.")] = Transport.MEMORY,
     profile: Annotated[bool, typer.Option("--profile", help="Show the seconds by kind of work.")] = False,
@@ -69,10 +65,10 @@ def secagg(
     from rich.console import Console
 
     from tacit.simulate.bench.ends import BenchmarkError
-    from tacit.simulate.bench.secagg import Setting, measure
+    from tacit.simulate.bench.secagg import SumBenchmark, measure
 
     check_json(json_file)
-    setting = Setting(
+    setting = SumBenchmark(
         clients=clients,
         dimension=dimension,
         dropout=dropout,
@@ -196,7 +192,7 @@ def inference(
                 from tacit.simulate.bench import blocks as measured_blocks
                 from tacit.simulate.bench.relay import Shaping
 
-                setting = measured_blocks.Setting(
+                setting = measured_blocks.BlockBenchmark(
                     model=model,
                     blocks=blocks,
                     batch=batch or 1,

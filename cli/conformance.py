@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from tacit.simulate.conformance.peer.script import Verdict as PeerVerdict
-    from tacit.simulate.conformance.vectors import Verdict
+    from tacit.simulate.conformance.peer.script import PeerVerdict as PeerVerdict
+    from tacit.simulate.conformance.vectors import VectorVerdict
 
 
 app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
@@ -136,7 +136,7 @@ def _peer_table(verdicts: Sequence[PeerVerdict]) -> Table:
     return table
 
 
-def _show(verdicts: Sequence[Verdict]) -> None:
+def _show(verdicts: Sequence[VectorVerdict]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

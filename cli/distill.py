@@ -62,7 +62,7 @@ def _run(
     from tacit.simulate.federation.run import default_directory
     from tacit.simulate.private_inference.distillation import (
         DistillationExperiment,
-        OutputError,
+        ResultsError,
         claim,
         load,
         with_data,
@@ -78,7 +78,7 @@ def _run(
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
         directory = out or default_directory(f"{chosen.name}-student")
         claim(directory)
-    except (ExperimentError, OutputError) as error:
+    except (ExperimentError, ResultsError) as error:
         return complain(errors, error, WRONG_INPUT)
     try:
         return _distil(console, chosen, device=device, directory=directory, json_file=json_file)

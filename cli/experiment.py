@@ -13,7 +13,7 @@ from tacit.cli.json_file import check_json
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tacit.simulate.experiments.engine import Work
+    from tacit.simulate.experiments.engine import PreparedStudy
     from tacit.simulate.experiments.study import ArmResult
 
 LIST = "list"
@@ -111,7 +111,7 @@ def _run(
 
 def _write(
     console: Console,
-    work: Work,
+    work: PreparedStudy,
     results: list[ArmResult],
     *,
     seeds: str,

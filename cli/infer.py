@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.json_file import check_json, keep_json
+from tacit.cli.options import Input
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _SHOWN = 20
-
-
-class Input(StrEnum):
-    """Who knows what goes into a block."""
-
-    KNOWN = "known"
-    SHARED = "shared"
 
 
 def infer(

@@ -16,7 +16,7 @@ def run_measurement(
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, measure, setting
     from tacit.simulate.experiments.tastan_page import write
-    from tacit.simulate.private_inference.distillation import OutputError, claim
+    from tacit.simulate.private_inference.distillation import ResultsError, claim
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     measurement = MEASUREMENTS[name]
@@ -41,7 +41,7 @@ def run_measurement(
         )
     except KeyboardInterrupt:
         return complain(errors, "interrupted; nothing is kept", INTERRUPTED)
-    except (SeedsError, OutputError) as error:
+    except (SeedsError, ResultsError) as error:
         return complain(errors, error, WRONG_INPUT)
     except (ValueError, OSError, FloatingPointError) as error:
         if directory.is_dir() and not any(directory.iterdir()):

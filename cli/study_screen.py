@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tacit.simulate.experiments.engine import Work
+from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
 from tacit.simulate.federation.supervision import Show
 
@@ -18,7 +18,7 @@ from tacit.simulate.federation.supervision import Show
 class StudyScreen:
     """The progress of a study; without a terminal, the lines alone."""
 
-    def __init__(self, console: Console, work: Work) -> None:
+    def __init__(self, console: Console, work: PreparedStudy) -> None:
         self._console = console
         jobs = list(work.jobs())
         self._rounds = jobs[0].experiment.federation.rounds

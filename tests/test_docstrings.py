@@ -3,6 +3,7 @@
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def attribute_docstrings(source: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(ast.parse(source)):
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            for before, after in zip(body, body[1:], strict=False):
+            for before, after in pairwise(body):
                 match before, after:
                     case (ast.Assign() | ast.AnnAssign(), ast.Expr(ast.Constant(str(text)))):
                         yield after.lineno, text

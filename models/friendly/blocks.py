@@ -44,7 +44,7 @@ class Approximation:
                 raise ValueError(f"{name} = {value}: at least 1 is needed")
 
 
-class Linear(nn.Module):
+class LinearLayer(nn.Module):
     """x W^T + b for W [out, in] and b [out], or None."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -104,7 +104,9 @@ class Attention(nn.Module):
     sums of the exponentials divide the weighted values, not the weights: the same quotient, and fewer products.
     """
 
-    def __init__(self, qkv: Linear, proj: Linear, *, heads: int, scale: float, approximation: Approximation) -> None:
+    def __init__(
+        self, qkv: LinearLayer, proj: LinearLayer, *, heads: int, scale: float, approximation: Approximation
+    ) -> None:
         super().__init__()
         self.qkv = qkv
         self.proj = proj
@@ -148,7 +150,7 @@ def products_bound(products: Interval) -> float:
 class Mlp(nn.Module):
     """Two linear layers with the quadratic GELU between them."""
 
-    def __init__(self, fc1: Linear, fc2: Linear) -> None:
+    def __init__(self, fc1: LinearLayer, fc2: LinearLayer) -> None:
         super().__init__()
         self.fc1 = fc1
         self.fc2 = fc2
@@ -176,7 +178,7 @@ class Block(nn.Module):
 
 def with_parameters(module: AnyModule, make: Callable[[str, torch.Tensor], Any]) -> AnyModule:
     """A copy of a module whose parameters are what `make(name, tensor)` gives for them: shared tensors of the same
-    shape, or for the weight of a Linear a callable that multiplies by it. The copy is for evaluation only."""
+    shape, or for the weight of a LinearLayer a callable that multiplies by it. The copy is for evaluation only."""
     copied = copy.deepcopy(module).eval().requires_grad_(False)
     for path, part in copied.named_modules():
         for name, parameter in list(part.named_parameters(recurse=False)):

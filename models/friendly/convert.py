@@ -12,7 +12,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
-from tacit.models.friendly.blocks import Approximation, Attention, Block, LayerNorm, Linear, Mlp
+from tacit.models.friendly.blocks import Approximation, Attention, Block, LayerNorm, LinearLayer, Mlp
 from tacit.models.friendly.gauge import Gauge
 from tacit.models.friendly.transformer import FriendlyTransformer, Projection
 
@@ -82,9 +82,9 @@ def _block(block: Any, approximation: Approximation) -> Block:
     )
 
 
-def _linear(layer: nn.Linear) -> Linear:
+def _linear(layer: nn.Linear) -> LinearLayer:
     bias: torch.Tensor | None = layer.bias
-    return Linear(layer.weight.detach().clone(), None if bias is None else bias.detach().clone())
+    return LinearLayer(layer.weight.detach().clone(), None if bias is None else bias.detach().clone())
 
 
 def _wrong_layers(model: nn.Module) -> list[str]:

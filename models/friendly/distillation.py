@@ -34,7 +34,7 @@ from tacit.models.training import EVALUATION_BATCH
 RANGE_WEIGHT: Final = 10.0
 """Of the loss that keeps scores where the polynomial is good."""
 
-Stage = Literal["layers", "predictions"]
+DistillationStage = Literal["layers", "predictions"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Epoch:
 
     number: int
     """From 1, over both stages."""
-    stage: Stage
+    stage: DistillationStage
     losses: dict[str, float]
     """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
     in stage 2, "range" in both."""
@@ -131,7 +131,7 @@ def distill(
     *,
     seed: int,
     device: torch.device,
-    stages: Sequence[Stage] = ("layers", "predictions"),
+    stages: Sequence[DistillationStage] = ("layers", "predictions"),
     progress: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[Epoch]:
     """Train the student in place on images x, float32 [N, C, S, S]; it is left on `device`, not calibrated.
@@ -147,7 +147,7 @@ def distill(
     order = torch.Generator().manual_seed(seed)
     within = Interval(lowest_argument(configuration.softmax_degree), configuration.largest_score)
     epochs: list[Epoch] = []
-    plan: dict[Stage, tuple[int, float]] = {
+    plan: dict[DistillationStage, tuple[int, float]] = {
         "layers": (configuration.layer_epochs, configuration.layer_learning_rate),
         "predictions": (configuration.prediction_epochs, configuration.prediction_learning_rate),
     }

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tacit.models.friendly.blocks import Block, LayerNorm, Linear
+from tacit.models.friendly.blocks import Block, LayerNorm, LinearLayer
 
 
 class PatchEmbedding(nn.Module):
@@ -46,7 +46,7 @@ class FriendlyTransformer(nn.Module):
         projection: Projection,
         blocks: list[Block],
         norm: LayerNorm,
-        head: Linear,
+        head: LinearLayer,
     ) -> None:
         super().__init__()
         self.cls_token = nn.Parameter(cls_token.detach().clone())

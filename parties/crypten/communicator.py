@@ -1,8 +1,8 @@
 """CrypTen's communicator on our links: the same collective calls as its DistributedCommunicator, which uses gloo.
 
 Gloo sends in plain text to whoever connects, unpickles what comes, and waits for ever. Here every call becomes one
-message per peer on a Link, which encrypts, authenticates, checks and has a deadline. The parties of a computation are
-numbered by their rank; every two of them have a link. The dealer is none of them.
+message per peer on a PeerLink, which encrypts, authenticates, checks and has a deadline. The parties of a computation
+are numbered by their rank; every two of them have a link. The dealer is none of them.
 
 CrypTen asks `crypten.communicator.DistributedCommunicator` for its communicator: session.py puts this class in its
 place. Calls have the names, arguments and results of CrypTen's.
@@ -20,7 +20,7 @@ from torch.distributed import ReduceOp
 from tacit.parties.crypten import objects
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.link import Link
+from tacit.parties.crypten.link import PeerLink
 
 Tensors = Sequence[torch.Tensor]
 
@@ -74,7 +74,7 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
     """What initialize() takes: CrypTen creates its communicator itself."""
     instance: ClassVar["LinkCommunicator | None"] = None
 
-    def __init__(self, *, own: str, parties: Sequence[str], links: Mapping[str, Link]) -> None:
+    def __init__(self, *, own: str, parties: Sequence[str], links: Mapping[str, PeerLink]) -> None:
         if not 2 <= len(parties) <= 3 or own not in parties:
             raise ValueError(f"computing parties {', '.join(parties)}: two or three, {own!r} among them")
         if missing := set(parties) - {own} - set(links):
@@ -246,7 +246,7 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
         self._rounds[operation] += 1
         return operation
 
-    def _link(self, rank: int) -> Link:
+    def _link(self, rank: int) -> PeerLink:
         if rank not in self._peers:
             raise ValueError(
                 f"rank {rank} is not another computing party; those are {', '.join(map(str, self._peers))}"
@@ -289,7 +289,7 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
             results.append(total)
         return results if batched else results[0]
 
-    def _send_object(self, operation: str, obj: Any, links: Sequence[Link]) -> None:
+    def _send_object(self, operation: str, obj: Any, links: Sequence[PeerLink]) -> None:
         tree, tensors = objects.encode(obj)
         for link in links:
             link.send_fields(operation, tree)

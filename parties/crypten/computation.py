@@ -10,7 +10,7 @@ from tacit.models.friendly.gauge import ActivationError
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.key_agreement import agree_on_streams
 from tacit.parties.crypten.linear import FixedWeights
-from tacit.parties.crypten.link import Link, errors_told
+from tacit.parties.crypten.link import PeerLink, errors_told
 from tacit.parties.crypten.session import computing
 from tacit.parties.crypten.supply import Supply
 from tacit.parties.crypten.wiring import wired
@@ -27,7 +27,7 @@ class Computation:
 
 @contextmanager
 def dealt_computation(
-    own: str, *, parties: Sequence[str], links: Mapping[str, Link], dealer: Link
+    own: str, *, parties: Sequence[str], links: Mapping[str, PeerLink], dealer: PeerLink
 ) -> Iterator[Computation]:
     """CrypTen is ready within the block; its random words come from the session's streams and the dealer.
 

@@ -16,10 +16,10 @@ import msgspec
 from msgspec import Meta
 
 from tacit.parties.correlated.streams import KEY_BYTES, Keystream, Purpose, derive
-from tacit.parties.crypten.link import Link
+from tacit.parties.crypten.link import PeerLink
 
 
-class Contribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LinkContribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What each end of a link brings to the secrets of a session; fresh for every link."""
 
     pair: Annotated[bytes, Meta(min_length=KEY_BYTES, max_length=KEY_BYTES)]
@@ -27,7 +27,7 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """For what all computing parties share; empty towards the dealer."""
 
     def __repr__(self) -> str:
-        return "Contribution(...)"
+        return "LinkContribution(...)"
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,19 +44,19 @@ class ComputationStreams:
     local: Keystream
 
 
-def agree(link: Link, *, first: bool, common: bytes = b"") -> tuple[bytes, bytes]:
+def agree(link: PeerLink, *, first: bool, common: bytes = b"") -> tuple[bytes, bytes]:
     """The 32-byte secret of this end and its peer, and what the peer brought to the common secret.
 
     `first` says which of the two this end is; they must not agree on that.
     """
-    own = Contribution(pair=os.urandom(KEY_BYTES), common=common)
+    own = LinkContribution(pair=os.urandom(KEY_BYTES), common=common)
     link.send_fields("agree on keys", own)
-    other = link.receive_fields("agree on keys", Contribution)
+    other = link.receive_fields("agree on keys", LinkContribution)
     secrets = own.pair + other.pair if first else other.pair + own.pair
     return derive(secrets, Purpose.PAIR, salt=link.binding), other.common
 
 
-def agree_on_streams(rank: int, links: Mapping[int, Link]) -> ComputationStreams:
+def agree_on_streams(rank: int, links: Mapping[int, PeerLink]) -> ComputationStreams:
     """Make the streams of this rank with its peers; `links` leads to every other rank. MpcError: who is missing."""
     parties = len(links) + 1
     contributions = {rank: os.urandom(KEY_BYTES)}

@@ -7,7 +7,7 @@ MpcError that names the party and both operations. The arrays follow as raw litt
 of the header, others in frames of their own of at most CHUNK_BYTES. Nothing is unpickled.
 
 A link begins with a hello from each end: the session that its owner was started with, the hash of the roster and a
-fresh nonce. Both nonces enter `Link.binding`, which no two links share; a party that comes with another session or
+fresh nonce. Both nonces enter `PeerLink.binding`, which no two links share; a party that comes with another session or
 roster is refused by name. A lost link is not opened again: shares in flight cannot be recovered.
 
 A party that gives up says why in a last message, `abort`. The peer comes upon it in its turn, behind what was sent
@@ -75,7 +75,7 @@ _NAMES: Final[Mapping[Any, str]] = {
 
 
 @dataclass
-class Cost:
+class LinkCost:
     """What one operation has cost on a link: whole messages, without what CURVE, ZeroMQ and TCP add."""
 
     messages_sent: int = 0
@@ -110,7 +110,7 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: Annotated[str, Meta(max_length=_REASON_LIMIT)]
 
 
-class Link:
+class PeerLink:
     """A duplex link to one peer. Made by connect() or Listener.accept(); closed with `with`, close() or its listener.
 
     Every call blocks, for `patience` seconds at most, and raises MpcError, which names the peer, the operation and the
@@ -123,7 +123,7 @@ class Link:
         self.binding = _NO_BINDING
         """32 bytes that both ends know and that no other link has: a hash over a fresh nonce of each end and the
         session. Public to whoever runs the other end, and sent under CURVE only."""
-        self.counters: defaultdict[str, Cost] = defaultdict(Cost)
+        self.counters: defaultdict[str, LinkCost] = defaultdict(LinkCost)
         """By name of the operation."""
         self._end = end
         self._sent = 0
@@ -288,7 +288,7 @@ class Link:
 
 
 @contextmanager
-def errors_told(links: Iterable[Link], *public: type[Exception]) -> Iterator[None]:
+def errors_told(links: Iterable[PeerLink], *public: type[Exception]) -> Iterator[None]:
     """An error that leaves the block is told to the other ends: MpcErrors, and those of the public kinds, as they read;
     of others the kind alone, because the text might show a secret."""
     try:
@@ -313,11 +313,12 @@ class Listener:
         self._session = session
         self._roster = roster
 
-    def accept(self) -> dict[str, Link]:
+    def accept(self) -> dict[str, PeerLink]:
         """The links to all peers, by name; nobody is let in afterwards. MpcError names those who did not come."""
         self._end.accept()
         return {
-            peer: Link(self._end, own=self._own, peer=peer)._greet(self._session, self._roster) for peer in self._peers
+            peer: PeerLink(self._end, own=self._own, peer=peer)._greet(self._session, self._roster)
+            for peer in self._peers
         }
 
     def ready(self, seconds: float) -> list[str]:
@@ -367,12 +368,12 @@ def connect(
     session: bytes,
     patience: float = PATIENCE_SECONDS,
     end: type[DialledEnd] = DialledEnd,
-) -> Link:
+) -> PeerLink:
     """Open a link to the member `server`, who listens at the address; arguments and errors as of listen()."""
     _check_session(session)
     opened = end.dial(address, keys=keys, roster=roster, server=server, patience=patience, frame_bytes=CHUNK_BYTES)
     try:
-        return Link(opened, own=keys.name, peer=server)._greet(session, roster)
+        return PeerLink(opened, own=keys.name, peer=server)._greet(session, roster)
     except BaseException:
         opened.shut()
         raise

@@ -10,14 +10,14 @@ from typing import Any
 
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import Replacement, corrected, crypten, replaced
-from tacit.parties.crypten.link import Link
+from tacit.parties.crypten.link import PeerLink
 
 _PROVIDER = "TACIT"
 
 
 @contextmanager
 def computing(
-    own: str, *, parties: Sequence[str], links: Mapping[str, Link], provider: Any
+    own: str, *, parties: Sequence[str], links: Mapping[str, PeerLink], provider: Any
 ) -> Iterator[LinkCommunicator]:
     """CrypTen is ready within the block, and corrected: all of its calls go over the links, to the parties in the order
     of their rank.

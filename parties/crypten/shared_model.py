@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from tacit.models.friendly.blocks import Linear, with_parameters
+from tacit.models.friendly.blocks import LinearLayer, with_parameters
 from tacit.models.friendly.calibration import intervals
 from tacit.models.friendly.gauge import ActivationError, Gauge, Interval
 from tacit.models.friendly.transformer import FriendlyTransformer, Projection
@@ -36,7 +36,7 @@ def share_model(
     tells all parties one bit for each, and raise ActivationError if one is left. Raises as check_shareable does.
     """
     check_shareable(model)
-    linear = {f"{path}.weight" for path, part in model.named_modules() if isinstance(part, Linear | Projection)}
+    linear = {f"{path}.weight" for path, part in model.named_modules() if isinstance(part, LinearLayer | Projection)}
 
     def share(name: str, tensor: torch.Tensor) -> Any:
         if name in linear:

@@ -32,7 +32,7 @@ from tacit.parties.correlated.material import AnyRequest, Weight, check, correct
 from tacit.parties.correlated.streams import KEY_BYTES, Keystream, Purpose, derive
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.key_agreement import ComputationStreams, agree
-from tacit.parties.crypten.link import Link
+from tacit.parties.crypten.link import PeerLink
 
 AHEAD: Final = 12
 """Segments that may be announced and not begun. A link queues 16 messages."""
@@ -68,7 +68,7 @@ class Announcement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Supply:
     """The material of one party in one session. One thread uses it, the one that opened the link to the dealer."""
 
-    def __init__(self, rank: int, parties: Sequence[str], dealer: Link, streams: ComputationStreams) -> None:
+    def __init__(self, rank: int, parties: Sequence[str], dealer: PeerLink, streams: ComputationStreams) -> None:
         """Join the dealer; MpcError names it when it does not answer. `parties` are names in the order of the ranks."""
         self.rank = rank
         self.parties = tuple(parties)

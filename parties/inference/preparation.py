@@ -20,7 +20,7 @@ from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party
 from tacit.parties.inference.orders import corrected, correction_bytes, drawn, encoded_requests
-from tacit.parties.inference.stages import Run, Stage, stages
+from tacit.parties.inference.stages import ModelStage, Run, stages
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey
 from tacit.protocol.inference.schedule import layer_shapes
@@ -125,7 +125,7 @@ class Preparation:
             raise
 
     async def _prepared(
-        self, stage: Stage, images: int, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]
+        self, stage: ModelStage, images: int, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]
     ) -> Run:
         requests = stage.requests(images, numbers)
         first = self._order(requests)

@@ -44,7 +44,7 @@ Run = Callable[[torch.Tensor], Program[torch.Tensor]]
 
 
 @dataclass(frozen=True)
-class Stage:
+class ModelStage:
     """One of three kinds."""
 
     name: str
@@ -102,7 +102,7 @@ class Stage:
         return encoded(normalised(stream.double() / self.public.stream, norm.curve), NORMALISED_SCALE)
 
 
-class Embedding(Stage):
+class Embedding(ModelStage):
     """Patches [B, T - 1, C P P] of the data owner to the stream [B, T, D]."""
 
     @property
@@ -132,7 +132,7 @@ class Embedding(Stage):
 
 
 @dataclass(frozen=True)
-class BlockStage(Stage):
+class BlockStage(ModelStage):
     """The stream to the stream."""
 
     index: int
@@ -171,7 +171,7 @@ class BlockStage(Stage):
         return {f"{self.index}.{name}": name for name in block_layer_shapes(sizes.width, sizes.hidden)}
 
 
-class Head(Stage):
+class Head(ModelStage):
     """The stream [B, T, D] to the logits [B, classes] of its class tokens."""
 
     @property
@@ -202,7 +202,7 @@ class Head(Stage):
         return run
 
 
-def stages(public: PublicModel, *, known: bool) -> tuple[Stage, ...]:
+def stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
     """Those of a pass, in order. known: whether the data owner is told what goes into every block."""
     blocks = (BlockStage(f"block {index}", public, known, index) for index in range(public.sizes.blocks))
     return Embedding("embedding", public, known), *blocks, Head("head", public, known)

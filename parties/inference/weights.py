@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tacit.models.friendly.blocks import Block, LayerNorm, Linear
+from tacit.models.friendly.blocks import Block, LayerNorm, LinearLayer
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.ring import WORD_BITS
@@ -84,7 +84,7 @@ def integer_weights(block: Block, scales: Scales) -> dict[str, IntegerWeight]:
 
 
 def _layer(
-    name: str, layer: Linear, before: float, after: float | torch.Tensor, norm: LayerNorm | None = None
+    name: str, layer: LinearLayer, before: float, after: float | torch.Tensor, norm: LayerNorm | None = None
 ) -> IntegerWeight:
     weight = layer.weight.detach().double()
     bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach().double()

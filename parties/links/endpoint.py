@@ -126,7 +126,7 @@ Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
 
 
 @dataclass
-class Traffic:
+class PeerTraffic:
     """Messages exchanged with one peer, and the bytes of their frames (without CURVE's, ZeroMQ's and TCP's
     overhead)."""
 
@@ -149,7 +149,7 @@ class Endpoint:
     def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
         host = self._host(address)
         self.address = address
-        self.traffic: dict[str, Traffic] = {}
+        self.traffic: dict[str, PeerTraffic] = {}
         """Traffic by member, since the endpoint was opened."""
         self._limits = limits
         self._pending: deque[Event] = deque()
@@ -221,7 +221,7 @@ class Endpoint:
         views = tuple(frame.toreadonly() for frame in frames)
         if len(views) == 1 and not views[0]:
             return
-        traffic = self.traffic.setdefault(sender, Traffic())
+        traffic = self.traffic.setdefault(sender, PeerTraffic())
         traffic.messages_received += 1
         traffic.bytes_received += sum(view.nbytes for view in views)
         if len(views) > self._limits.max_frames:
@@ -231,7 +231,7 @@ class Endpoint:
             self._report(Received(sender, views))
 
     def _count_sent(self, receiver: str, frames: Sequence[bytes | memoryview]) -> None:
-        traffic = self.traffic.setdefault(receiver, Traffic())
+        traffic = self.traffic.setdefault(receiver, PeerTraffic())
         traffic.messages_sent += 1
         traffic.bytes_sent += sum(memoryview(frame).nbytes for frame in frames)
 

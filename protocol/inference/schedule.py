@@ -96,7 +96,7 @@ class Round(NamedTuple):
     """What the data owner sends in it."""
 
 
-class Cost(NamedTuple):
+class RoundsTotal(NamedTuple):
     """All rounds of one operation."""
 
     model_owner_bytes: int
@@ -153,12 +153,12 @@ def pass_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
     )
 
 
-def by_operation(rounds: Iterable[Round]) -> dict[str, Cost]:
+def by_operation(rounds: Iterable[Round]) -> dict[str, RoundsTotal]:
     """Sums over the rounds of every operation, in the order of their first ones."""
-    costs: dict[str, Cost] = {}
+    costs: dict[str, RoundsTotal] = {}
     for operation, model_owner_bytes, data_owner_bytes in rounds:
-        before = costs.get(operation, Cost(0, 0, 0))
-        costs[operation] = Cost(before[0] + model_owner_bytes, before[1] + data_owner_bytes, before[2] + 1)
+        before = costs.get(operation, RoundsTotal(0, 0, 0))
+        costs[operation] = RoundsTotal(before[0] + model_owner_bytes, before[1] + data_owner_bytes, before[2] + 1)
     return costs
 
 

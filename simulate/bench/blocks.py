@@ -36,7 +36,7 @@ from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Shaping, relaying
 from tacit.simulate.federation.processes import ProcessError
-from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, Plan, run
+from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, InferencePlan, run
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 2.0
@@ -44,7 +44,7 @@ _BLOCK: Final = "block"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class BlockBenchmark:
     """What is measured."""
 
     model: str = "vit_small_patch16_224"
@@ -81,7 +81,9 @@ class _Task:
         return error
 
 
-def measure(setting: Setting, progress: Callable[[str], object], *, against_crypten: bool = False) -> dict[str, Any]:
+def measure(
+    setting: BlockBenchmark, progress: Callable[[str], object], *, against_crypten: bool = False
+) -> dict[str, Any]:
     """The figures, under stable keys. ValueError for a model that cannot be computed; BenchmarkError if a party fails
     or cannot be run here.
 
@@ -101,7 +103,7 @@ def measure(setting: Setting, progress: Callable[[str], object], *, against_cryp
 
 
 def _figures(
-    setting: Setting, task: _Task, progress: Callable[[str], object], *, against_crypten: bool
+    setting: BlockBenchmark, task: _Task, progress: Callable[[str], object], *, against_crypten: bool
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {
         "model": setting.model,
@@ -126,7 +128,7 @@ def _figures(
     return figures
 
 
-def _task(setting: Setting) -> _Task:
+def _task(setting: BlockBenchmark) -> _Task:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         try:
@@ -143,7 +145,7 @@ def _task(setting: Setting) -> _Task:
     return _Task(friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
 
 
-def _ours(setting: Setting, task: _Task, progress: Callable[[str], object]) -> dict[str, Any]:
+def _ours(setting: BlockBenchmark, task: _Task, progress: Callable[[str], object]) -> dict[str, Any]:
     images = task.images.repeat(1 + setting.repeats, 1, 1, 1)
     passes, relayed = _session(setting, task, images, None, progress)
     timed = sorted(passes.passes[1:], key=_block_seconds)
@@ -172,7 +174,7 @@ def _ours(setting: Setting, task: _Task, progress: Callable[[str], object]) -> d
 
 
 def _session(
-    setting: Setting, task: _Task, images: torch.Tensor, ahead: int | None, progress: Callable[[str], object]
+    setting: BlockBenchmark, task: _Task, images: torch.Tensor, ahead: int | None, progress: Callable[[str], object]
 ) -> tuple[Inferred, int | None]:
     """One session over all images, and the bytes that passed the relay. BenchmarkError if the relay has missed any."""
 
@@ -182,7 +184,7 @@ def _session(
         progress(f"{how}: pass {number} of {1 + setting.repeats}")
 
     with relaying(setting.shaping) as relay:
-        plan = Plan(
+        plan = InferencePlan(
             input=setting.input,
             batch=setting.batch,
             ahead=ahead,
@@ -197,7 +199,7 @@ def _session(
         return found, stock_blocks.relayed_bytes(relay, sent)
 
 
-def _offline_bytes(setting: Setting, model: PrivateModel) -> int:
+def _offline_bytes(setting: BlockBenchmark, model: PrivateModel) -> int:
     """Of the dealer's corrections for the blocks in one pass."""
     public = model.public
     numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}

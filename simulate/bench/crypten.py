@@ -23,7 +23,7 @@ import torch
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.ends import DialledEnd, ListeningEnd
-from tacit.parties.crypten.link import Link, connect, listen
+from tacit.parties.crypten.link import PeerLink, connect, listen
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.zap import ZapHandler
 from tacit.protocol.core.roster import Member, Roster
@@ -75,7 +75,7 @@ def measure(progress: Callable[[str], object], *, repeats: int) -> dict[str, Any
         ends = []
         for rank, name in enumerate(PARTIES):
             ours, theirs = context.Pipe()
-            party = _Party(rank, keys[name], roster, Path(directory), repeats, TOKENS, WIDTH)
+            party = _CryptenParty(rank, keys[name], roster, Path(directory), repeats, TOKENS, WIDTH)
             process = context.Process(target=party.run, args=(theirs,), daemon=True)
             process.start()
             theirs.close()
@@ -102,7 +102,7 @@ def measure(progress: Callable[[str], object], *, repeats: int) -> dict[str, Any
 
 
 @dataclass(frozen=True)
-class _Party:
+class _CryptenParty:
     rank: int
     keys: PartyKeys
     roster: Roster
@@ -147,7 +147,7 @@ class _Party:
         for link in links.values():
             link.close()
 
-    def _link(self, pipe: Connection, *, encrypted: bool) -> Link:
+    def _link(self, pipe: Connection, *, encrypted: bool) -> PeerLink:
         common: dict[str, Any] = {"keys": self.keys, "roster": self.roster, "session": b"benchmark"}
         if self.rank == 1:
             end = DialledEnd if encrypted else _PlainDialledEnd

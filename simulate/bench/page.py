@@ -25,7 +25,7 @@ from tacit.protocol.core.primitives import AgreementKey
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Usage, keystream
 from tacit.simulate.bench import declared, protection
-from tacit.simulate.bench.secagg import Setting, measure
+from tacit.simulate.bench.secagg import SumBenchmark, measure
 
 DIMENSION: Final = 100_000
 CLIENTS: Final = (10, 30, 100, 300, 1000)
@@ -42,7 +42,7 @@ def measure_all(progress: Any) -> list[dict[str, Any]]:
     rows = []
     for clients, dimension in settings:
         progress(f"{clients} clients, {dimension} entries")
-        setting = Setting(
+        setting = SumBenchmark(
             clients=clients,
             dimension=dimension,
             dropout=FRACTION,

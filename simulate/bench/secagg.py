@@ -38,7 +38,7 @@ SEQUENTIAL_CLIENTS: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class SumBenchmark:
     """What to measure."""
 
     clients: int
@@ -91,7 +91,7 @@ class Setting:
         )
 
 
-def measure(setting: Setting, progress: Callable[[str], None], *, profile: bool) -> dict[str, Any]:
+def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: bool) -> dict[str, Any]:
     """Hold the sum and return the figures. BenchmarkError or ValueError if it cannot be held.
 
     profile: tell the seconds by kind of work, of all parties together.

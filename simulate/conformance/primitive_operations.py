@@ -71,7 +71,7 @@ class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
         return Packing(**msgspec.structs.asdict(self))
 
 
-class Terms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What all members of a secure sum hold alike before its first message."""
 
     session: Octets
@@ -292,7 +292,7 @@ def roster_hash(*, members: tuple[MemberInput, ...]) -> bytes:
     return roster_of(members).hash
 
 
-def terms_context(*, terms: Terms) -> dict[str, Any]:
+def terms_context(*, terms: SumTerms) -> dict[str, Any]:
     """The hash of all that a sum's members hold alike, and how its vector is cut into chunks."""
     agreement = terms.agreement()
     return {"context": agreement.context, "chunks": agreement.chunks, "chunk_words": agreement.chunk_words}

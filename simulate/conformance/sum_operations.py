@@ -16,7 +16,7 @@ from tacit.protocol.sum.server import AggregationServer
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
-from tacit.simulate.conformance.primitive_operations import Terms
+from tacit.simulate.conformance.primitive_operations import SumTerms
 from tacit.simulate.conformance.stage import coded, entropy_of
 
 
@@ -44,7 +44,7 @@ class SumStage(ExchangeStage):
         """By the names that vectors use."""
         return {"begin sum": self.begin_sum, **super().operations()}
 
-    def begin_sum(self, *, terms: Terms, clients: tuple[SumClient, ...], server: bool) -> bytes:
+    def begin_sum(self, *, terms: SumTerms, clients: tuple[SumClient, ...], server: bool) -> bytes:
         """Begin a secure sum, of which these parties are played, at time 0. Returns its context."""
         self._agreement = agreement = terms.agreement()
         if server:

@@ -23,7 +23,7 @@ SCHEMA: Final = "schema.json"
 Level = Literal["primitive", "message", "round", "session"]
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
+class VectorStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
     """One operation: either what it returns, or the code with which it refuses."""
 
     do: str
@@ -43,11 +43,11 @@ class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     level: Level
     about: str
     """What it shows, in a sentence."""
-    operations: Annotated[tuple[Step, ...], Meta(min_length=1)]
+    operations: Annotated[tuple[VectorStep, ...], Meta(min_length=1)]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class VectorVerdict:
     """What came of one file: `fault` is empty if everything held."""
 
     file: str
@@ -66,28 +66,28 @@ def vector_files(folder: Traversable) -> list[Traversable]:
     return sorted(found, key=lambda path: path.name)
 
 
-def check_all(paths: Iterable[Traversable], protocols: Mapping[str, Protocol]) -> list[Verdict]:
+def check_all(paths: Iterable[Traversable], protocols: Mapping[str, Protocol]) -> list[VectorVerdict]:
     """The verdict on each file; OSError where one cannot be read."""
     return [check(path.name, path.read_bytes(), protocols) for path in paths]
 
 
-def check(name: str, content: bytes, protocols: Mapping[str, Protocol]) -> Verdict:
+def check(name: str, content: bytes, protocols: Mapping[str, Protocol]) -> VectorVerdict:
     """Replay one file."""
     try:
         vector = msgspec.json.decode(content, type=VectorFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return Verdict(name, 0, f"not a vector file: {error}")
+        return VectorVerdict(name, 0, f"not a vector file: {error}")
     protocol = protocols.get(vector.protocol)
     if protocol is None:
-        return Verdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(protocols)}")
+        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(protocols)}")
     operations = protocol()
     for number, step in enumerate(vector.operations):
         if fault := _fault(operations, step):
-            return Verdict(name, len(vector.operations), f"operation {number}, {step.do}: {fault}")
-    return Verdict(name, len(vector.operations), "")
+            return VectorVerdict(name, len(vector.operations), f"operation {number}, {step.do}: {fault}")
+    return VectorVerdict(name, len(vector.operations), "")
 
 
-def _fault(operations: Operations, step: Step) -> str:
+def _fault(operations: Operations, step: VectorStep) -> str:
     """Why the step does not hold; empty if it does."""
     try:
         result = perform(operations, step.do, step.inputs)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.protocol.sum.configuration import Policy
 from tacit.simulate.experiments import figures
-from tacit.simulate.experiments.study import Arm, ArmResult, Size, Study, Verdict, differences, test_accuracy
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences, test_accuracy
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     """The paper's sentence, for both kinds of matrix and of sum."""
     by_name = {result.arm.name: result for result in results}
     verdicts = []
@@ -93,7 +93,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
             largest = max(map(abs, off))
             clipped = sum(run.clipped for result in (plain, by_name[f"{how}-{name}"]) for run in result.runs)
             verdicts.append(
-                Verdict(
+                ClaimVerdict(
                     claim=f"{how}: encryption with an {name} matrix does not change the accuracy"
                     if name == "orthogonal"
                     else f"{how}: encryption with a {name} matrix does not change the accuracy",

@@ -29,7 +29,7 @@ class DataError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
+class StudyImages:
     """What a study runs on."""
 
     configuration: DataConfiguration
@@ -56,7 +56,9 @@ class Images:
         return height, width, self.source.train.images.channels
 
 
-def find(path: Path | None, *, small: bool, clients: int, halved: bool, classes: tuple[int, ...] = (10,)) -> Images:
+def find(
+    path: Path | None, *, small: bool, clients: int, halved: bool, classes: tuple[int, ...] = (10,)
+) -> StudyImages:
     """The images at `path`: CIFAR-10's files in a directory, or an .npz file; None: digits, for a small twin.
 
     The clients get equal shares (`partition = "iid"`), of one half of the images where they are `halved`. classes: how
@@ -79,7 +81,7 @@ def find(path: Path | None, *, small: bool, clients: int, halved: bool, classes:
         source = _read(configuration)
     except (ValueError, OSError) as error:
         raise DataError(f"--data {path}: {error}") from error
-    images = Images(
+    images = StudyImages(
         configuration=configuration,
         source=source,
         name=configuration.source if path is None or path.is_dir() else path.name,
@@ -106,7 +108,7 @@ def find(path: Path | None, *, small: bool, clients: int, halved: bool, classes:
     return images
 
 
-def halve(images: Images, directory: Path) -> tuple[DataConfiguration, DataConfiguration]:
+def halve(images: StudyImages, directory: Path) -> tuple[DataConfiguration, DataConfiguration]:
     """Write `pretraining.npz` and `federated.npz`, with half of the training images each; returns how to read them.
 
     images: found as `halved`. OSError if the files cannot be written.

@@ -24,10 +24,10 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import DataConfiguration
-from tacit.simulate.experiments.data import Images, find, halve
+from tacit.simulate.experiments.data import StudyImages, find, halve
 from tacit.simulate.experiments.pretraining import pretrain
 from tacit.simulate.experiments.sample import sample
-from tacit.simulate.experiments.study import Arm, ArmResult, Cost, RunResult, Size, Study
+from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
 from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.run import GRACE_SECONDS, Plan, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError, Show, SimulationError
@@ -71,13 +71,13 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class PreparedStudy:
     """A study that can start: everything about it is checked."""
 
     study: Study
     small: bool
     seeds: tuple[int, ...]
-    images: Images
+    images: StudyImages
     device: str
     out: Path
     federated: DataConfiguration = field(repr=False)
@@ -147,7 +147,9 @@ class Work:
         )
 
 
-def prepare(study: Study, *, small: bool, seeds: Sequence[int], data: Path | None, device: str, out: Path) -> Work:
+def prepare(
+    study: Study, *, small: bool, seeds: Sequence[int], data: Path | None, device: str, out: Path
+) -> PreparedStudy:
     """Check everything that can be checked before a run, and write what all runs share.
 
     Raises DataError for the images and OutputError for the directory; OSError if the disk is full.
@@ -168,7 +170,7 @@ def prepare(study: Study, *, small: bool, seeds: Sequence[int], data: Path | Non
     elif study.images_per_client and not small:
         per_client = study.images_per_client[len(images.source.class_names)]
         federated = sample(images, out / "data", per_client=per_client, clients=clients)
-    work = Work(
+    work = PreparedStudy(
         study=study,
         small=small,
         seeds=tuple(seeds),
@@ -182,7 +184,7 @@ def prepare(study: Study, *, small: bool, seeds: Sequence[int], data: Path | Non
     return work
 
 
-async def hold(work: Work, watcher: Watcher) -> list[ArmResult]:
+async def hold(work: PreparedStudy, watcher: Watcher) -> list[ArmResult]:
     """Hold every run that has no result yet; returns the results of all, arm by arm.
 
     Raises as `tacit.simulate.federation.run.simulate` does, and AbortedError.
@@ -206,12 +208,12 @@ async def hold(work: Work, watcher: Watcher) -> list[ArmResult]:
     ]
 
 
-def _cost(summary: dict[str, Any]) -> Cost:
+def _cost(summary: dict[str, Any]) -> RunCost:
     """Read off the summary of a run."""
     clients = {name for name, party in summary["parties"].items() if party["role"] == "client"}
     rounds = summary["rounds"]
     local = [done for entry in rounds for done in entry["local"].values()]
-    return Cost(
+    return RunCost(
         sent=sum(entry["bytes_sent"][name] for entry in rounds for name in clients),
         seconds=sum(entry["seconds"] for entry in rounds),
         training_seconds=sum(done["training_seconds"] for done in local),
@@ -219,7 +221,7 @@ def _cost(summary: dict[str, Any]) -> Cost:
     )
 
 
-def _plan(work: Work, job: Job) -> Plan:
+def _plan(work: PreparedStudy, job: Job) -> Plan:
     options = {"device": work.device, "record_moves": work.study.record_moves, "report": False}
     try:
         # A run with a seed that was interrupted goes on bit for bit as if it had not been.
@@ -229,7 +231,7 @@ def _plan(work: Work, job: Job) -> Plan:
         return new_plan(job.experiment, job.directory, **options)
 
 
-async def _pretrain(work: Work, watcher: Watcher) -> None:
+async def _pretrain(work: PreparedStudy, watcher: Watcher) -> None:
     missing = {seed: work.checkpoint(seed) for seed in work.seeds if not work.checkpoint(seed).exists()}
     if work.pretraining is None or not missing:
         return
@@ -257,7 +259,7 @@ async def _pretrain(work: Work, watcher: Watcher) -> None:
                 finished = True
 
 
-def _claim(out: Path, study: Study, size: Size, images: Images, *, small: bool, device: str) -> None:
+def _claim(out: Path, study: Study, size: Size, images: StudyImages, *, small: bool, device: str) -> None:
     """Make the directory that of these settings, or see that it is."""
     stamp = msgspec.json.encode(
         {

@@ -21,10 +21,10 @@ from tacit.simulate.experiments.study import (
     MARGIN,
     Arm,
     ArmResult,
-    Cost,
+    ClaimVerdict,
+    RunCost,
     Size,
     Study,
-    Verdict,
     compare,
     differences,
     spread,
@@ -118,7 +118,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     """The paper's sentences about this table, for every model."""
     verdicts = []
     for model, arms_of in _by_model(results).items():
@@ -126,7 +126,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
         word = compare(ours, baseline)
         mean = 100 * statistics.mean(differences(ours, baseline))
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 claim=f"{model}: FedRSM is as accurate as FedAvg, or more",
                 criterion=f"the mean difference over the seeds is above -{100 * MARGIN:.0f} points; if not, within "
                 "twice its standard error nothing is decided",
@@ -136,7 +136,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
         )
         sent, whole = _uploaded(ours), _uploaded(baseline)
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 claim=f"{model}: FedRSM uploads less than FedAvg",
                 criterion="bytes sent by all clients, with every seed",
                 holds=all(mine < theirs for mine, theirs in zip(sent, whole, strict=True)),
@@ -145,7 +145,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
         )
         shares = [cost.choosing_seconds / cost.training_seconds for cost in _costs(ours)]
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 claim=f"{model}: choosing layers takes at most {RSA_SHARE:.0%} of the local training",
                 criterion="seconds of all clients and rounds, mean over the seeds (the paper: 2.7 to 9.5 %)",
                 holds=statistics.mean(shares) <= RSA_SHARE,
@@ -156,7 +156,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
         bytes_more = statistics.mean(_uploaded(generating)) / statistics.mean(sent)
         longer = _seconds(generating) / _seconds(ours)
         verdicts.append(
-            Verdict(
+            ClaimVerdict(
                 claim=f"{model}: FedCG uploads more than FedRSM, and takes longer",
                 criterion="bytes as above, and seconds of all rounds, means over the seeds",
                 holds=bytes_more > 1 and longer > 1,
@@ -213,7 +213,7 @@ def _by_model(results: Sequence[ArmResult]) -> dict[str, dict[str, ArmResult]]:
     return found
 
 
-def _costs(result: ArmResult) -> list[Cost]:
+def _costs(result: ArmResult) -> list[RunCost]:
     costs = [run.cost for run in result.runs if run.cost is not None]
     if len(costs) < len(result.runs):
         raise ValueError(f"{result.arm.name}: a run did not record what it cost")

@@ -19,7 +19,7 @@ import matplotlib
 import msgspec
 
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
-from tacit.simulate.experiments.engine import Work
+from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, spread
 from tacit.simulate.report.figures import STYLE
 from tacit.simulate.runs.directory import writing
@@ -31,7 +31,7 @@ NOT_RUN: Final = "not run"
 class Page:
     """The results of a study, and how they came about."""
 
-    work: Work
+    work: PreparedStudy
     results: Sequence[ArmResult]
     command: str
 

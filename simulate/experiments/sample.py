@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets.samples import Samples
-from tacit.simulate.experiments.data import DataError, Images
+from tacit.simulate.experiments.data import DataError, StudyImages
 from tacit.simulate.runs.directory import writing
 
 SIDE: Final = 32
@@ -19,7 +19,7 @@ SIDE: Final = 32
 _SEED: Final = 0
 
 
-def sample(images: Images, directory: Path, *, per_client: int, clients: int) -> DataConfiguration:
+def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> DataConfiguration:
     """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; returns how
     to read it. DataError if there are fewer, OSError if the file cannot be written."""
     wanted = per_client * clients

@@ -12,9 +12,9 @@ from tacit.simulate.experiments.study import (
     EQUAL_OR_LOWER,
     Arm,
     ArmResult,
+    ClaimVerdict,
     Size,
     Study,
-    Verdict,
     compare,
     differences,
     test_accuracy,
@@ -55,7 +55,7 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     )
 
 
-def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     """The three sentences of the paper about this figure."""
     rows = (
         ("with pre-training every scheme ends as accurate as no protection", "pretrained", SCHEMES, {"equal"}),
@@ -84,14 +84,14 @@ def _started(results: Sequence[ArmResult], start: str) -> list[ArmResult]:
 
 def _verdict(
     claim: str, results: Sequence[ArmResult], start: str, schemes: Collection[str], wanted: set[str]
-) -> Verdict:
+) -> ClaimVerdict:
     baseline, *others = _started(results, start)
     chosen = [result for result in others if result.arm.name.removeprefix(f"{start}-") in schemes]
     found = {result.arm.name: compare(result, baseline) for result in chosen}
     undecided = "undecided" in found.values()
     refuted = bool(set(found.values()) - wanted - {"undecided"})
     means = {result.arm.name: 100 * statistics.mean(differences(result, baseline)) for result in chosen}
-    return Verdict(
+    return ClaimVerdict(
         claim=claim,
         criterion=EQUAL_OR_LOWER,
         holds=False if refuted else None if undecided else True,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, RunResult, Size, Study, Verdict
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ def quantity(result: ArmResult) -> tuple[str, list[float]]:
     return "distance of counted and computed (%)", [100 * distance(run, expected) for run in result.runs]
 
 
-def judge(results: Sequence[ArmResult]) -> list[Verdict]:
+def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     """That the formula holds, and what the paper concludes from it."""
     worst = max(
         (distance(run, computed(result)) / bound(computed(result), sum(_moves(run))), result.arm.name)
@@ -97,7 +97,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
     never = {result.arm.name: max(float(measured(run)[0]) for run in result.runs) for result in results}
     pairs = [(f"binary-weights-{zero}", f"locked-binary-weights-{zero}") for zero in sawada.ZERO_PROBABILITIES]
     return [
-        Verdict(
+        ClaimVerdict(
             claim="update counts follow Eq. 13 with the exponent n(m - f), for locked weights its two values, and "
             "with a fixed position embedding all but that is updated in every round",
             criterion="the total variation distance of every run is below what that of independent coordinates "
@@ -105,7 +105,7 @@ def judge(results: Sequence[ArmResult]) -> list[Verdict]:
             holds=worst[0] <= 1,
             detail=f"at most {worst[0]:.0%} of that, in {worst[1]}",
         ),
-        Verdict(
+        ClaimVerdict(
             claim="with fresh weights fewer parameters are never updated than with locked ones",
             criterion="for every R, the largest share of never updated coordinates over the seeds",
             holds=all(never[fresh] < never[locked] for fresh, locked in pairs),

@@ -60,7 +60,7 @@ class Size:
         return models.pop() if len(models) == 1 else None
 
 
-class Cost(msgspec.Struct, frozen=True, kw_only=True):
+class RunCost(msgspec.Struct, frozen=True, kw_only=True):
     """What all rounds of a run cost, over all clients."""
 
     sent: int
@@ -85,7 +85,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     clipped: int
     """Coordinates of updates that were clipped, in all rounds."""
     seconds: float
-    cost: Cost | None = None
+    cost: RunCost | None = None
     moves: list[int] | None = None
     """How many coordinates of the model were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
 
@@ -108,7 +108,7 @@ class ArmResult:
         return [run.accuracy for run in self.runs]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a sentence of the paper holds in these runs."""
 
     claim: str
@@ -136,7 +136,7 @@ class Study:
     small: Size
     quantity: Callable[[ArmResult], tuple[str, list[float]]]
     """What the table lists of an arm: its name with the unit, and a value for every run."""
-    judge: Callable[[Sequence[ArmResult]], list[Verdict]]
+    judge: Callable[[Sequence[ArmResult]], list[ClaimVerdict]]
     draw: Callable[[Sequence[ArmResult]], Figure]
     details: Callable[[Sequence[ArmResult]], list[str]] = lambda results: []
     """Lines below the table, the last one empty."""

@@ -18,7 +18,7 @@ import msgspec
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.simulate.experiments.study import MARGIN, Verdict
+from tacit.simulate.experiments.study import MARGIN, ClaimVerdict
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +43,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class DegreeRow:
     """One degree, and the paper's figures for it."""
 
     degree: int | None
@@ -83,7 +83,7 @@ class Measurement:
     """The field of Approximation."""
     chosen: int
     """The degree that the paper takes."""
-    rows: tuple[Row, ...]
+    rows: tuple[DegreeRow, ...]
     paper: str = PAPER
 
     def approximation(self, degree: int | None) -> Approximation:
@@ -99,7 +99,7 @@ class Measurement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class MeasurementSize:
     """The size of a measurement."""
 
     model: ModelConfiguration
@@ -122,11 +122,11 @@ OUR_DIFFERENCES: Final = (
 )
 
 
-def setting(*, small: bool, data: Path | None) -> Setting:
+def setting(*, small: bool, data: Path | None) -> MeasurementSize:
     """The twin's or the paper's. Raises ValueError for data that a size does not take."""
     if small:
         source = DataConfiguration() if data is None else DataConfiguration(source=str(data.resolve()))
-        return Setting(
+        return MeasurementSize(
             model=ModelConfiguration(),
             data=source,
             teacher=TrainingConfiguration(epochs=10),
@@ -135,7 +135,7 @@ def setting(*, small: bool, data: Path | None) -> Setting:
         )
     if data is None or not data.is_dir():
         raise ValueError("the full size needs --data: the directory with the files of Fed-ISIC2019")
-    return Setting(
+    return MeasurementSize(
         model=ModelConfiguration(name="vit_base_patch16_384", image_size=384, pretrained=True),
         data=DataConfiguration(source="fed-isic2019", directory=str(data.resolve()), partition="centre"),
         teacher=TrainingConfiguration(epochs=50, batch_size=16, learning_rate=1e-4, optimizer="adamw"),
@@ -145,7 +145,7 @@ def setting(*, small: bool, data: Path | None) -> Setting:
 
 
 def measure(
-    measurement: Measurement, chosen: Setting, *, seeds: Sequence[int], device: str, progress: Progress
+    measurement: Measurement, chosen: MeasurementSize, *, seeds: Sequence[int], device: str, progress: Progress
 ) -> list[Figures]:
     """Every row with every seed. Raises ValueError or OSError for data, model or device that cannot be used."""
     from tacit.models import data as images
@@ -183,7 +183,7 @@ def _one(
     teacher: nn.Module,
     x: torch.Tensor,
     test: tuple[torch.Tensor, torch.Tensor],
-    chosen: Setting,
+    chosen: MeasurementSize,
     seed: int,
     device: torch.device,
 ) -> dict[str, float]:
@@ -243,7 +243,7 @@ class _Kept:
         self.tensor = tensor
 
 
-def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[Verdict]:
+def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVerdict]:
     """The claims of the paper, by criteria that were fixed before the runs."""
     lowest, exact, chosen = (
         means(figures, degree) for degree in (measurement.rows[0].degree, None, measurement.chosen)
@@ -255,14 +255,14 @@ def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[Verdict]
     # Rounded, so that a difference of just the margin is within it.
     difference = round(statistics.mean(by_seed), 9)
     return [
-        Verdict(
+        ClaimVerdict(
             claim=f"losses fall from degree {measurement.rows[0].name} to the function itself",
             criterion="both mean losses of the function are lower than those of the lowest degree",
             holds=exact["attention"] < lowest["attention"] and exact["hidden"] < lowest["hidden"],
             detail=f"attention {lowest['attention']:.3f} and {exact['attention']:.3f}, "
             f"representation {lowest['hidden']:.3f} and {exact['hidden']:.3f}",
         ),
-        Verdict(
+        ClaimVerdict(
             claim=f"degree {measurement.chosen} is as accurate as the function itself",
             criterion=f"mean accuracies after one epoch differ by at most {100 * MARGIN:.0f} points",
             holds=abs(difference) <= MARGIN,
@@ -288,13 +288,13 @@ TABLE5: Final = Measurement(
     varies="softmax_degree",
     chosen=6,
     rows=(
-        Row(degree=2, published=(16.82, 0.41, 44.37, 915.46, 75.17)),
-        Row(degree=4, published=(19.68, 0.48, 38.31, 748.62, 83.85)),
-        Row(degree=6, published=(22.54, 0.52, 33.92, 655.26, 84.36)),
-        Row(degree=8, published=(25.39, 0.58, 30.91, 603.53, 84.47)),
-        Row(degree=10, published=(28.99, 0.62, 28.17, 573.54, 84.16)),
-        Row(degree=16, published=(36.83, 0.81, 20.31, 527.95, 85.08)),
-        Row(degree=None, published=(15.36, 0.35, 13.59, 508.64, 86.91)),
+        DegreeRow(degree=2, published=(16.82, 0.41, 44.37, 915.46, 75.17)),
+        DegreeRow(degree=4, published=(19.68, 0.48, 38.31, 748.62, 83.85)),
+        DegreeRow(degree=6, published=(22.54, 0.52, 33.92, 655.26, 84.36)),
+        DegreeRow(degree=8, published=(25.39, 0.58, 30.91, 603.53, 84.47)),
+        DegreeRow(degree=10, published=(28.99, 0.62, 28.17, 573.54, 84.16)),
+        DegreeRow(degree=16, published=(36.83, 0.81, 20.31, 527.95, 85.08)),
+        DegreeRow(degree=None, published=(15.36, 0.35, 13.59, 508.64, 86.91)),
     ),
 )
 TABLE6: Final = Measurement(
@@ -303,15 +303,15 @@ TABLE6: Final = Measurement(
     varies="inverse_steps",
     chosen=7,
     rows=(
-        Row(degree=2, published=(22.42, 118.70, 61.50, 1698.19, 57.87)),
-        Row(degree=4, published=(22.44, 119.64, 57.42, 1534.97, 76.64)),
-        Row(degree=6, published=(22.45, 120.27, 45.67, 1352.91, 81.77)),
-        Row(degree=7, published=(22.46, 120.43, 44.11, 1334.32, 82.96)),
-        Row(degree=8, published=(22.47, 120.97, 45.10, 1352.55, 83.23)),
-        Row(degree=10, published=(22.48, 121.70, 43.23, 1332.62, 80.61)),
-        Row(degree=12, published=(22.50, 122.98, 40.40, 1302.41, 82.55)),
-        Row(degree=16, published=(22.53, 124.76, 38.86, 1292.36, 83.04)),
-        Row(degree=None, published=(22.46, 10.57, 38.77, 1289.71, 83.15)),
+        DegreeRow(degree=2, published=(22.42, 118.70, 61.50, 1698.19, 57.87)),
+        DegreeRow(degree=4, published=(22.44, 119.64, 57.42, 1534.97, 76.64)),
+        DegreeRow(degree=6, published=(22.45, 120.27, 45.67, 1352.91, 81.77)),
+        DegreeRow(degree=7, published=(22.46, 120.43, 44.11, 1334.32, 82.96)),
+        DegreeRow(degree=8, published=(22.47, 120.97, 45.10, 1352.55, 83.23)),
+        DegreeRow(degree=10, published=(22.48, 121.70, 43.23, 1332.62, 80.61)),
+        DegreeRow(degree=12, published=(22.50, 122.98, 40.40, 1302.41, 82.55)),
+        DegreeRow(degree=16, published=(22.53, 124.76, 38.86, 1292.36, 83.04)),
+        DegreeRow(degree=None, published=(22.46, 10.57, 38.77, 1289.71, 83.15)),
     ),
 )
 MEASUREMENTS: Final[dict[str, Measurement]] = {table.name: table for table in (TABLE5, TABLE6)}

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tacit.simulate.experiments.study import Verdict, spread
+from tacit.simulate.experiments.study import ClaimVerdict, spread
 from tacit.simulate.experiments.tastan_approximations import (
     BATCH,
     PAPER,
     Figures,
     Measurement,
-    Setting,
+    MeasurementSize,
     judge,
     means,
     of,
@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 
 
 def markdown(
-    measurement: Measurement, chosen: Setting, figures: Sequence[Figures], *, small: bool, command: str, machine: str
+    measurement: Measurement,
+    chosen: MeasurementSize,
+    figures: Sequence[Figures],
+    *,
+    small: bool,
+    command: str,
+    machine: str,
 ) -> Iterator[str]:
     """The lines of table.md."""
     words = {True: "holds", False: "does not hold"}
@@ -75,14 +81,14 @@ def markdown(
 
 def write(
     measurement: Measurement,
-    chosen: Setting,
+    chosen: MeasurementSize,
     figures: Sequence[Figures],
     *,
     small: bool,
     command: str,
     directory: Path,
     json_file: Path | None,
-) -> list[Verdict]:
+) -> list[ClaimVerdict]:
     """table.md, table.json (and a copy) and plot.svg; returns the verdicts. OSError names what it cannot write."""
     import matplotlib
 

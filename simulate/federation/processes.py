@@ -57,7 +57,7 @@ class Exit:
 
 
 @dataclass(frozen=True)
-class _Party:
+class _PartyProcess:
     process: ForkServerProcess
     connection: Connection
     ended: asyncio.Event = field(default_factory=asyncio.Event)
@@ -77,7 +77,7 @@ class Processes:
         self._directory = directory
         self._preload = preload
         self._grace_seconds = grace_seconds
-        self._running: dict[str, _Party] = {}
+        self._running: dict[str, _PartyProcess] = {}
         self._news: asyncio.Queue[tuple[str, Message | Exit]] = asyncio.Queue()
         self._all_ended = asyncio.Event()
 
@@ -122,7 +122,7 @@ class Processes:
         except BaseException:
             ours.close()  # If the launch is still under way, its child ends when it sees this.
             raise
-        self._running[name] = _Party(process, ours)
+        self._running[name] = _PartyProcess(process, ours)
         self._all_ended.clear()
         loop = asyncio.get_running_loop()
         loop.add_reader(ours.fileno(), self._receive, name)

@@ -45,7 +45,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
     ] = msgspec.field(default_factory=DistillationConfiguration)
 
 
-class OutputError(ValueError):
+class ResultsError(ValueError):
     """The results cannot be written there; the message says why and what to do."""
 
 
@@ -64,13 +64,13 @@ def load(path: Path) -> DistillationExperiment:
 
 
 def claim(directory: Path) -> None:
-    """Make the directory of the results. OutputError unless it is empty then."""
+    """Make the directory of the results. ResultsError unless it is empty then."""
     try:
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise OutputError(f"{directory} exists already and is not empty: choose another directory with --out")
+            raise ResultsError(f"{directory} exists already and is not empty: choose another directory with --out")
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OutputError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
+        raise ResultsError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:

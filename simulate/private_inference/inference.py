@@ -40,7 +40,7 @@ class InferenceFailed(RuntimeError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class InferencePlan:
     """How to run."""
 
     input: Input = "known"
@@ -60,7 +60,7 @@ def data_owner_names(count: int) -> tuple[str, ...]:
 
 
 def run(
-    model: PrivateModel, images: Sequence[torch.Tensor], plan: Plan, progress: Callable[[str, int], None]
+    model: PrivateModel, images: Sequence[torch.Tensor], plan: InferencePlan, progress: Callable[[str, int], None]
 ) -> list[Inferred]:
     """What each data owner learns of its images [N, C, S, S], all served at the same time.
 
@@ -74,7 +74,7 @@ def run(
 
 
 async def _run(
-    model: PrivateModel, images: Sequence[torch.Tensor], plan: Plan, progress: Callable[[str, int], None]
+    model: PrivateModel, images: Sequence[torch.Tensor], plan: InferencePlan, progress: Callable[[str, int], None]
 ) -> list[Inferred]:
     owners = data_owner_names(len(images))
     keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}

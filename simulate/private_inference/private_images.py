@@ -21,7 +21,7 @@ from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.private_model import prepared_model
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.private_inference.distillation import DistillationExperiment, read, with_data
-from tacit.simulate.private_inference.inference import Plan, data_owner_names, run
+from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
 
 EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
 _TYPICAL_IMAGES: Final = 64
@@ -118,7 +118,7 @@ def infer(
         progress(f"{sum(done.values())} of {len(images.names)} images")
 
     progress("starting the parties")
-    found = run(model, parts, Plan(input=input, batch=batch, device=device), show)
+    found = run(model, parts, InferencePlan(input=input, batch=batch, device=device), show)
     return _figures(images, data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
 
 

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.report.history import Party, Round, Span
+from tacit.simulate.report.history import PartyHistory, RoundHistory, Span
 from tacit.simulate.runs.summary import SECURE_SUM
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
@@ -66,7 +66,7 @@ Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
 
 
-def learning_curve(rounds: Sequence[Round], *, metric: str, failed: Sequence[int]) -> str:
+def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int]) -> str:
     """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds."""
     with _style():
         figure = Figure(figsize=(WIDTH, 3.0))
@@ -100,7 +100,7 @@ def learning_curve(rounds: Sequence[Round], *, metric: str, failed: Sequence[int
         return _svg(figure, metric)
 
 
-def clipped_bars(rounds: Sequence[Round], parameters: int) -> str:
+def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> str:
     """Clipped coordinates of every completed round, in percent of all that went into the sum."""
     with _style():
         figure = Figure(figsize=(WIDTH, 2.6))
@@ -117,9 +117,9 @@ def clipped_bars(rounds: Sequence[Round], parameters: int) -> str:
 
 
 def party_bars(
-    server: Party | None,
-    clients: Sequence[Party],
-    values: Callable[[Party], Mapping[Phase, float]],
+    server: PartyHistory | None,
+    clients: Sequence[PartyHistory],
+    values: Callable[[PartyHistory], Mapping[Phase, float]],
     *,
     phases: Sequence[Phase],
     units: Sequence[Unit],
@@ -129,7 +129,7 @@ def party_bars(
 ) -> str:
     """Bars of one amount per party, stacked by phase; the server has an axis of its own, as it serves them all."""
 
-    def total(party: Party) -> float:
+    def total(party: PartyHistory) -> float:
         return sum(values(party).get(phase, 0) for phase in phases)
 
     shown = sample(sorted(clients, key=total, reverse=True), MOST_ROWS)
@@ -155,7 +155,7 @@ def party_bars(
         return _svg(figure, name)
 
 
-def timeline(round: Round, server: str | None, *, window: Window, title: str, axis: str, name: str) -> str:
+def timeline(round: RoundHistory, server: str | None, *, window: Window, title: str, axis: str, name: str) -> str:
     """Who was in which phase when, within a window of times; crosses mark who was dropped, hatches where a log ends."""
     rows = _timeline_rows(round, server)
     begin, end = window
@@ -176,20 +176,20 @@ def timeline(round: Round, server: str | None, *, window: Window, title: str, ax
         return _svg(figure, name)
 
 
-def secure_sum_window(round: Round, server: str | None) -> Window | None:
+def secure_sum_window(round: RoundHistory, server: str | None) -> Window | None:
     """From the first to the last moment of the server in a phase of the secure sum; None if it came to none."""
     spans = [span for span in round.spans.get(server or "", ()) if span.phase in SECURE_SUM]
     return (spans[0].start, spans[-1].end) if spans else None
 
 
-def sample(ranked: Sequence[Party], most: int) -> list[Party]:
+def sample(ranked: Sequence[PartyHistory], most: int) -> list[PartyHistory]:
     """At most `most` of the ranked, evenly spaced, the first and the last included."""
     if len(ranked) <= most:
         return list(ranked)
     return [ranked[round(place * (len(ranked) - 1) / (most - 1))] for place in range(most)]
 
 
-def _timeline_rows(round: Round, server: str | None) -> list[str]:
+def _timeline_rows(round: RoundHistory, server: str | None) -> list[str]:
     """The server, whoever was dropped, and those who took longest to train, in the order of the cohort."""
 
     def trained(name: str) -> float:

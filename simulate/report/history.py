@@ -64,7 +64,7 @@ class Span:
 
 
 @dataclass
-class Round:
+class RoundHistory:
     """One attempt at a round. An interrupted round that a resumed run repeats is another one of the same number."""
 
     session: int
@@ -91,7 +91,7 @@ class Round:
 
 
 @dataclass
-class Party:
+class PartyHistory:
     """Seconds and payload bytes of one party, by phase, over all rounds."""
 
     name: str
@@ -131,23 +131,23 @@ class History:
     """A whole run. `server` is None if the server's log is missing."""
 
     server: str | None
-    parties: dict[str, Party]
+    parties: dict[str, PartyHistory]
     sessions: list[tuple[float, float]] = field(default_factory=list)
     """Times of the first and the last event of each session, in seconds since 1970."""
     configured: Configured | None = None
-    rounds: list[Round] = field(default_factory=list)
+    rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
     ended: str | None = None
     """How the server said that the last session ended; None if it did not."""
 
     @property
-    def clients(self) -> list[Party]:
+    def clients(self) -> list[PartyHistory]:
         """All parties but the server."""
         return [party for name, party in self.parties.items() if name != self.server]
 
     @property
-    def completed(self) -> list[Round]:
+    def completed(self) -> list[RoundHistory]:
         """Rounds whose sum went into the model, each number once, in order."""
         return [round for _, round in sorted({r.number: r for r in self.rounds if r.status == "completed"}.items())]
 

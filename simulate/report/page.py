@@ -34,7 +34,7 @@ from tacit.simulate.report.figures import (
     secure_sum_window,
     timeline,
 )
-from tacit.simulate.report.history import History, Party, Round
+from tacit.simulate.report.history import History, PartyHistory, RoundHistory
 from tacit.simulate.report.reading import read_history
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, load
@@ -168,11 +168,16 @@ def _clipping(history: History) -> Markup | None:
     )
 
 
-def _bars(server: Party | None, clients: Sequence[Party], *, secure: bool) -> dict[str, list[Markup]]:
+def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory], *, secure: bool) -> dict[str, list[Markup]]:
     draw = partial(party_bars, server, clients)
 
     def of(
-        values: Callable[[Party], Any], phases: Sequence[Phase], units: Sequence[Unit], title: str, axis: str, name: str
+        values: Callable[[PartyHistory], Any],
+        phases: Sequence[Phase],
+        units: Sequence[Unit],
+        title: str,
+        axis: str,
+        name: str,
     ) -> Markup:
         return Markup(draw(values, phases=phases, units=units, title=title, axis=axis, name=name))
 
@@ -190,7 +195,7 @@ def _bars(server: Party | None, clients: Sequence[Party], *, secure: bool) -> di
     }
 
 
-def _work(server: Party | None, clients: Sequence[Party]) -> list[dict[str, Any]]:
+def _work(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> list[dict[str, Any]]:
     """The kinds of work of the protocol, the costliest first: seconds of the server, and the median of the clients."""
     telling = [client for client in clients if client.work]
     parties = [*telling, server] if server else telling
@@ -206,7 +211,7 @@ def _work(server: Party | None, clients: Sequence[Party]) -> list[dict[str, Any]
     return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
 
 
-def _phase_row(phase: Phase, server: Party | None, clients: Sequence[Party]) -> dict[str, Any]:
+def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, Any]:
     times = [client.seconds[phase] for client in clients]
 
     def middle(amounts: Iterable[int]) -> float | None:
@@ -234,7 +239,7 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
     reasons: dict[int, list[str]] = {}
-    chosen: dict[int, Round] = {}
+    chosen: dict[int, RoundHistory] = {}
     for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
             chosen[id(round)] = round

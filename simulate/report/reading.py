@@ -22,9 +22,9 @@ from tacit.simulate.report.history import (
     Configured,
     Drop,
     History,
-    Party,
+    PartyHistory,
     Result,
-    Round,
+    RoundHistory,
     Span,
     Stranger,
     Trouble,
@@ -89,7 +89,7 @@ def _history(logs: Mapping[str, Events]) -> History:
     starts = [event["time"] for event in logs.get(server or "", ()) if event["event"] == "configuration"]
     parts = {name: _by_session(events, starts) for name, events in logs.items()}
     names = sorted(logs, key=lambda name: name != server)
-    history = History(server, {name: Party(name) for name in names})
+    history = History(server, {name: PartyHistory(name) for name in names})
     for session in range(max(len(starts), 1)):
         here = {name: parts[name][session] for name in names if parts[name][session]}
         times = [event["time"] for events in here.values() for event in events]
@@ -119,7 +119,7 @@ class _Session:
         self._history = history
         self._number = len(history.sessions)
         self._began, self._ended = history.sessions[-1]
-        self._rounds: dict[int, Round] = {}
+        self._rounds: dict[int, RoundHistory] = {}
         self._over = math.inf
         """When the server said that it ends: links that are lost after that are no trouble."""
 
@@ -143,7 +143,7 @@ class _Session:
             began = msgspec.convert(event, _RoundBegan)
             if current is not None and current.result is None:
                 current.ended = time
-            self._rounds[began.round] = Round(self._number, began.round, time, self._ended, began.cohort)
+            self._rounds[began.round] = RoundHistory(self._number, began.round, time, self._ended, began.cohort)
             self._history.rounds.append(self._rounds[began.round])
         elif kind == "round-done":
             round = self._rounds[event["round"]]

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from tacit.parties.correlated.material import AnyRequest
-from tacit.parties.crypten.key_agreement import Contribution
+from tacit.parties.crypten.key_agreement import LinkContribution
 from tacit.parties.crypten.supply import Announcement, Join
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.protocol.core.roster import Roster
@@ -110,10 +110,10 @@ def test_the_model_owner_reads_an_input_under_stock_crypten_and_not_under_ours(
 @pytest.mark.threat("dealer/reads-requests")
 def test_the_dealer_is_told_shapes_and_counts_alone() -> None:
     """All structures that a party sends to it, field by field."""
-    fields = {kind: set(kind.__struct_fields__) for kind in (Join, Contribution, Announcement)}
+    fields = {kind: set(kind.__struct_fields__) for kind in (Join, LinkContribution, Announcement)}
     assert fields == {
         Join: {"rank", "parties", "computation"},
-        Contribution: {"pair", "common"},
+        LinkContribution: {"pair", "common"},
         Announcement: {"first", "requests", "previous", "following"},
     }
     for kind in get_args(AnyRequest):

@@ -20,7 +20,7 @@ from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
-from tacit.simulate.experiments.study import Arm, Size, Study, Verdict
+from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.federation.supervision import Show
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
@@ -56,7 +56,9 @@ TINY = Study(
         pretraining=TrainingConfiguration(epochs=2, batch_size=8),
     ),
     quantity=accuracy,
-    judge=lambda results: [Verdict(claim="sun shines", criterion="looking", holds=None, detail=f"{len(results)} arms")],
+    judge=lambda results: [
+        ClaimVerdict(claim="sun shines", criterion="looking", holds=None, detail=f"{len(results)} arms")
+    ],
     draw=lambda results: matplotlib.figure.Figure(),
     record_moves=True,
 )

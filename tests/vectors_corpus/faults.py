@@ -19,7 +19,7 @@ from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.agreement import Agreement
 from tacit.simulate.conformance.notation import octets_hook, plain
-from tacit.simulate.conformance.primitive_operations import Terms
+from tacit.simulate.conformance.primitive_operations import SumTerms
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import flipped
 from tests.vectors_corpus.rounds import SKIPPING, played, sum_client, sum_terms
@@ -39,7 +39,7 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class HonestSum:
     """An honest sum that somebody spoils."""
 
     terms: dict[str, Any]
@@ -48,7 +48,7 @@ class Setting:
     @property
     def agreement(self) -> Agreement:
         """What its members hold alike."""
-        return msgspec.convert(plain(self.terms), Terms, dec_hook=octets_hook).agreement()
+        return msgspec.convert(plain(self.terms), SumTerms, dec_hook=octets_hook).agreement()
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
         """The first message of this kind on that link."""
@@ -62,10 +62,10 @@ class Setting:
 
 
 @cache
-def setting(name: str) -> Setting:
+def setting(name: str) -> HonestSum:
     """The honest sum of this name."""
     terms = sum_terms(**SETTINGS[name])
-    return Setting(terms, played(terms, ""))
+    return HonestSum(terms, played(terms, ""))
 
 
 Alter = Callable[[Any, Any], Message]

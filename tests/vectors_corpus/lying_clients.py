@@ -17,8 +17,8 @@ from tests.vectors_corpus.faults import (
     CHEAT,
     PLACE,
     Fault,
+    HonestSum,
     Reframe,
-    Setting,
     body,
     envelope,
     fields,
@@ -33,10 +33,10 @@ from tests.vectors_corpus.primitives import drawn
 from tests.vectors_corpus.script import Script
 
 
-def advertising(**keys: Callable[[Setting, AdvertiseKeys], bytes]) -> Reframe:
+def advertising(**keys: Callable[[HonestSum, AdvertiseKeys], bytes]) -> Reframe:
     """Other keys or choices, rightly signed."""
 
-    def alter(spoilt: Setting, message: AdvertiseKeys) -> AdvertiseKeys:
+    def alter(spoilt: HonestSum, message: AdvertiseKeys) -> AdvertiseKeys:
         chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
         chosen |= {name: key(spoilt, message) for name, key in keys.items()}
         return sign_advert(spoilt.agreement, PLACE, _signing(CHEAT), **chosen).message()
@@ -47,14 +47,14 @@ def advertising(**keys: Callable[[Setting, AdvertiseKeys], bytes]) -> Reframe:
 def sharing(**changes: Callable[[bytes], bytes]) -> Reframe:
     """Other shares, rightly signed."""
 
-    def alter(spoilt: Setting, message: ShareKeys) -> ShareKeys:
+    def alter(spoilt: HonestSum, message: ShareKeys) -> ShareKeys:
         changed = replace(message, **{name: change(getattr(message, name)) for name, change in changes.items()})
         return signed_shares(spoilt, changed)
 
     return body(alter)
 
 
-def signed_shares(spoilt: Setting, message: ShareKeys) -> ShareKeys:
+def signed_shares(spoilt: HonestSum, message: ShareKeys) -> ShareKeys:
     """The message with the cheat's signature over it."""
     digest = spoilt.said("peer-keys", SERVER, CHEAT).message.digest
     parts = shares_signed(spoilt.agreement, digest, PLACE, message.seed_commitment, message.holders, message.packets)
@@ -65,12 +65,12 @@ def _signing(name: str) -> SigningKey:
     return SigningKey(drawn(f"{name} signing"))
 
 
-def _key_of_another(spoilt: Setting, message: AdvertiseKeys) -> bytes:
+def _key_of_another(spoilt: HonestSum, message: AdvertiseKeys) -> bytes:
     key: bytes = spoilt.said("advertise-keys", "client-0", SERVER).message.mask_key
     return key
 
 
-def _first_twice(spoilt: Setting, message: AdvertiseKeys) -> bytes:
+def _first_twice(spoilt: HonestSum, message: AdvertiseKeys) -> bytes:
     return message.choices[:2] + message.choices[:-2]
 
 

@@ -13,8 +13,8 @@ from tests.vectors_corpus.faults import (
     CHEAT,
     PLACE,
     Fault,
+    HonestSum,
     Reframe,
-    Setting,
     body,
     fields,
     first_bit,
@@ -30,7 +30,7 @@ from tests.vectors_corpus.script import Script
 def listing(change: Callable[[dict[int, Advert]], None]) -> Reframe:
     """Another list of keys, with the digest that belongs to it."""
 
-    def alter(spoilt: Setting, message: PeerKeys) -> PeerKeys:
+    def alter(spoilt: HonestSum, message: PeerKeys) -> PeerKeys:
         agreement = spoilt.agreement
         adverts = split_records(agreement, message.adverts, tuple(range(agreement.size)))
         change(adverts)
@@ -69,7 +69,7 @@ def _own_key(adverts: dict[int, Advert]) -> None:
     adverts[PLACE] = Advert((9).to_bytes(32, "little"), own.mask_key, own.choices, own.signature)
 
 
-def _no_holder(spoilt: Setting, message: UnmaskRequest) -> UnmaskRequest:
+def _no_holder(spoilt: HonestSum, message: UnmaskRequest) -> UnmaskRequest:
     choices = spoilt.said("advertise-keys", CHEAT, SERVER).message.choices
     strangers = [member for member in range(5) if member != PLACE and member.to_bytes(2, "little") not in choices]
     signers = encode_members(strangers[:2], 5)

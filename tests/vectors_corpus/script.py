@@ -7,7 +7,7 @@ from typing import Any
 from tacit.simulate.conformance.notation import MOST_OCTETS, plain
 from tacit.simulate.conformance.operations import Refused, perform
 from tacit.simulate.conformance.registry import PROTOCOLS
-from tacit.simulate.conformance.vectors import Level, Step, VectorFile
+from tacit.simulate.conformance.vectors import Level, VectorFile, VectorStep
 
 
 class Script:
@@ -17,14 +17,14 @@ class Script:
         self.protocol = protocol
         self.level = level
         self.about = about
-        self.steps: list[Step] = []
+        self.steps: list[VectorStep] = []
         self._operations = PROTOCOLS[protocol]()
 
     def do(self, name: str, /, **inputs: Any) -> Any:
         """Perform an operation that has a result, and return it as the file has it."""
         given = plain(inputs, longest=MOST_OCTETS)
         result = perform(self._operations, name, given)
-        self.steps.append(Step(do=name, inputs=given, expect=result))
+        self.steps.append(VectorStep(do=name, inputs=given, expect=result))
         return result
 
     def refuse(self, code: str, name: str, /, **inputs: Any) -> None:
@@ -35,7 +35,7 @@ class Script:
         except Refused as refused:
             if refused.code != code:
                 raise
-            self.steps.append(Step(do=name, inputs=given, refused=code))
+            self.steps.append(VectorStep(do=name, inputs=given, refused=code))
             return
         raise ValueError(f"{name} was to be refused with {code}, but returned {result}")
 

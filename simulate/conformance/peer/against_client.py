@@ -36,9 +36,9 @@ from tacit.simulate.conformance.peer.observation import Observation
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
+    PeerVerdict,
+    RoundKnowledge,
     Saying,
-    Stage,
-    Verdict,
     draw_model,
     draw_update,
     honest,
@@ -95,14 +95,14 @@ class AgainstClient:
         """The session in which the lie of the case was told."""
         self._former_model = b""
         clients = keyring.roster.clients
-        self._stage = Stage(
+        self._stage = RoundKnowledge(
             len(clients),
             clients.index(name),
             configuration.parameters(len(clients)).threshold,
             sum(configuration.tensor_sizes),
         )
 
-    async def play(self, case: Case) -> Verdict:
+    async def play(self, case: Case) -> PeerVerdict:
         """Tell the lie, see what follows, and hold an honest round."""
         if case.joins:
             await self._dismiss()

@@ -39,10 +39,10 @@ from tacit.simulate.conformance.peer.keyring import Keyring
 from tacit.simulate.conformance.peer.script import (
     FEWEST_CLIENTS,
     Case,
-    Contribution,
+    DrawnUpdate,
+    PeerVerdict,
+    RoundKnowledge,
     Saying,
-    Stage,
-    Verdict,
     draw_update,
     verdict,
 )
@@ -75,12 +75,12 @@ class Actor:
         self.spent = False
         """Whether it has played a case in this session that it may be barred for."""
         self.models: dict[int, bytes] = {}
-        self.contributions: dict[int, Contribution] = {}
+        self.contributions: dict[int, DrawnUpdate] = {}
         self.ends: list[End] = []
         """Since the lie of the case."""
         self._keys = keys
         self._roster = roster
-        self._stage = Stage(len(roster.clients), roster.index(keys.name))
+        self._stage = RoundKnowledge(len(roster.clients), roster.index(keys.name))
         self._linked = False
         self._begin()
 
@@ -196,7 +196,7 @@ class AgainstServer:
         await asyncio.gather(*self._receivers, return_exceptions=True)
         await asyncio.gather(*(actor.endpoint.close() for actor in self._actors))
 
-    async def play(self, case: Case) -> Verdict:
+    async def play(self, case: Case) -> PeerVerdict:
         """Have it played, and see what becomes of the liar and of the others."""
         try:
             if case is STRANGER:
@@ -288,7 +288,7 @@ class AgainstServer:
 
 
 def _moved_by_mean(
-    configuration: Configuration, contributions: Sequence[Contribution], before: Vector, after: Vector
+    configuration: Configuration, contributions: Sequence[DrawnUpdate], before: Vector, after: Vector
 ) -> bool:
     """Whether the model moved by the mean of the contributions, up to quantisation and the rounding of float32."""
     total = Total(

@@ -22,8 +22,8 @@ from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
+    RoundKnowledge,
     Saying,
-    Stage,
     altered,
     enveloped,
     flipped,
@@ -53,28 +53,28 @@ def refuses_opening(code: Code) -> str:
 
 
 def _configured(**changes: Any) -> Lie:
-    def change(stage: Stage, welcome: Welcome) -> dict[str, Any]:
+    def change(stage: RoundKnowledge, welcome: Welcome) -> dict[str, Any]:
         configuration = decode_structure(welcome.configuration, Configuration, limit=BODY_LIMIT)
         return {"configuration": encode_structure(structs.replace(configuration, **changes))}
 
     return altered(Welcome, change)
 
 
-def _some(stage: Stage, count: int, *, with_victim: bool = True) -> bytes:
+def _some(stage: RoundKnowledge, count: int, *, with_victim: bool = True) -> bytes:
     """A bitmap of that many clients."""
     others = [member for member in range(stage.size) if member != stage.liar]
     chosen = [stage.liar, *others][:count] if with_victim else others[:count]
     return encode_members(chosen, stage.size)
 
 
-def _fewer_than_threshold(stage: Stage) -> bytes:
+def _fewer_than_threshold(stage: RoundKnowledge) -> bytes:
     return _some(stage, stage.threshold - 1)
 
 
-def _peer_shares_of(members: Callable[[Stage], bytes]) -> Lie:
+def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
     """Sharers and their packets, the others left out."""
 
-    def change(stage: Stage, message: PeerShares) -> dict[str, Any]:
+    def change(stage: RoundKnowledge, message: PeerShares) -> dict[str, Any]:
         sharers = members(stage)
         kept = set(decode_members(sharers, stage.size))
         owners = decode_members(message.owners, stage.size)
@@ -91,7 +91,7 @@ def _peer_shares_of(members: Callable[[Stage], bytes]) -> Lie:
 def _with_record(change: Callable[[list[bytes], int], Iterable[bytes]]) -> Lie:
     """Adverts of another content, in the complete graph: one record per member."""
 
-    def changed(stage: Stage, message: PeerKeys) -> dict[str, Any]:
+    def changed(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
         records = [message.adverts[start : start + _RECORD] for start in range(0, len(message.adverts), _RECORD)]
         return {"adverts": b"".join(change(records, stage.liar))}
 
@@ -112,17 +112,17 @@ def _copied_keys(records: list[bytes], victim: int) -> list[bytes]:
     return _replaced(records, _other(victim), records[giver])
 
 
-def _without_own_key(stage: Stage, message: PeerKeys) -> dict[str, Any]:
+def _without_own_key(stage: RoundKnowledge, message: PeerKeys) -> dict[str, Any]:
     included = _some(stage, stage.size - 1, with_victim=False)
     start = stage.liar * _RECORD
     return {"included": included, "adverts": message.adverts[:start] + message.adverts[start + _RECORD :]}
 
 
-def _nan(stage: Stage) -> bytes:
+def _nan(stage: RoundKnowledge) -> bytes:
     return np.full(stage.parameters, np.nan, "<f4").tobytes()
 
 
-def _model_with_nan(stage: Stage, said: Saying) -> list[Saying]:
+def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
         return [said.changed(model=digest(Label.MODEL, _nan(stage)))]
     if isinstance(said.message, ModelChunk):
@@ -131,22 +131,22 @@ def _model_with_nan(stage: Stage, said: Saying) -> list[Saying]:
     return [said]
 
 
-def _unasked(stage: Stage, said: Saying) -> list[Saying]:
+def _unasked(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     nobody = encode_members((), stage.size)
     return [said, Saying(UnmaskRequest(survivors=nobody, signers=nobody, signatures=b""), said.round)]
 
 
-def _foreign_survivors(stage: Stage, said: Saying) -> list[Saying]:
+def _foreign_survivors(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     smaller = _peer_shares_of(lambda stage: _some(stage, stage.size - 1))(stage, said)
     foreign = encode_members({*range(stage.size)} - {_other(stage.liar)}, stage.size)
     return list(altered(Survivors, lambda stage, message: {"survivors": foreign})(stage, smaller[0]))
 
 
-def _thrice(stage: Stage, said: Saying) -> list[Saying]:
+def _thrice(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     return [said, said, said.changed(survivors=_some(stage, stage.size - 1))]
 
 
-def _fewer_signers(stage: Stage, message: UnmaskRequest) -> dict[str, Any]:
+def _fewer_signers(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
     signers = decode_members(message.signers, stage.size)[:-1]
     return {
         "signers": encode_members(signers, stage.size),
@@ -154,7 +154,7 @@ def _fewer_signers(stage: Stage, message: UnmaskRequest) -> dict[str, Any]:
     }
 
 
-def _altered_shares(stage: Stage, message: PeerShares, *, own: bool) -> dict[str, Any]:
+def _altered_shares(stage: RoundKnowledge, message: PeerShares, *, own: bool) -> dict[str, Any]:
     owner = stage.liar if own else _other(stage.liar)
     place = decode_members(message.owners, stage.size).index(owner)
     return {"packets": flipped(message.packets, (place + 1) * PACKET_BYTES - 1)}

@@ -21,7 +21,7 @@ from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MaterialOver
 from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.conformance.peer.inference_script import OTHER_SESSION, InferenceCase, Observed, Scene
-from tacit.simulate.conformance.peer.script import Saying, Verdict, verdict
+from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, verdict
 
 FOREVER: Final = 1e9
 """Seconds; our machines stand still in time, and the kit has a deadline of its own."""
@@ -109,7 +109,7 @@ class InferenceCast:
         self.refused: set[str] = set()
         """and who was told that it has ended with a code."""
 
-    async def play(self, case: InferenceCase) -> Verdict:
+    async def play(self, case: InferenceCase) -> PeerVerdict:
         """Tell the lie, and see what follows. Raises EndpointError when the live party cannot be reached."""
         self._case, self.observed = case, Observed(self._roles, case)
         self._past |= self._sessions

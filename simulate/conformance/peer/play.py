@@ -25,7 +25,7 @@ from tacit.simulate.conformance.peer.keyring import (
     read_keyring,
 )
 from tacit.simulate.conformance.peer.model_owner_cases import MODEL_OWNER_CASES
-from tacit.simulate.conformance.peer.script import Case, PeerError, Verdict
+from tacit.simulate.conformance.peer.script import Case, PeerError, PeerVerdict
 from tacit.simulate.conformance.peer.server_cases import SERVER_CASES
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ async def play(
     names: Sequence[str] = (),
     wait: float,
     tell: Callable[[str], None],
-) -> list[Verdict]:
+) -> list[PeerVerdict]:
     """Play the cases of these names, by default all, against the live party at the address; the first is always played.
 
     dealer_address: where our dealer listens, if we play one; wait: seconds for any sign of the party; tell: receives
@@ -96,7 +96,7 @@ async def _play_inference(
     *,
     wait: float,
     tell: Callable[[str], None],
-) -> list[Verdict]:
+) -> list[PeerVerdict]:
     keyring = read_keyring(directory, fewest=1)
     cast = _inference_cast(keyring, address, side, dealer_address, wait=wait, tell=tell)
     try:

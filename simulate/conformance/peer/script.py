@@ -54,7 +54,7 @@ class Saying:
 
 
 @dataclass(frozen=True)
-class Stage:
+class RoundKnowledge:
     """What a lie may know of a round with all clients of the roster."""
 
     size: int
@@ -68,7 +68,7 @@ class Stage:
 
 
 Lie = Callable[[Any, Saying], Sequence[Saying]]
-"""From what it may know (Stage, or the Scene of private inference) and what is due, to what is said."""
+"""From what it may know (RoundKnowledge, or the Scene of private inference) and what is due, to what is said."""
 
 
 def honest(stage: object, said: Saying) -> Sequence[Saying]:
@@ -110,7 +110,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PeerVerdict:
     """What was seen in one case."""
 
     case: str
@@ -119,13 +119,13 @@ class Verdict:
     holds: bool
 
 
-def verdict(case: Case, seen: str) -> Verdict:
+def verdict(case: Case, seen: str) -> PeerVerdict:
     """Whether what was seen is what was expected."""
-    return Verdict(case.name, case.expected, seen, seen == case.expected)
+    return PeerVerdict(case.name, case.expected, seen, seen == case.expected)
 
 
 @dataclass(frozen=True)
-class Contribution:
+class DrawnUpdate:
     """An update of one of our clients: the words to be masked, and the values and weights in them."""
 
     words: Words = field(repr=False)
@@ -133,7 +133,7 @@ class Contribution:
     weights: npt.NDArray[np.int64] = field(repr=False)
 
 
-def draw_update(configuration: Configuration) -> Contribution:
+def draw_update(configuration: Configuration) -> DrawnUpdate:
     """A random update that the configuration admits: values of at most a tenth of the clip, with weight 1."""
     packing = configuration.packing()
     generator = np.random.default_rng(list(os.urandom(32)))
@@ -142,7 +142,7 @@ def draw_update(configuration: Configuration) -> Contribution:
     shape = {WeightForm.SCALAR: (), WeightForm.TENSOR: (len(configuration.tensor_sizes),)}
     weights = np.ones(shape.get(configuration.form, values.shape), np.int64)
     encoded = packing.encode(values, weights, dict.fromkeys(configuration.metrics, 1), generator)
-    return Contribution(encoded.words, values, weights)
+    return DrawnUpdate(encoded.words, values, weights)
 
 
 def draw_model(configuration: Configuration) -> bytes:

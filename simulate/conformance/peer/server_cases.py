@@ -16,8 +16,8 @@ from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
+    RoundKnowledge,
     Saying,
-    Stage,
     altered,
     enveloped,
     flipped,
@@ -45,7 +45,7 @@ def _forged(kind: type[Message]) -> Lie:
     return altered(kind, lambda stage, message: {"signature": flipped(message.signature, -1)})
 
 
-def _short_vector(stage: Stage, said: Saying) -> list[Saying]:
+def _short_vector(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     """The last byte of a raw frame is missing, whether the vector comes at once or in chunks."""
     return [said if said.payload is None else replace(said, payload=bytes(said.payload)[:-1])]
 

@@ -19,8 +19,8 @@ from tacit.parties.links.endpoint import (
     MessageRefused,
     NotConnectedError,
     PeerStalledError,
+    PeerTraffic,
     Received,
-    Traffic,
 )
 
 PATIENCE_SECONDS = 30
@@ -57,7 +57,7 @@ async def test_frames_arrive_intact_in_both_directions_and_are_counted(transport
             await server.send("alice", shape)
             assert await contents(alice, until, 1) == [("server", expected)]
         size = sum(memoryview(frame).nbytes for shape in SHAPES.values() for frame in shape)
-        traffic = Traffic(len(SHAPES), size, len(SHAPES), size)
+        traffic = PeerTraffic(len(SHAPES), size, len(SHAPES), size)
         assert server.traffic == {"alice": traffic}
         assert alice.traffic == {"server": traffic}
 

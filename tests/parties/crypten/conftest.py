@@ -14,14 +14,14 @@ import pytest
 
 from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.link import Link, Listener, connect, listen
+from tacit.parties.crypten.link import Listener, PeerLink, connect, listen
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.protocol.core.roster import Roster
 
 LOOPBACK = "tcp://127.0.0.1:*"
 SESSION = b"this computation"
 
-OpenPair = Callable[..., tuple[Link, Link]]
+OpenPair = Callable[..., tuple[PeerLink, PeerLink]]
 """open_pair(patience=...): links of the owner to alice, and of alice to the owner."""
 
 
@@ -60,12 +60,12 @@ def owner_listens(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack)
 
 
 @pytest.fixture
-def dial(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack) -> Callable[..., Link]:
+def dial(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack) -> Callable[..., PeerLink]:
     """dial(name, address, ...): the link of a member to the owner."""
 
     def dial(
         name: str, address: str, *, session: bytes = SESSION, patience: float = 30.0, roster: Roster = roster
-    ) -> Link:
+    ) -> PeerLink:
         return opened.enter_context(
             connect(address, keys=keys[name], roster=roster, server="owner", session=session, patience=patience)
         )
@@ -74,8 +74,8 @@ def dial(keys: dict[str, PartyKeys], roster: Roster, opened: ExitStack) -> Calla
 
 
 @pytest.fixture
-def open_pair(owner_listens: Callable[..., Listener], dial: Callable[..., Link]) -> OpenPair:
-    def open_pair(*, patience: float = 30.0) -> tuple[Link, Link]:
+def open_pair(owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]) -> OpenPair:
+    def open_pair(*, patience: float = 30.0) -> tuple[PeerLink, PeerLink]:
         listener = owner_listens("alice", patience=patience)
         with ThreadPoolExecutor(1) as pool:
             alice = pool.submit(dial, "alice", listener.address, patience=patience)
@@ -85,7 +85,7 @@ def open_pair(owner_listens: Callable[..., Listener], dial: Callable[..., Link])
 
 
 @pytest.fixture
-def pair(open_pair: OpenPair) -> tuple[Link, Link]:
+def pair(open_pair: OpenPair) -> tuple[PeerLink, PeerLink]:
     return open_pair()
 
 
@@ -99,8 +99,8 @@ class Seat:
     name: str
     rank: int
     parties: tuple[str, ...]
-    links: dict[int, Link]
-    dealer: Link | None
+    links: dict[int, PeerLink]
+    dealer: PeerLink | None
 
 
 def deal_to(listener: Listener, parties: Sequence[str]) -> int:
@@ -151,7 +151,7 @@ def play(tmp_path: Path, dealt_keys: dict[str, PartyKeys], dealt_roster: Roster)
             rank = parties.index(name)
             own = {"keys": dealt_keys[name], **common}
             with ExitStack() as stack:
-                links: dict[int, Link] = {}
+                links: dict[int, PeerLink] = {}
                 listener = None
                 if later := parties[rank + 1 :]:
                     listener = stack.enter_context(listen(f"ipc://{directory}/{name}", peers=later, **own))

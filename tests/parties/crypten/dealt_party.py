@@ -19,7 +19,7 @@ from tacit.parties.crypten import wiring
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.computation import Computation, dealt_computation
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.link import Link, connect, listen
+from tacit.parties.crypten.link import PeerLink, connect, listen
 from tacit.parties.crypten.permutation import permute_rows
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
@@ -90,7 +90,7 @@ def opened_computation(
         listener = None
         if later := parties[rank + 1 :]:
             listener = stack.enter_context(listen(f"ipc://{directory}/{own}", peers=later, **common))
-        links: dict[str, Link] = {
+        links: dict[str, PeerLink] = {
             server: stack.enter_context(connect(f"ipc://{directory}/{server}", server=server, **common))
             for server in parties[:rank]
         }

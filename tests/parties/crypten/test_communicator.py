@@ -16,7 +16,7 @@ from tacit.parties.crypten import objects
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.errors import MpcError
-from tacit.parties.crypten.link import Link, connect, listen
+from tacit.parties.crypten.link import PeerLink, connect, listen
 from tacit.parties.crypten.session import computing
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
@@ -33,7 +33,7 @@ class Cohort:
         self.parties = PARTIES[:size]
         self._pool = stack.enter_context(ThreadPoolExecutor(size))
 
-        def open_links(rank: int) -> dict[str, Link]:
+        def open_links(rank: int) -> dict[str, PeerLink]:
             own, links = self.parties[rank], {}
             common: dict[str, Any] = {"keys": keys[own], "roster": roster, "session": b"cohort", "patience": 30.0}
             behind = self.parties[rank + 1 :]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tacit.parties.crypten import key_agreement
-from tacit.parties.crypten.key_agreement import ComputationStreams, Contribution, agree_on_streams
+from tacit.parties.crypten.key_agreement import ComputationStreams, LinkContribution, agree_on_streams
 
 KEY = bytes(range(32))
 PARTIES = ("model", "data", "third")
@@ -74,6 +74,6 @@ def test_links_that_differ_give_other_keys_whatever_their_ends_contribute(
 
 
 def test_secrets_are_not_shown() -> None:
-    contribution = Contribution(pair=KEY, common=KEY)
+    contribution = LinkContribution(pair=KEY, common=KEY)
     assert repr(KEY) not in repr(contribution)
     assert repr(KEY)[2:-1] not in str(contribution)

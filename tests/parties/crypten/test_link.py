@@ -20,9 +20,9 @@ from tacit.parties.crypten.link import (
     CHUNK_BYTES,
     FIELDS_LIMIT,
     SESSION_BYTES,
-    Cost,
-    Link,
+    LinkCost,
     Listener,
+    PeerLink,
     errors_told,
     listen,
 )
@@ -32,7 +32,7 @@ from tacit.protocol.core.roster import Roster
 
 SOON = 0.3  # Seconds until a call gives up whose failure is the point of the test.
 
-Pair = tuple[Link, Link]
+Pair = tuple[PeerLink, PeerLink]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,7 +99,7 @@ def test_both_ends_count_the_same_and_know_their_link(pair: Pair, open_pair: Cal
     assert sent.seconds > 0
     assert received.seconds > 0
     assert one.counters["hello"].bytes_received == one.counters["hello"].bytes_sent > 0
-    assert one.counters["never"] == Cost()
+    assert one.counters["never"] == LinkCost()
     assert one.binding == other.binding
     assert one.binding not in (bytes(32), *(link.binding for link in open_pair()))
 
@@ -136,7 +136,7 @@ def test_a_party_that_misses_a_call_is_named_with_both_operations(
     assert (caught.value.party, caught.value.operation) == ("alice", awaited[0])
 
 
-def header(alice: Link, **changes: Any) -> bytes:
+def header(alice: PeerLink, **changes: Any) -> bytes:
     fields = {"link": alice.binding[:8], "sequence": 1, "operation": "mul", "arrays": [["int64", [2]]]} | changes
     encoded = msgspec.msgpack.encode(fields)
     return struct.pack("<I", len(encoded)) + encoded + bytes(-(4 + len(encoded)) % 8)
@@ -166,7 +166,7 @@ large = partial(header, arrays=[["int64", [LARGE]]])
     ],
 )
 def test_messages_that_no_link_writes_are_refused(
-    pair: Pair, frames: Callable[[Link], Sequence[bytes]], awaited: int, reason: str
+    pair: Pair, frames: Callable[[PeerLink], Sequence[bytes]], awaited: int, reason: str
 ) -> None:
     owner, alice = pair
     alice._end.put("owner", "mul", frames(alice))
@@ -204,7 +204,7 @@ def test_a_late_party_is_named(open_pair: Callable[..., Pair]) -> None:
         owner.receive("softmax", [])
 
 
-def send_for_ever(link: Link, operation: str = "stream") -> None:
+def send_for_ever(link: PeerLink, operation: str = "stream") -> None:
     while True:
         link.send(operation, [np.zeros(CHUNK_BYTES // 8)])
 
@@ -293,7 +293,9 @@ def test_a_message_for_a_party_that_has_gone_is_refused(pair: Pair) -> None:
         owner.send("second", [])
 
 
-def test_one_listener_serves_several_peers(owner_listens: Callable[..., Listener], dial: Callable[..., Link]) -> None:
+def test_one_listener_serves_several_peers(
+    owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]
+) -> None:
     listener = owner_listens("alice", "bob")
     with ThreadPoolExecutor(2) as pool:
         futures = {name: pool.submit(dial, name, listener.address) for name in ("bob", "alice")}
@@ -314,7 +316,7 @@ def test_one_listener_serves_several_peers(owner_listens: Callable[..., Listener
 
 
 def test_a_party_may_come_again_while_others_are_awaited(
-    keys: dict[str, PartyKeys], roster: Roster, owner_listens: Callable[..., Listener], dial: Callable[..., Link]
+    keys: dict[str, PartyKeys], roster: Roster, owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]
 ) -> None:
     listener = owner_listens("alice", "bob")
     with ThreadPoolExecutor(3) as pool:
@@ -322,7 +324,7 @@ def test_a_party_may_come_again_while_others_are_awaited(
         first = DialledEnd.dial(
             listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0, frame_bytes=CHUNK_BYTES
         )
-        Link(first, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash))
+        PeerLink(first, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash))
         first.shut()
         again = [pool.submit(dial, name, listener.address) for name in ("alice", "bob")]
         assert accepted.result()["alice"].binding == again[0].result().binding
@@ -330,7 +332,7 @@ def test_a_party_may_come_again_while_others_are_awaited(
 
 
 def test_those_who_do_not_come_are_named_and_who_was_turned_away(
-    keys: dict[str, PartyKeys], owner_listens: Callable[..., Listener], dial: Callable[..., Link]
+    keys: dict[str, PartyKeys], owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]
 ) -> None:
     listener = owner_listens("alice", patience=1.0)
     with ThreadPoolExecutor(1) as pool:
@@ -342,7 +344,7 @@ def test_those_who_do_not_come_are_named_and_who_was_turned_away(
             bob.result()
 
 
-def test_nobody_at_the_address_is_named(dial: Callable[..., Link], owner_listens: Callable[..., Listener]) -> None:
+def test_nobody_at_the_address_is_named(dial: Callable[..., PeerLink], owner_listens: Callable[..., Listener]) -> None:
     listener = owner_listens("alice")
     listener.close()
     with pytest.raises(MpcError, match="'owner', connect: nothing listens at tcp"):
@@ -358,7 +360,7 @@ def test_an_address_in_use_is_named(
 
 
 def test_a_session_with_a_long_name_is_refused_at_home(
-    owner_listens: Callable[..., Listener], dial: Callable[..., Link]
+    owner_listens: Callable[..., Listener], dial: Callable[..., PeerLink]
 ) -> None:
     with pytest.raises(ValueError, match="a name of 65 bytes; at most 64 are accepted"):
         owner_listens("alice", session=bytes(SESSION_BYTES + 1))
@@ -377,7 +379,7 @@ def test_a_party_of_another_session_or_roster_is_named(
     keys: dict[str, PartyKeys],
     roster: Roster,
     owner_listens: Callable[..., Listener],
-    dial: Callable[..., Link],
+    dial: Callable[..., PeerLink],
     changes: dict[str, Any],
     reason: str,
 ) -> None:
@@ -415,7 +417,7 @@ def test_hellos_that_no_link_writes_are_refused(
             listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0, frame_bytes=CHUNK_BYTES
         )
         opened.callback(end.shut)
-        Link(end, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash, **changes))
+        PeerLink(end, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash, **changes))
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(dial)

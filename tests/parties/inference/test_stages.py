@@ -13,7 +13,7 @@ from tacit.parties.inference.material import Narrow
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
 from tacit.parties.inference.scales import NORMALISED_SCALE
-from tacit.parties.inference.stages import Stage, input_share, logits, stages
+from tacit.parties.inference.stages import ModelStage, input_share, logits, stages
 from tacit.parties.inference.weights import integer_model
 from tacit.protocol.inference.schedule import Round, pass_rounds
 
@@ -61,7 +61,7 @@ class Pass:
         ]
         self.shares = [input_share(self.public, IMAGES, pixels) for pixels in (None, self.pixels)]
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[ModelStage]:
         """Every stage, once it has run."""
         for stage in self.stages:
             runs: list[Any] = [

@@ -20,8 +20,8 @@ from tacit.parties.links.endpoint import (
     MessageRefused,
     NotConnectedError,
     PeerStalledError,
+    PeerTraffic,
     Received,
-    Traffic,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.server_endpoint import ServerEndpoint
@@ -68,8 +68,8 @@ async def test_messages_of_several_frames_in_both_directions(
                 assert answer.sender == "server"
                 assert [bytes(frame) for frame in answer.frames] == [frames[2], b"for " + frames[0]]
                 size = len(name)
-                assert server.traffic[name] == Traffic(1, 200_004 + size, 1, 200_000 + size)
-                assert client.traffic["server"] == Traffic(1, 200_000 + size, 1, 200_004 + size)
+                assert server.traffic[name] == PeerTraffic(1, 200_004 + size, 1, 200_000 + size)
+                assert client.traffic["server"] == PeerTraffic(1, 200_000 + size, 1, 200_004 + size)
 
 
 @pytest.mark.asyncio

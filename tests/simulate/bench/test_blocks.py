@@ -60,7 +60,7 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
 
 def test_bytes_that_do_not_pass_the_relay_end_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Relay, "address", lambda self, address: address)
-    setting = blocks.Setting(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
+    setting = blocks.BlockBenchmark(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
     with pytest.raises(BenchmarkError, match=r"0 have passed through the relay"):
         blocks.measure(setting, lambda text: None)
 
@@ -69,7 +69,7 @@ def test_a_machine_that_cannot_run_the_parties_ends_the_benchmark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    setting = blocks.Setting(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
+    setting = blocks.BlockBenchmark(model=MODEL, repeats=1, shaping=Shaping(latency_ms=1))
     with pytest.raises(BenchmarkError, match=r"the parties cannot be run here: .*gone"):
         blocks.measure(setting, lambda text: None)
 
@@ -106,7 +106,7 @@ def test_a_model_that_is_none_is_refused() -> None:
 def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
     original = blocks._task
 
-    def without_weights(setting: blocks.Setting) -> blocks._Task:
+    def without_weights(setting: blocks.BlockBenchmark) -> blocks._Task:
         task = original(setting)
         weights = {name: weight for name, weight in task.model.weights.items() if name != "0.fc2"}
         return replace(task, model=replace(task.model, weights=weights))
@@ -116,4 +116,4 @@ def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
         BenchmarkError,
         match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why; model-owner: \w+ in \w+\.py",
     ):
-        blocks.measure(blocks.Setting(model=MODEL, repeats=1), lambda text: None)
+        blocks.measure(blocks.BlockBenchmark(model=MODEL, repeats=1), lambda text: None)

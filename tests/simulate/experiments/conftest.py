@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tacit.simulate.experiments.study import Arm, ArmResult, Cost, RunResult
+from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult
 
 MakeResult = Callable[..., ArmResult]
 
@@ -23,7 +23,7 @@ def make_result() -> MakeResult:
                 accuracies=[0.1, accuracy],
                 clipped=3,
                 seconds=2.0,
-                cost=Cost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05),
+                cost=RunCost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.05),
                 moves=None if moves is None else moves[seed],
             )
             for seed, accuracy in enumerate(accuracies)

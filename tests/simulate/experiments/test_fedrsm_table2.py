@@ -16,7 +16,7 @@ from tacit.simulate.experiments.data import DataError, find
 from tacit.simulate.experiments.engine import hold, prepare
 from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
 from tacit.simulate.experiments.sample import sample
-from tacit.simulate.experiments.study import ArmResult, Cost, RunResult
+from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
 from tacit.simulate.federation.supervision import Show
 
 MakeResult = Callable[..., ArmResult]
@@ -59,7 +59,7 @@ def results(
     found = []
     for arm in STUDY.small.arms:
         result = make_result(arm, ours if arm.name.endswith("-fedrsm") else [0.9, 0.91])
-        cost = Cost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.0)
+        cost = RunCost(sent=100, seconds=2.0, training_seconds=1.0, choosing_seconds=0.0)
         if "fedrsm" in arm.name:
             cost = msgspec.structs.replace(cost, sent=sent, choosing_seconds=choosing)
         if "fedcg" in arm.name:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.engine import Work, prepare
+from tacit.simulate.experiments.engine import PreparedStudy, prepare
 from tacit.simulate.experiments.page import Page, command_line
 from tacit.simulate.experiments.study import ArmResult, Study
 
@@ -17,7 +17,7 @@ MOVES = [544, 0, 0, 0, 0, 0, 0, 0, 0, 0, 18_058]
 
 
 def page(study: Study, make_result: Callable[..., ArmResult], seeds: int, directory: Path) -> Page:
-    work: Work = prepare(study, small=True, seeds=range(seeds), data=None, device="cpu", out=directory)
+    work: PreparedStudy = prepare(study, small=True, seeds=range(seeds), data=None, device="cpu", out=directory)
     accuracies = [0.5 + seed / 8 for seed in range(seeds)]
     results = [make_result(arm, accuracies, moves=[MOVES] * seeds) for arm in work.size.arms]
     return Page(work=work, results=results, command="tacit experiment")

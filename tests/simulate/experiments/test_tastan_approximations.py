@@ -13,8 +13,8 @@ from tacit.models.vision_transformer import build
 from tacit.simulate.experiments.tastan_approximations import (
     TABLE5,
     TABLE6,
+    DegreeRow,
     Figures,
-    Row,
     judge,
     memory,
 )
@@ -39,7 +39,7 @@ def figures(degree: int | None, accuracies: list[float], loss: float) -> list[Fi
     ],
 )
 def test_verdicts_follow_from_the_figures(chosen: list[float], exact_loss: float, holds: list[bool]) -> None:
-    rows = tuple(Row(degree=degree, published=NOTHING) for degree in (2, 6, None))
+    rows = tuple(DegreeRow(degree=degree, published=NOTHING) for degree in (2, 6, None))
     found = [*figures(2, [0.5, 0.5], 2.0), *figures(6, chosen, 1.5), *figures(None, [0.9, 0.9], exact_loss)]
     assert [verdict.holds for verdict in judge(replace(TABLE5, rows=rows), found)] == holds
 

@@ -22,7 +22,7 @@ from tacit.simulate.private_inference.inference import (
     DEALER,
     MODEL_OWNER,
     InferenceFailed,
-    Plan,
+    InferencePlan,
     data_owner_names,
     run,
 )
@@ -50,7 +50,7 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
     private, expected = model
     done: dict[str, list[int]] = {}
     parts = (images[:5], images[5:7])
-    plan = Plan(batch=2, ahead=None, relayed=lambda address: address.replace("127.0.0.1", "localhost"))
+    plan = InferencePlan(batch=2, ahead=None, relayed=lambda address: address.replace("127.0.0.1", "localhost"))
     found = run(private, parts, plan, lambda name, count: done.setdefault(name, []).append(count))
     assert done == {"data-owner-1": [2, 4, 5], "data-owner-2": [2]}
     # 2e-3 are promised for a block; both ends are no worse than one more.
@@ -79,7 +79,7 @@ def test_who_is_killed_is_named_and_nobody_stays(
 ) -> None:
     many = images.repeat(20, 1, 1, 1)
     with pytest.raises(InferenceFailed) as failed:
-        run(model[0], (many, many), Plan(batch=4), killing(victim))
+        run(model[0], (many, many), InferencePlan(batch=4), killing(victim))
     # Whichever the supervisor hears of first: the end of the process, or what somebody who waited for it says.
     assert str(failed.value) in {
         f"{victim}: its process ended unexpectedly: killed by SIGKILL",
@@ -96,4 +96,4 @@ def test_who_could_not_go_on_says_why(model: tuple[PrivateModel, torch.Tensor], 
     with pytest.raises(
         InferenceFailed, match=r"model-owner: it cannot go on \(\w+\); .*; model-owner: \w+ in \w+\.py, line \d+$"
     ):
-        run(replace(model[0], weights=weights), (images[:1],), Plan(batch=1), lambda name, count: None)
+        run(replace(model[0], weights=weights), (images[:1],), InferencePlan(batch=1), lambda name, count: None)

@@ -10,7 +10,7 @@ import pytest
 
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
-from tacit.simulate.report.history import Party
+from tacit.simulate.report.history import PartyHistory
 from tacit.simulate.report.page import NOTHING, byte_count, decimal, make_report, seconds, write_report
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, ExperimentError
@@ -211,7 +211,7 @@ def test_of_many_clients_a_few_are_drawn(script: Any) -> None:
 
 
 def test_a_sample_is_evenly_spaced() -> None:
-    parties = [Party(str(number)) for number in range(31)]
+    parties = [PartyHistory(str(number)) for number in range(31)]
     assert [party.name for party in sample(parties, 16)] == [str(number) for number in range(0, 31, 2)]
     assert sample(parties[:16], 16) == parties[:16]
 

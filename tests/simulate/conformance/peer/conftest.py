@@ -27,7 +27,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
 from tacit.simulate.conformance.peer.play import Side, play
-from tacit.simulate.conformance.peer.script import Verdict, draw_model, draw_update
+from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model, draw_update
 from tacit.simulate.world.memory_federation import small_configuration
 
 with pytest.MonkeyPatch.context() as patch:
@@ -99,7 +99,7 @@ class Bench:
             save(self.keys[name], kit)
         return kit
 
-    def play(self, side: Side, *names: str) -> dict[str, Verdict]:
+    def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:
         """Verdicts of the cases of these names."""
         live = self.clients_of_roster[-1] if side == "server" else "server"
         kit = self.give_keys(*(name for name in self.keys if name != live))

@@ -33,7 +33,7 @@ from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.conformance.peer.play import Side, play
-from tacit.simulate.conformance.peer.script import Verdict
+from tacit.simulate.conformance.peer.script import PeerVerdict
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -93,7 +93,7 @@ class InferenceBench:
             (kit / "terms.msgpack").write_bytes(encode_structure(terms))
         return kit
 
-    def play(self, side: Side, *names: str) -> dict[str, Verdict]:
+    def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:
         """Verdicts of the cases of these names."""
         kit, dealer = self.give_keys(side), None if side == "owners" else self.dealer_address
         with self.live(side, sessions=len({"honest", *names})):
