@@ -27,7 +27,7 @@ demo: setup ## five clients train a ViT under secure aggregation
 test: setup ## run the test suite, less what has a target of its own below
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end"
 
-end-to-end: setup ## hold whole runs of the command, with kills and wrong input (minutes)
+end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
 	$(BIN)/python -m pytest -m "end_to_end and not exhaustive"
 
 exhaustive: setup ## run the enumerations that take minutes

@@ -60,7 +60,7 @@ def secagg(
 ) -> None:
     """One secure sum with the real machines and real cryptography, timed party by party.
 
-    Exit status: 0 the sum is exact; 1 it is not, could not be held, or the file cannot be written; 2 wrong input.
+    Exit status: 0 the sum is exact; 1 it is not, could not be computed, or the file cannot be written; 2 wrong input.
     """
     from rich.console import Console
 
@@ -93,7 +93,7 @@ def secagg(
 
 @app.command()
 def protection(
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Of so many times the median counts.")] = 7,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; their median is told.")] = 7,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """What the protections of an update cost a client, alone and as a share of its local training."""
@@ -111,7 +111,7 @@ def protection(
 
 @app.command()
 def crypten(
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Of so many times the median counts.")] = 15,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; their median is told.")] = 15,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """CrypTen over its own transport and over ours, with and without encryption, between two processes.
@@ -159,7 +159,7 @@ def inference(
     bandwidth: Annotated[
         float | None, typer.Option(metavar="MBIT", help="Without DIR: limit its rate, in megabits a second each way.")
     ] = None,
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Without DIR: the median of so many counts.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Without DIR: repetitions; their median is told.")] = 5,
     device: Annotated[str, typer.Option(help="Without DIR: where both owners compute: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:

@@ -38,7 +38,7 @@ def vectors(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the verdicts to this file.")] = None,
 ) -> None:
-    """Hold this installation to test vectors: every operation in them must have exactly the outcome that they expect.
+    """Check this installation against test vectors: every operation must have exactly the outcome that is expected.
 
     Exit status: 0 all vectors hold; 1 they do not, or the file cannot be written; 2 wrong input.
     """

@@ -28,12 +28,12 @@ MOST_COLUMNS: Final = 10
 UNBOUNDED: Final = 10_000
 """Columns of text, more than any table has."""
 
-app = typer.Typer(no_args_is_help=True, help="Look at data sets.")
+app = typer.Typer(no_args_is_help=True, help="Inspect data sets.")
 
 
 @app.callback()
 def data() -> None:
-    """Look at data sets."""
+    """Inspect data sets."""
 
 
 @app.command()

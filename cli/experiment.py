@@ -1,4 +1,4 @@
-"""`tacit experiment`: a table or figure of a paper, held again."""
+"""`tacit experiment`: a table or figure of a paper, reproduced."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LIST = "list"
 
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME|list", help="Table or figure; `list` names them all.")],
-    small: Annotated[bool, typer.Option("--small", help="The twin that runs in minutes.")] = False,
-    seeds: Annotated[str, typer.Option(metavar="0-4|0,2,7", help="A run of every arm for each of these.")] = "0-4",
+    small: Annotated[bool, typer.Option("--small", help="The small twin, which runs in minutes.")] = False,
+    seeds: Annotated[str, typer.Option(metavar="0-4|0,2,7", help="Every arm runs once with each of these.")] = "0-4",
     data: Annotated[
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
@@ -33,7 +33,7 @@ def experiment(
     ] = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write table.json here too.")] = None,
 ) -> None:
-    """Hold a table or figure of a paper again: every arm with every seed, by real parties under secure aggregation.
+    """Reproduce a table or figure of a paper: every arm with every seed, by real parties under secure aggregation.
 
     Writes table.md, table.json and plot.svg into the output directory, where the runs are too. Interrupted, the same
     command goes on where it was; finished runs are not repeated.
@@ -61,7 +61,7 @@ def _run(
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.catalogue import STUDIES
     from tacit.simulate.experiments.data import DataError
-    from tacit.simulate.experiments.engine import AbortedError, OutputError, hold, prepare
+    from tacit.simulate.experiments.engine import AbortedError, OutputError, prepare, run_study
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
     from tacit.simulate.federation.processes import ProcessError
@@ -91,7 +91,7 @@ def _run(
 
     async def shown() -> list[ArmResult]:
         with screen:
-            return await hold(work, screen)
+            return await run_study(work, screen)
 
     try:
         results = asyncio.run(interruptible(shown()))

@@ -21,7 +21,8 @@ def infer(
     images: Annotated[
         str | None,
         typer.Option(
-            metavar="N|PATH", help="So many of the test images, an image file, or a folder of them; default: all tests."
+            metavar="N|PATH",
+            help="Number of test images, an image file, or a folder of them; default: all tests.",
         ),
     ] = None,
     data: Annotated[

@@ -100,8 +100,8 @@ def run_simulation(
     except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
         return complain(errors, error, FAILED)
     screen.finish(summary)
-    held = [entry["status"] for entry in summary["rounds"]]
-    return 0 if held.count("completed") == plan.experiment.federation.rounds else ABORTED
+    statuses = [entry["status"] for entry in summary["rounds"]]
+    return 0 if statuses.count("completed") == plan.experiment.federation.rounds else ABORTED
 
 
 async def _shown(plan: Plan, screen: Screen) -> dict[str, Any]:

@@ -47,7 +47,7 @@ def train_client(
 ) -> LocalStatistics:
     """Train `model` and `discriminator` in place on x, float32 [N, C, S, S], and y, int64 [N].
 
-    The configuration holds for extractor and classifier; generator and discriminator take its epochs and batches.
+    The configuration applies to extractor and classifier; generator and discriminator take its epochs and batches.
     Statistics, seed and errors are those of `train`.
     """
     gamma = attraction(round)

@@ -46,9 +46,9 @@ class ServerSettings:
     roster: Roster
     configuration: Configuration
     rounds: int
-    """Rounds to hold."""
+    """Rounds to run."""
     completed: int
-    """Rounds held before, in an earlier session; the first one is numbered after them."""
+    """Rounds completed in an earlier session; the first one is numbered after them."""
     smallest_cohort: int
     join_seconds: float
     grace: float
@@ -58,7 +58,7 @@ OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
-    """Holds the rounds of one session.
+    """Runs the rounds of one session.
 
     on_round: called in a thread after every round with its sums, None if it was aborted, when they are applied to the
     model; what it returns goes into the event of the round (evaluation).
@@ -92,7 +92,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._rounds_left = settings.rounds
 
     async def run(self) -> Ended:
-        """Listen, hold the rounds, and return how the session ended. EndpointError if it cannot listen."""
+        """Listen, run the rounds, and return how the session ended. EndpointError if it cannot listen."""
         settings = self._settings
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
             self._diary.write("listening", address=endpoint.address)

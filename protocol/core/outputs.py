@@ -21,7 +21,7 @@ class Transmit:
 
 @dataclass(frozen=True)
 class Ended:
-    """The machine is finished; code None if all rounds were held."""
+    """The machine is finished; code None if all rounds are done."""
 
     code: Code | None
     detail: str

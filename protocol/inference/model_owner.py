@@ -1,6 +1,6 @@
 """The model owner in a session of private inference: it has the weights, and learns nothing but how many images came.
 
-There is one such machine for each data owner that is served. It states its terms, holds the data owner to what both
+There is one such machine for each data owner that is served. It states its terms, refuses what departs from what both
 agreed on, masks its weights with the dealer's material, and computes. What it computes with is committed to in the
 terms, and stated again in every pass: a model that has been replaced meanwhile is refused, by either side.
 """

@@ -1,7 +1,7 @@
 """What a sum, the counting before it, and a group key cost on the wire, declared from their parameters alone.
 
 The declaration is made of the messages' own structures with fields of the right length; it counts envelopes, bodies and
-raw frames; CURVE, ZeroMQ and TCP come on top. A test holds it to what the links measure. What a vector without its
+raw frames; CURVE, ZeroMQ and TCP come on top. A test compares it with what the links measure. What a vector without its
 zeros takes depends on the vector; without one the declaration is the most that it can take.
 """
 

@@ -1,6 +1,6 @@
 """Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: seconds, bytes, rounds and error.
 
-Ours is a session as `tacit infer` holds it: model owner, data owner and dealer, each a process, over CURVE on loopback
+Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback
 TCP, for a model of so many blocks with random weights, calibrated on random images and asked about others. What is
 counted are the rounds of its blocks; those of the embedding and the head come apart. Material is fetched before the
 clock of a pass starts, and once more beside the passes, as it is in use. CrypTen (stock_blocks.py) computes the same

@@ -32,7 +32,7 @@ Frames = list[Frame]
 
 
 class BenchmarkError(Exception):
-    """The sum was not held; the message says why."""
+    """The sum was not computed; the message says why."""
 
 
 def vector(ring: Ring, length: int, number: int) -> Words:

@@ -1,7 +1,7 @@
 """Clients in processes of their own: so that many use every core, and that the memory of one can be told.
 
 A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
-frames come and go through a pipe, one batch at a time. Its peak is what it held above its size after the imports.
+frames come and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What this process held at most above its size at some moment, in bytes, as Linux accounts it (VmHWM)."""
+"""What this process used at most above its size at some moment, in bytes, as Linux accounts it (VmHWM)."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class SumBenchmark:
 
 
 def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: bool) -> dict[str, Any]:
-    """Hold the sum and return the figures. BenchmarkError or ValueError if it cannot be held.
+    """Compute the sum and return the figures. BenchmarkError or ValueError if it cannot be computed.
 
     profile: tell the seconds by kind of work, of all parties together.
     """

@@ -26,7 +26,7 @@ Ask = Callable[[Frames | None], list[Frames]]
 async def exchange_over_sockets(
     clients: Mapping[str, Ask], server: TimedServer, dropping: set[str], progress: Callable[[str], None]
 ) -> None:
-    """Hold the sum. A dropping client closes its link when it is told who shared, instead of sending its vector."""
+    """Compute the sum. A dropping client closes its link when it is told who shared, instead of sending its vector."""
     if len(clients) > MOST_CLIENTS:
         raise BenchmarkError(f"--transport zmq takes at most {MOST_CLIENTS} clients on one machine, not {len(clients)}")
     keys = {name: generate(name) for name in (SERVER, *clients)}

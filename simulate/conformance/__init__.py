@@ -1,1 +1,1 @@
-"""The conformance kit: what another implementation, or this installation, is held to."""
+"""The conformance kit: what another implementation, or this installation, is checked against."""

@@ -17,8 +17,8 @@ INTRODUCTION: Final = """\
 *This page is generated: `make vectors` writes it and the files.*
 
 The files `tests/vectors/*.json`, installed as the package `tacit.vectors`, hold what this protocol computes, byte by
-byte, from fixed randomness. `tacit conformance vectors [DIRECTORY]` holds the installation to them. A file that is
-named `WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what comes of it; the others show what is right.
+byte, from fixed randomness. `tacit conformance vectors [DIRECTORY]` checks the installation against them. A file named
+`WHAT_bad_CORRUPTION.json` shows that a corruption is refused, or what comes of it; the others show what is right.
 `schema.json` is the JSON schema of them all.
 
 ## Files

@@ -155,7 +155,7 @@ class SessionStage(Stage):
         return self._done(self._roster.server.name, self._played_server().next_round(bytes(model), now))
 
     def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
-        """The server holds no more rounds; the last model matters where the clients encrypt it."""
+        """The server begins no more rounds; the last model matters where the clients encrypt it."""
         return self._done(self._roster.server.name, self._played_server().finish(bytes(model or b""), now))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:

@@ -1,4 +1,4 @@
-"""Vector files, and holding this installation to them.
+"""Vector files, and checking this installation against them.
 
 A file is a list of operations with the outcome that each must have: a result, or the code of its refusal. The file
 names its protocol; the registry has the operations of each. Whatever keeps a file from being replayed to its end is a
@@ -48,7 +48,7 @@ class VectorFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class VectorVerdict:
-    """What came of one file: `fault` is empty if everything held."""
+    """What came of one file: `fault` is empty if everything is as it says."""
 
     file: str
     operations: int

@@ -1,4 +1,4 @@
-"""Holds the runs of a study: every arm with every seed, each a federation of real parties in a directory of its own.
+"""Makes the runs of a study: every arm with every seed, each a federation of real parties in a directory of its own.
 
 All arms of a seed have the same clients with the same images, the same initial weights and the same order of batches:
 the seed of the experiment fixes them, and protection draws its own random numbers. Runs follow each other in one
@@ -184,8 +184,8 @@ def prepare(
     return work
 
 
-async def hold(work: PreparedStudy, watcher: Watcher) -> list[ArmResult]:
-    """Hold every run that has no result yet; returns the results of all, arm by arm.
+async def run_study(work: PreparedStudy, watcher: Watcher) -> list[ArmResult]:
+    """Make every run that has no result yet; returns the results of all, arm by arm.
 
     Raises as `tacit.simulate.federation.run.simulate` does, and AbortedError.
     """

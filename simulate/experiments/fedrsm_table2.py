@@ -2,7 +2,7 @@
 something back or add noise.
 
 An arm is a method with a model. As in the paper the server sees every update (`aggregation.mode = "none"`), and what
-is kept back is left out of the messages; FedRSM is held under secure aggregation too, where its masked layers are zeros
+is kept back is left out of the messages; FedRSM is run under secure aggregation too, where its masked layers are zeros
 that nobody can tell from the rest.
 """
 

@@ -144,7 +144,7 @@ class Page:
 
 
 def command_line(name: str, *, small: bool, seeds: str, data: Path | None, device: str) -> str:
-    """The command that holds these runs, without the places of files on this machine."""
+    """The command that repeats these runs, without the places of files on this machine."""
     words = ["tacit", "experiment", name, *(["--small"] if small else []), "--seeds", seeds]
     words += ["--data", data.name] if data is not None else []
     words += ["--device", device] if device != "cpu" else []

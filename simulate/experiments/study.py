@@ -27,7 +27,7 @@ MARGIN: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Arm:
-    """One way of training, held once for every seed."""
+    """One way of training, run once for every seed."""
 
     name: str
     """Letters, digits and hyphens: it names a directory too."""

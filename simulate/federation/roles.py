@@ -29,7 +29,7 @@ USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, Value
 
 
 FAILED, ABORTED, SERVER_LOST = 1, 3, 4
-"""Exit statuses of the processes; 0 is a session held to its end."""
+"""Exit statuses of the processes; 0 is a session that is complete."""
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ class Plan:
     experiment: Experiment
     run: RunDirectory
     rounds: int
-    """Rounds to hold now."""
+    """Rounds to run now."""
     completed: int
-    """Rounds of the run that are held already."""
+    """Rounds of the run that are done already."""
     split_seed: int
     device: str = "cpu"
     verify: bool = False
@@ -80,14 +80,14 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
     OSError if the disk is full."""
     if experiment.protection.remembers:
         raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
-    held = run.progress()
-    rounds_left = experiment.federation.rounds - held.round
+    done = run.progress()
+    rounds_left = experiment.federation.rounds - done.round
     if rounds_left <= 0:
         raise RunDirectoryError(
-            f"{run.path} has {held.round} rounds already: ask for more with --rounds {held.round + 1} or above"
+            f"{run.path} has {done.round} rounds already: ask for more with --rounds {done.round + 1} or above"
         )
     run.keep_experiment(experiment_toml(experiment))
-    return Plan(experiment, run, rounds_left, held.round, held.split_seed, **options)
+    return Plan(experiment, run, rounds_left, done.round, done.split_seed, **options)
 
 
 def kept(plan: Plan) -> str:
@@ -112,7 +112,7 @@ def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
 
 
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
-    """Hold the rounds and return the summary, which is written too.
+    """Run the rounds and return the summary, which is written too.
 
     InputError if the server cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a
     wrong sum; OSError if summary or report cannot be written.

@@ -29,7 +29,7 @@ LOOPBACK: Final = "tcp://127.0.0.1:*"
 
 
 async def run_server(control: Control, *, role: Role, rounds: int, completed: int) -> dict[str, Any]:
-    """Build or load the model, hold the rounds, evaluate and save after each."""
+    """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
     run = RunDirectory(role.directory)
     try:

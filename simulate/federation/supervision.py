@@ -27,7 +27,7 @@ Show = Callable[[str, str, dict[str, Any]], None]
 
 
 class SimulationError(Exception):
-    """The run could not be held; the message says who failed and why."""
+    """The run failed; the message says who failed and why."""
 
 
 class InputError(SimulationError):

@@ -1,4 +1,4 @@
-"""What each party of a run could see, in words, from the mode, the threshold and the rounds that were held.
+"""What each party of a run could see, in words, from the mode, the threshold and the rounds that were completed.
 
 The sentences follow the rules of the protocol: secagg/graph.py says how many colluding clients a threshold stands for,
 protocol/sum/server.py and sum/client.py what either side receives, and sum/plain_server.py and

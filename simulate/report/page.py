@@ -134,10 +134,10 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     notices = []
     if experiment.aggregation.mode == "none":
         notices.append("Secure aggregation was off: the server saw the update of every client.")
-    held, planned = len(history.completed), experiment.federation.rounds
-    if held < planned:
+    completed, planned = len(history.completed), experiment.federation.rounds
+    if completed < planned:
         ended = history.ended or "the server's log stops without saying how it ended"
-        notices.append(f"{held} of {planned} rounds were completed. Last session: {ended}.")
+        notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
     for status, verb in (("aborted", "aborted"), ("unfinished", "left unfinished")):
         numbers = [str(round.number) for round in history.rounds if round.status == status]
         if numbers:

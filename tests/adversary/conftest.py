@@ -102,7 +102,7 @@ class DeceivedFederation(MemoryFederation):
         return self
 
     def deceive(self) -> Self:
-        """Hold the first round with the lies, short of where the clients lose their patience with the server."""
+        """Run the first round with the lies, short of where the clients lose their patience with the server."""
         self.paused = True
         self.start()
         return self.settle(until=PATIENCE / 2)
@@ -127,7 +127,7 @@ class DeceivedFederation(MemoryFederation):
         self.start()
 
     def check_honest_round(self) -> None:
-        """The server returns to the protocol: the next round is held with everybody, and its sum is exact.
+        """The server returns to the protocol: the next round is run with everybody, and its sum is exact.
 
         Clients that left, or were told of another configuration, are started again by their operators; so are all, and
         the server, where it lied so much that it did not understand an honest answer and barred its sender.

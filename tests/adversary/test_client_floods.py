@@ -1,7 +1,7 @@
 """Members that flood the server or starve it of bytes, over real sockets: the others' rounds complete exactly.
 
 Three honest clients stand beside client-4, which joins, is selected, and then only makes trouble. It is over when its
-link is cut, and the round goes on without it; the next one is held as if nothing had happened.
+link is cut, and the round goes on without it; the next one runs as if nothing had happened.
 """
 
 import asyncio

@@ -131,7 +131,7 @@ class CheatingServer:
         np.testing.assert_array_equal(done.total, total)
 
     async def check_honest_round(self) -> None:
-        """Without lies, and with whoever had left started again, the next round is held with everybody."""
+        """Without lies, and with whoever had left started again, the next round is run with everybody."""
         self.lie = honest
         for name in self.federation.clients:
             if name not in self.clients or self.clients[name].done():
@@ -171,7 +171,7 @@ def configured(federation: Any, **changes: Any) -> Lie:
 
 
 async def refused(server: CheatingServer, lie: Lie) -> Abort:
-    """What the victim answers to the lie. If it was one of a round, the others hold the round."""
+    """What the victim answers to the lie. If it was one of a round, the others complete the round."""
     server.lie = lie
     server.join(*server.federation.clients)
     await server.listen(lambda: bool(server.heard[VICTIM, Abort]))

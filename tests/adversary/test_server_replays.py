@@ -45,7 +45,7 @@ def spoken(run: MemorySum, sender: str, kind: type[Any]) -> Any:
 
 
 def former(**changes: Any) -> Former:
-    """A sum of the same members that was held before."""
+    """A sum of the same members that was computed before."""
 
     def hold(run: MemorySum) -> MemorySum:
         other = MemorySum(replace(run.agreement, **changes), run.signing, run.vectors, run.entropy)
@@ -248,7 +248,7 @@ def signatures(replaced: Callable[[MemorySum], dict[int, bytes]]) -> Change:
 
 
 def over_other_survivors(run: MemorySum) -> dict[int, bytes]:
-    """What c1 signs if the same sum is held with other survivors."""
+    """What c1 signs if the same sum is computed with other survivors."""
     twin = memory_sum(CLIENTS, active=True, seed=b"lies")
     twin.hook = lambda d: [replace(d, message=Survivors(survivors=bitmap(0, 1, 2, 3))) if d.kind == "survivors" else d]
     twin.run()

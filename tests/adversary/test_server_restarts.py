@@ -303,7 +303,7 @@ ENOUGH: Proof = lambda one, e: void(e, given(one, e, ONE), given(one, e, TWO))  
 
 
 def asked_again(one: Any, proof: Proof, *, opened: bool) -> RoundDone:
-    """Four clients hold a round and one is late; the server restarts and asks all but the victim, with that proof.
+    """Four clients complete a round and one is late; the server restarts and asks all but the victim, with that proof.
 
     opened: whether the four also sent the shares that open the first sum.
     """

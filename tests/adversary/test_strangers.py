@@ -23,7 +23,7 @@ REFUSED = "a handshake failed: a peer without this server's key, or no tacit cli
 
 
 async def hold_round(federation: Any, server: asyncio.Task[Ended], *names: str) -> None:
-    """These clients join, the last one first; the one round is held with them and its sum is that of their words."""
+    """These clients join, the last one first; the one round is run with them and its sum is that of their words."""
     updates: dict[str, Update] = {}
     clients = []
     for name in reversed(names):

@@ -136,7 +136,7 @@ why such states are passed over.
 Two owners in a session of private inference are explored as well, where it costs seconds, over a network that also
 replays a former session; `tests/exploration/test_inference.py` has the bounds.
 
-`python -m tests.exploration.page docs` writes this page again, and `make exhaustive` holds it to its figures.
+`python -m tests.exploration.page docs` writes this page again, and `make exhaustive` compares it with its figures.
 `tests/exploration/test_mutants.py` shows that the search can fail: machines that lack one check each are
 caught.
 """

@@ -1,7 +1,7 @@
 """A server that lies to one live client, whose peers are machines of ours in this process.
 
 A session begins with every hello of the live client: a server machine, and our clients joined to it by plain calls.
-What the machine says to the live client goes through the lie of the case. After each lie an honest round is held with
+What the machine says to the live client goes through the lie of the case. After each lie an honest round is run with
 the client, and its share in the sum is decoded: masks that did not fall away would show. A client whose session ends
 must be started again by whoever runs it.
 """
@@ -63,7 +63,7 @@ class Session:
     """What our clients contributed, by name and round."""
     rounds: list[RoundDone] = field(default_factory=list)
     reproach: str = ""
-    """What our machines held against the live client last."""
+    """What our machines last refused the live client for."""
     over: bool = False
     """Whether the live client has left or was told to."""
 
@@ -103,7 +103,7 @@ class AgainstClient:
         )
 
     async def play(self, case: Case) -> PeerVerdict:
-        """Tell the lie, see what follows, and hold an honest round."""
+        """Tell the lie, see what follows, and run an honest round."""
         if case.joins:
             await self._dismiss()
         self._lie, self._observation, self._deceived = case.lie, Observation(len(self._roster.clients)), None
@@ -139,7 +139,7 @@ class AgainstClient:
         await self._perform(session, session.machine.next_round(session.model, 0.0))
 
     async def _honest_round(self) -> str:
-        """Hold a round without lies; what is wrong with it, if anything."""
+        """Run a round without lies; what is wrong with it, if anything."""
         self._lie = honest
         await self._begin_round()
         session = self._session
@@ -180,8 +180,8 @@ class AgainstClient:
         session = self._deceived
         assert session is not None
         self._observation.round = session.machine.round
-        held = [done for done in session.rounds if done.round == session.machine.round]
-        self._observation.summed = any(self._name in done.survivors for done in held)
+        shared = [done for done in session.rounds if done.round == session.machine.round]
+        self._observation.summed = any(self._name in done.survivors for done in shared)
 
     async def _listen(self, until: Callable[[], bool]) -> None:
         """Take part until the condition holds. TimeoutError when the client is silent."""

@@ -13,7 +13,7 @@ from tacit.protocol.inference.messages import InferenceTerms, MaskedWeights, Mat
 from tacit.protocol.inference.schedule import LARGEST_PIXELS
 from tacit.simulate.conformance.peer.inference_script import (
     BOTH,
-    HOLDS,
+    COMPLETES,
     MODEL_OWNER,
     OTHER_HASH,
     InferenceCase,
@@ -50,7 +50,7 @@ def _later(scene: Scene, said: Saying) -> list[Saying]:
 
 
 DATA_OWNER_CASES: Final = (
-    InferenceCase("honest", "a whole session", HOLDS),
+    InferenceCase("honest", "a whole session", COMPLETES),
     InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, MODEL_OWNER),
                   altered(InferenceTerms, lambda scene, _: {"roster": OTHER_HASH})),
     InferenceCase("terms-trailing", "sends a byte too much in the terms", ends(Code.MALFORMED, MODEL_OWNER),
@@ -66,7 +66,7 @@ DATA_OWNER_CASES: Final = (
     InferenceCase("terms-out-of-turn", "starts a pass where terms are due", ends(Code.UNEXPECTED, MODEL_OWNER),
                   instead(InferenceTerms, lambda scene, said: [
                       replace(said, message=PassStarted(weights=OTHER_HASH))])),
-    InferenceCase("former-session", "says something of a former session before the terms", HOLDS,
+    InferenceCase("former-session", "says something of a former session before the terms", COMPLETES,
                   instead(InferenceTerms, lambda scene, said: [stray(said, sequence=7), said])),
     InferenceCase("other-session", "writes another session into masked-weights", ends(Code.SESSION, BOTH),
                   instead(MaskedWeights, lambda scene, said: [stray(said)])),

@@ -14,8 +14,8 @@ from tacit.protocol.inference.messages import CloseInference, MaterialHello, Mat
 from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.inference_script import (
     BOTH,
+    COMPLETES,
     DATA_OWNER,
-    HOLDS,
     MODEL_OWNER,
     OTHER_HASH,
     InferenceCase,
@@ -50,7 +50,7 @@ def _second_session(scene: Scene, said: Saying) -> list[Saying]:
 
 
 DEALER_CASES: Final = (
-    InferenceCase("honest", "what both order comes, and is right", HOLDS),
+    InferenceCase("honest", "what both order comes, and is right", COMPLETES),
     InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, DATA_OWNER),
                   altered(MaterialHello, lambda scene, _: {"roster": OTHER_HASH}), witness=DATA_OWNER),
     InferenceCase("other-peer", "comes for a session with somebody else", ends(Code.MEMBERS, DATA_OWNER),
@@ -63,7 +63,7 @@ DEALER_CASES: Final = (
                   instead(OrderMaterial, lambda scene, said: [scene.former[MaterialHello]])),
     InferenceCase("second-session", "begins another session", ends(Code.SESSION, BOTH),
                   instead(OrderMaterial, _second_session)),
-    InferenceCase("former-session", "orders in another session first", HOLDS,
+    InferenceCase("former-session", "orders in another session first", COMPLETES,
                   instead(OrderMaterial, lambda scene, said: [stray(said), said])),
     *wire_faults(OrderMaterial),
     InferenceCase("out-of-turn", "closes a session of inference", ends(Code.UNEXPECTED, BOTH),

@@ -1,7 +1,7 @@
 """Two parties of private inference that are ours, each with a link to the third: how a case is played.
 
 What our machines say goes through the lie of the case. Then everything that comes is heard until the live party has
-ended the session towards both of ours, or has held it to its regular end; or until it is silent for too long.
+ended the session towards both of ours, or has completed it; or until it is silent for too long.
 """
 
 from __future__ import annotations

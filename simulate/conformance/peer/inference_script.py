@@ -1,7 +1,7 @@
 """What the scripts of private inference share: cases, what a lie may know, faults of the wire, and verdicts in words.
 
 Two of the three parties are ours, and each has a link to the third, which is under test. A lie is told once; after it
-our machines go on as if the truth had been told, until the live party ends the session or holds it to its end.
+our machines go on as if the truth had been told, until the live party ends the session or completes it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tacit.protocol.inference.messages import Opening
 from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.script import Case, Lie, Saying, altered, enveloped, honest, instead
 
-HOLDS: Final = "holds the session"
+COMPLETES: Final = "completes the session"
 MODEL_OWNER, DATA_OWNER, DEALER, BOTH = "the model owner", "the data owner", "the dealer", "both"
 OTHER_SESSION: Final = b"\x07" * 32
 OTHER_HASH: Final = bytes(32)
@@ -89,7 +89,7 @@ class Observed:
             blames = "" if self.case.anyone or culprit == self.liar else f", blames {culprit or 'nobody'}"
             words.append(ends(code, BOTH if len(roles) == len(self.roles) else roles[0]) + blames)
         words += [self.reproach] if self.reproach else []
-        words += [HOLDS] if self.held else []
+        words += [COMPLETES] if self.held else []
         if not self.liar and self.case.lies and self.held:
             words.append("it is over before the lie")
         return ", ".join(words)

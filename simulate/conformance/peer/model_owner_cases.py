@@ -18,9 +18,9 @@ from tacit.protocol.inference.messages import (
 from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.inference_script import (
     BOTH,
+    COMPLETES,
     DATA_OWNER,
     DEALER,
-    HOLDS,
     OTHER_HASH,
     InferenceCase,
     Scene,
@@ -40,15 +40,15 @@ def _pass_too_many(scene: Scene, said: Saying) -> list[Saying]:
 
 
 MODEL_OWNER_CASES: Final = (
-    InferenceCase("honest", "a whole session of two passes", HOLDS),
+    InferenceCase("honest", "a whole session of two passes", COMPLETES),
     InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, DATA_OWNER),
                   altered(InferenceHello, lambda scene, _: {"roster": OTHER_HASH})),
     InferenceCase("pickled-hello", "sends a pickle for the body of inference-hello", ends(Code.MALFORMED, DATA_OWNER),
                   instead(InferenceHello, lambda scene, said: [replace(said, body=PICKLE)])),
     InferenceCase("unreadable-hello", "writes version 0 into inference-hello", ends(Code.VERSION, DATA_OWNER),
                   enveloped(InferenceHello, version=0)),
-    InferenceCase("hello-again", "says hello again in the middle of a session", f"{ends(Code.LEFT, DEALER)}, {HOLDS}",
-                  at=StartPass, act="begins again"),
+    InferenceCase("hello-again", "says hello again in the middle of a session",
+                  f"{ends(Code.LEFT, DEALER)}, {COMPLETES}", at=StartPass, act="begins again"),
     InferenceCase("other-terms", "agrees to other terms than were offered", ends(Code.POLICY, DATA_OWNER),
                   altered(AgreeTerms, lambda scene, _: {"terms": OTHER_HASH})),
     InferenceCase("more-images", "wants more images than are offered", ends(Code.POLICY, DATA_OWNER),

@@ -9,8 +9,8 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import Material, MaterialWelcome, Opening, OrderMaterial
 from tacit.simulate.conformance.peer.inference_script import (
     BOTH,
+    COMPLETES,
     DEALER,
-    HOLDS,
     InferenceCase,
     Scene,
     all_openings,
@@ -39,7 +39,7 @@ OPENING_CASES: Final = (
 )  # fmt: skip
 """Of the other owner, in the rounds of a pass."""
 WELCOME_CASES: Final = (
-    InferenceCase("dealer-former-session", "the dealer says something of another session first", HOLDS,
+    InferenceCase("dealer-former-session", "the dealer says something of another session first", COMPLETES,
                   instead(MaterialWelcome, lambda scene, said: [stray(said), said])),
     *wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
     InferenceCase("dealer-twice", "the dealer welcomes twice, correctly numbered", ends(Code.UNEXPECTED, BOTH),

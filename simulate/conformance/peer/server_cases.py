@@ -1,6 +1,6 @@
 """What one of our clients does to a live server, and what the specification says of the server then.
 
-The others are honest, and hold the round in any case.
+The others are honest, and complete the round in any case.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rounds held by server and clients on loopback sockets under CURVE, all in one process; clients that come and go."""
+"""Rounds of server and clients on loopback sockets under CURVE, all in one process; clients that come and go."""
 
 import asyncio
 from collections import Counter

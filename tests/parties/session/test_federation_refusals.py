@@ -1,4 +1,4 @@
-"""Who is not let in, who cannot go on, and who breaks a rule: each is named, and the others hold the round."""
+"""Who is not let in, who cannot go on, and who breaks a rule: each is named, and the others complete the round."""
 
 import asyncio
 from typing import Any
@@ -119,7 +119,7 @@ async def test_clients_of_a_server_that_is_gone_end_after_the_grace(federation: 
 
 @pytest.mark.asyncio
 async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) -> None:
-    """Its journal cannot be written, so its masked vector never leaves; the others hold the round."""
+    """Its journal cannot be written, so its masked vector never leaves; the others complete the round."""
     server = await federation.serve(rounds=1)
 
     def fill_the_disk(round: int, update: Update) -> None:

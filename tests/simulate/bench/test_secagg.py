@@ -1,4 +1,4 @@
-"""`tacit bench secagg` holds real sums and says what they cost."""
+"""`tacit bench secagg` computes real sums and says what they cost."""
 
 import json
 from pathlib import Path

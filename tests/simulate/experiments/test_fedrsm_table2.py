@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tacit.simulate.experiments.data import DataError, find
-from tacit.simulate.experiments.engine import hold, prepare
+from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
 from tacit.simulate.experiments.sample import sample
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
@@ -183,7 +183,7 @@ def test_a_round_of_the_full_size(method: str, tmp_path: Path) -> None:
     )
     study = replace(STUDY, full=replace(STUDY.full, arms=(short,)), images_per_client={10: 12})
     work = prepare(study, small=False, seeds=(0,), data=path, device="cpu", out=tmp_path / "out")
-    (result,) = asyncio.run(hold(work, Nobody()))
+    (result,) = asyncio.run(run_study(work, Nobody()))
     (run,) = result.runs
     assert run.cost is not None
     if method == "fedrsm-secure":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.engine import hold, prepare
+from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.study import RunResult
 from tacit.simulate.federation.supervision import Show
 
@@ -62,7 +62,7 @@ def test_a_round_of_the_full_size(name: str, images: Path, tmp_path: Path) -> No
     )
     full = replace(study.full, arms=(replace(arm, experiment=experiment),))
     work = prepare(replace(study, full=full), small=False, seeds=(0,), data=images, device="cpu", out=tmp_path / "out")
-    (result,) = asyncio.run(hold(work, Nobody()))
+    (result,) = asyncio.run(run_study(work, Nobody()))
     (run,) = result.runs
     assert len(run.accuracies) == 1
     assert 0 <= run.accuracies[0] <= 1

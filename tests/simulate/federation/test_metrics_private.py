@@ -1,6 +1,6 @@
 """What one client's training was like (samples, correct answers, loss, clipped values) leaves in the secure sum only.
 
-The same federation is held twice with the same randomness and other metrics: whatever a client says besides its masked
+The same federation runs twice with the same randomness and other metrics: whatever a client says besides its masked
 vector must be the same bytes, and the vectors must differ by exactly what the plain ones differ by.
 """
 

@@ -19,7 +19,7 @@ def history(run: Any) -> History:
 
 @pytest.fixture
 def held(script: Any) -> Any:
-    """One session of two rounds, held to the end."""
+    """One session of two rounds, complete."""
     run = script()
     run.session()
     run.round(1)

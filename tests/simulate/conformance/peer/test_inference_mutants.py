@@ -26,7 +26,7 @@ from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.rounds import PassRounds
-from tacit.simulate.conformance.peer.inference_script import HOLDS
+from tacit.simulate.conformance.peer.inference_script import COMPLETES
 from tacit.simulate.conformance.peer.play import Side
 
 with pytest.MonkeyPatch.context() as patch:
@@ -136,14 +136,15 @@ def patient(self: Conversation) -> None:
 MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
     "data owner: any number": (
         "model-owner", "known", (tacit.protocol.inference.data_owner, "Link", Unnumbered),
-        {"sequence": HOLDS, "replay": "ends with UNEXPECTED, tells both"},
+        {"sequence": COMPLETES, "replay": "ends with UNEXPECTED, tells both"},
     ),
     "data owner: any sender": (
-        "model-owner", "known", (tacit.protocol.inference.material, "Link", AnySender), {"dealer-other-sender": HOLDS},
+        "model-owner", "known", (tacit.protocol.inference.material, "Link", AnySender),
+        {"dealer-other-sender": COMPLETES},
     ),
     "data owner: any model": (
         "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyModel),
-        {"other-model": HOLDS, "model-replaced": HOLDS},
+        {"other-model": COMPLETES, "model-replaced": COMPLETES},
     ),
     "data owner: any terms": (
         "model-owner", "known", (tacit.parties.inference.data_owner, "InferenceDataOwner", AnyTerms),
@@ -160,26 +161,26 @@ MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
     "data owner: no deadline": ("model-owner", "known", (Conversation, "expire", patient), {"silence": SILENT}),
     "model owner: any number": (
         "data-owner", "known", (tacit.protocol.inference.model_owner, "Link", Unnumbered),
-        {"sequence": HOLDS, "replay": "ends with SESSION, tells both"},
+        {"sequence": COMPLETES, "replay": "ends with SESSION, tells both"},
     ),
     "model owner: any request": (
         "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Persuaded),
-        {"other-model": HOLDS},
+        {"other-model": COMPLETES},
     ),
     "model owner: any amount": (
         "data-owner", "known", (tacit.parties.inference.model_owner, "InferenceModelOwner", Generous),
-        {"more-images": HOLDS},
+        {"more-images": COMPLETES},
     ),
     "dealer: any number": (
         "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", Repeating),
-        {"number-twice": HOLDS, "number-skipped": HOLDS},
+        {"number-twice": COMPLETES, "number-skipped": COMPLETES},
     ),
     "dealer: any order": (
-        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", OneSided), {"other-order": HOLDS},
+        "owners", "known", (tacit.parties.inference.dealer, "InferenceDealer", OneSided), {"other-order": COMPLETES},
     ),
     "dealer: other keys": (
         "owners", "known", (tacit.parties.inference.dealer, "Dealing", Miscalculating),
-        {"honest": f"deals other corrections than the keys of both owners give, {HOLDS}"},
+        {"honest": f"deals other corrections than the keys of both owners give, {COMPLETES}"},
     ),
     "dealer: any number of orders": (
         "owners", "known", (tacit.protocol.inference.dealer, "MOST_ORDERS", 100), {"far-ahead": SILENT},
@@ -205,7 +206,7 @@ def test_a_session_in_which_nobody_knows_the_input_of_a_block(tmp_path: Path, si
 def test_a_lie_that_is_never_due_is_no_proof(tmp_path: Path) -> None:
     verdicts = InferenceBench(tmp_path, images=2).play("model-owner", "model-replaced")
     assert verdicts["honest"].holds
-    assert verdicts["model-replaced"].seen == f"{HOLDS}, it is over before the lie"
+    assert verdicts["model-replaced"].seen == f"{COMPLETES}, it is over before the lie"
 
 
 def test_a_data_owner_that_does_not_come_is_waited_for_with_a_deadline(
