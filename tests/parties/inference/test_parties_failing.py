@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -321,11 +322,11 @@ class Scripted(Endpoint):
     """Reports what is written here, and then nothing more."""
 
     def __init__(self, *script: Event) -> None:
-        super().__init__("", Limits())
-        self._pending.extend(script)
+        # No socket: only what receive() gives counts here.
+        self._script = deque(script)
 
     async def receive(self) -> Event:
-        return self._pending.popleft() if self._pending else await asyncio.Future[Event]()
+        return self._script.popleft() if self._script else await asyncio.Future[Event]()
 
 
 async def test_a_lost_link_is_told_after_the_last_words_and_before_the_next_link() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from tacit.models.configuration import ProtectionConfiguration
 from tacit.parties.session.event_log import EventLog
-from tacit.simulate.runs.experiment import Experiment
 from tacit.simulate.runs.directory import RunDirectory
+from tacit.simulate.runs.experiment import Experiment
 from tacit.simulate.runs.summary import ROUND_KEYS, summarise, write
 
 
