@@ -1,6 +1,7 @@
 """Imports between our folders go one way only; what must stay light stays light."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -92,6 +93,10 @@ def layer(path: Path) -> str:
     return ".".join(path.parent.relative_to(ROOT).parts)
 
 
+def files_of(name: str) -> list[Path]:
+    return sorted((ROOT / name.replace(".", "/")).glob("*.py"))
+
+
 def modules() -> dict[str, Path]:
     """Every module by its name."""
     found = {}
@@ -122,6 +127,24 @@ def test_sub_packages_import_downwards() -> None:
         above = LAYERS.index(layer(path))
         for name in imported_modules(path, known):
             assert LAYERS.index(layer(known[name])) <= above, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_the_picture_of_the_house_is_true() -> None:
+    """The picture in CONTRIBUTING.md shows the folders from top to bottom, and what each has from left to right."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (picture,) = re.findall(r"```\n(cli .*?)```", text, flags=re.DOTALL)
+    shown: dict[str, list[str]] = {}
+    for row in re.split(r"^(?=\w)", picture.replace("│", ""), flags=re.MULTILINE)[1:]:
+        folder, names = row.split(maxsplit=1)
+        shown[folder] = [name.strip() for name in names.split("→")]
+    downwards = [name for name in reversed(LAYERS) if any(path.stem != "__init__" for path in files_of(name))]
+    assert shown == {
+        folder: [name.removeprefix(f"{folder}.") for name in downwards if name.split(".")[0] == folder]
+        for folder in shown
+    }
+    assert shown.keys() == MAY_IMPORT.keys()
+    order = list(shown)
+    assert all(order.index(below) > order.index(folder) for folder in order for below in MAY_IMPORT[folder])
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

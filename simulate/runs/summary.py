@@ -20,8 +20,8 @@ import msgspec
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.runs import evaluations, privacy
-from tacit.simulate.runs.experiment import Experiment
 from tacit.simulate.runs.directory import RunDirectory, writing
+from tacit.simulate.runs.experiment import Experiment
 
 SECURE_SUM = (Phase.SHARE_KEYS, Phase.MASKED_INPUT, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
 """The phases that only the protocol needs; until ADVERTISE_KEYS is over, the server waits for training."""
