@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
 from tacit.secagg.ring import Ring, Words
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 SEED_BYTES = 32
 _CIPHER_BLOCK = 16
@@ -73,7 +73,7 @@ def keystream(seed: bytes, usage: Usage, length: int) -> bytes:
     return _encryptor(seed, usage, first_block=0).update(bytes(length))
 
 
-@work(Work.MASKING)
+@work(WorkKind.MASKING)
 def apply_masks(words: Words, masks: Sequence[Mask], ring: Ring, *, start: int = 0) -> None:
     """words[i] += sum over masks of sign * mask[start + i], modulo 2^bits, in place.
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 Words = npt.NDArray[np.unsignedinteger[Any]]
 """Ring elements, dtype `Ring.word`."""
@@ -49,7 +49,7 @@ class Ring:
         if self.bits < 8 * self.word.itemsize:
             np.bitwise_and(words, self.word.type(self.modulus - 1), out=words)
 
-    @work(Work.SUMMING)
+    @work(WorkKind.SUMMING)
     def add_into(self, total: Words, words: Words) -> None:
         """total += words, in place. ValueError unless both have the same shape."""
         _check_same_shape(total, words)
@@ -72,7 +72,7 @@ class Ring:
         self.reduce_into(words)
         return words
 
-    @work(Work.SERIALISATION)
+    @work(WorkKind.SERIALISATION)
     def pack(self, words: Words) -> memoryview:
         """The `words` [n] as n * wire_bytes bytes, little-endian; shares memory with `words` where no byte is dropped.
 
@@ -88,7 +88,7 @@ class Ring:
                 octets[:, position] = columns[:, position]
         return octets.reshape(-1).data
 
-    @work(Work.SERIALISATION)
+    @work(WorkKind.SERIALISATION)
     def unpack(self, buffer: bytes | bytearray | memoryview) -> Words:
         """The words [n] of n * wire_bytes packed bytes; a read-only view of `buffer` where the widths agree.
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.secagg.keystream import Usage, keystream
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 PRIME = 65521
 SECRET_BYTES = 32
@@ -32,7 +32,7 @@ Points = npt.NDArray[np.integer[Any]]
 Shares = npt.NDArray[np.uint16]
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def share(secrets: Sequence[bytes], *, points: Points, threshold: int, seed: bytes) -> Shares:
     """Shares [points, secrets, 18] of 32-byte secrets; any `threshold` of them reconstruct, fewer tell nothing.
 

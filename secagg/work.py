@@ -16,7 +16,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Work(StrEnum):
+class WorkKind(StrEnum):
     """What a marked function does."""
 
     KEY_AGREEMENT = "key agreement"
@@ -28,7 +28,7 @@ class Work(StrEnum):
     SERIALISATION = "serialisation"
 
 
-Observer = Callable[[Work], AbstractContextManager[object]]
+Observer = Callable[[WorkKind], AbstractContextManager[object]]
 """Makes a context for one call; called from every thread, and again while an outer call runs."""
 
 _observer: Observer | None = None
@@ -40,7 +40,7 @@ def observe(observer: Observer | None) -> None:
     _observer = observer
 
 
-def work(kind: Work) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def work(kind: WorkKind) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Mark a function or method as work of this kind."""
 
     def mark(function: Callable[P, R]) -> Callable[P, R]:

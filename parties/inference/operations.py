@@ -1,7 +1,7 @@
 """The operations of private inference on shares, as values that are masked, opened in one message, and settled.
 
-No sockets: a program is a generator that yields what it sends and expects (`Exchange`) and is sent what came. Openings
-that do not depend on each other share one exchange, which is one round. A party is a rank (MODEL or DATA), its source
+No sockets: a program is a generator that yields what it sends and expects (`Communication`) and is sent what came.
+Openings that do not depend on each other share one, which is one round. A party is a rank (MODEL or DATA), its source
 of material, and nothing else; both run the same program.
 """
 
@@ -36,7 +36,7 @@ Expected = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True, repr=False)
-class Exchange:
+class Communication:
     """One round: what this party sends, if anything, and what it receives in turn."""
 
     operation: str
@@ -44,7 +44,7 @@ class Exchange:
     expected: tuple[Expected, ...]
 
 
-Program = Generator[Exchange, list[torch.Tensor], T]
+Program = Generator[Communication, list[torch.Tensor], T]
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,15 +71,15 @@ class Party:
 
     def open(self, operation: str, *masked: Words) -> Program[list[torch.Tensor]]:
         """Both tell each other their shares; the sums."""
-        received = yield Exchange(operation, masked, tuple((tuple(words.shape), bits) for words, bits in masked))
+        received = yield Communication(operation, masked, tuple((tuple(words.shape), bits) for words, bits in masked))
         return [words + other.to(self.device) for (words, _), other in zip(masked, received, strict=True)]
 
     def tell(self, operation: str, words: Words, *, to: int) -> Program[torch.Tensor | None]:
         """One party tells the other its words, which only the other gets."""
         if self.rank != to:
-            yield Exchange(operation, (words,), ())
+            yield Communication(operation, (words,), ())
             return None
-        (received,) = yield Exchange(operation, (), ((tuple(words[0].shape), words[1]),))
+        (received,) = yield Communication(operation, (), ((tuple(words[0].shape), words[1]),))
         return received.to(self.device)
 
     def told(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
@@ -103,7 +103,7 @@ def together(programs: Sequence[Program[T]]) -> Program[list[T]]:
             return results
         sent = tuple(words for exchange in exchanges for words in exchange.sent)
         expected = tuple(words for exchange in exchanges for words in exchange.expected)
-        arrived = iter((yield Exchange(exchanges[0].operation, sent, expected)))
+        arrived = iter((yield Communication(exchanges[0].operation, sent, expected)))
         received = [list(islice(arrived, len(exchange.expected))) for exchange in exchanges]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tacit.parties.inference.conversation import Conversation, Worker
-from tacit.parties.inference.operations import Exchange, Expected, Program
+from tacit.parties.inference.operations import Communication, Expected, Program
 from tacit.parties.inference.ring import byte_width, packed, unpacked
 from tacit.protocol.inference.results import Opened
 
@@ -60,7 +60,7 @@ class PassAtWork:
 
 def _advanced(
     program: Program[torch.Tensor], received: bytes | bytearray | None, expected: tuple[Expected, ...]
-) -> tuple[Exchange, memoryview | None] | torch.Tensor:
+) -> tuple[Communication, memoryview | None] | torch.Tensor:
     """Run a program up to its next exchange: that, and what it opens there; or what it returns."""
     try:
         exchange = next(program) if received is None else program.send(_words(received, expected))

@@ -64,7 +64,7 @@ class ModelStage:
         return tuple(request for group in self._groups(images) for request in self._requests(group, numbers))
 
     def rounds(self, images: int) -> tuple[Round, ...]:
-        """One for each Exchange of its run."""
+        """One for each Communication of its run."""
         raise NotImplementedError
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import defaultdict
 
-from tacit.secagg.work import Work, observe
+from tacit.secagg.work import WorkKind, observe
 
 
 class Stopwatch:
@@ -17,7 +17,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        """Time spent so far, by the values of Work."""
+        """Time spent so far, by the values of WorkKind."""
         self.nested = threading.local()
         """In `seconds`, what the calls inside the current one of this thread have taken."""
 
@@ -34,7 +34,7 @@ class _Lap:
 
     __slots__ = ("_began", "_kind", "_outer", "_stopwatch")
 
-    def __init__(self, stopwatch: Stopwatch, kind: Work) -> None:
+    def __init__(self, stopwatch: Stopwatch, kind: WorkKind) -> None:
         self._stopwatch = stopwatch
         self._kind = kind
 

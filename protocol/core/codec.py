@@ -22,7 +22,7 @@ from msgspec import Meta
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Message, Round
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 VERSION: Final = 1
 ENVELOPE_LIMIT: Final = 512
@@ -59,7 +59,7 @@ class Packet:
         """The message type; `decode` has made sure that it exists."""
         return self.kinds[self.envelope.type]
 
-    @work(Work.SERIALISATION)
+    @work(WorkKind.SERIALISATION)
     def parse(self) -> Message:
         """The body as a message; refuses anything but its canonical encoding."""
         return decode_structure(self.body, self.kind, limit=BODY_LIMIT)
@@ -106,14 +106,14 @@ def _refuse_non_finite(value: Any) -> None:
         _refuse_non_finite(part)
 
 
-@work(Work.SERIALISATION)
+@work(WorkKind.SERIALISATION)
 def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -> list[Frame]:
     """The frames of a message."""
     frames: list[Frame] = [encode_structure(envelope), encode_structure(message)]
     return frames if payload is None else [*frames, payload]
 
 
-@work(Work.SERIALISATION)
+@work(WorkKind.SERIALISATION)
 def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]]) -> Packet:
     """Check the frames and read the envelope; kinds: the messages of the protocol that the link speaks, by name."""
     if not 2 <= len(frames) <= 3:

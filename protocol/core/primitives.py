@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -79,7 +79,7 @@ def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
     return hasher.digest()
 
 
-@work(Work.KEY_AGREEMENT)
+@work(WorkKind.KEY_AGREEMENT)
 def derive(secret: bytes, label: Label, *, salt: bytes, info: bytes = b"") -> bytes:
     """HKDF-SHA256: 32 bytes from a secret; the label opens the info string."""
     return HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=salt, info=framed(label, info)).derive(secret)
@@ -113,14 +113,14 @@ class AgreementKey:
 
     __slots__ = ("_agreed", "_key", "private", "public")
 
-    @work(Work.KEY_AGREEMENT)
+    @work(WorkKind.KEY_AGREEMENT)
     def __init__(self, private: bytes) -> None:
         self.private = private
         self._key = X25519PrivateKey.from_private_bytes(private)
         self._agreed: dict[bytes, bytes] = {}
         self.public = self._key.public_key().public_bytes_raw()
 
-    @work(Work.KEY_AGREEMENT)
+    @work(WorkKind.KEY_AGREEMENT)
     def agree(self, public: bytes) -> bytes:
         """The shared secret with a checked public key; it must go through `derive`."""
         if public not in self._agreed:
@@ -137,13 +137,13 @@ class SigningKey:
         self._key = Ed25519PrivateKey.from_private_bytes(private)
         self.public = self._key.public_key().public_bytes_raw()
 
-    @work(Work.SIGNATURES)
+    @work(WorkKind.SIGNATURES)
     def sign(self, label: Label, *parts: bytes) -> bytes:
         """64 bytes over the framed parts."""
         return self._key.sign(framed(label, *parts))
 
 
-@work(Work.SIGNATURES)
+@work(WorkKind.SIGNATURES)
 def verify(public: bytes, signature: bytes, label: Label, *parts: bytes) -> None:
     """Refuse a signature that does not verify under the member's roster key."""
     try:
@@ -156,13 +156,13 @@ _ONCE: Final = bytes(12)
 """The nonce may be constant because every key from `derive` seals one message only."""
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def seal(key: bytes, plaintext: bytes, *, associated: bytes) -> bytes:
     """ChaCha20-Poly1305 under a key that is used for this one message; 16 bytes longer than the plaintext."""
     return ChaCha20Poly1305(key).encrypt(_ONCE, plaintext, associated)
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def open_sealed(key: bytes, ciphertext: bytes, *, associated: bytes) -> bytes:
     """The plaintext; refuses what was not sealed under this key with this associated data."""
     try:

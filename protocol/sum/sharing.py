@@ -29,7 +29,7 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.shamir import SHARE_BYTES, share
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
 PACKET_BYTES: Final = COMMITMENTS_BYTES + 2 * SHARE_BYTES + TAG_BYTES
@@ -46,7 +46,7 @@ class HeldShares:
         return "HeldShares(<secret>)"
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def commit_share(label: Label, agreement: Agreement, *, owner: int, holder: int, share: bytes) -> bytes:
     """The commitment to one share: a hash is enough, because a share is 36 bytes of uniform randomness."""
     return digest(label, agreement.context, _pair(owner, holder), share)
@@ -104,7 +104,7 @@ def open_packet(
     return held
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def check_share(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> None:
     """Refuse a share that is not the one committed to in the packet."""
     start = 0 if label is Label.KEY_SHARE else KEY_BYTES

@@ -21,13 +21,13 @@ from tacit.protocol.sum.sharing import shares_array
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import reconstruct, reconstruct_each
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 MASKS_AT_ONCE = 256
 """Masks taken off in one pass over the sum: many, so that blocks stay in the cache; few, to bound the seeds held."""
 
 
-@work(Work.RECONSTRUCTION)
+@work(WorkKind.RECONSTRUCTION)
 def open_secrets(agreement: Agreement, shares: Mapping[int, Mapping[int, bytes]]) -> dict[int, bytes]:
     """The 32-byte secrets by owner.
 

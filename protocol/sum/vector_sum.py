@@ -19,7 +19,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.transfer import Transfer
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.filled_blocks import unpack_filled
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 UPLOADS: Final = 4
 
@@ -52,7 +52,7 @@ class VectorSum:
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 
-    @work(Work.SUMMING)
+    @work(WorkKind.SUMMING)
     def add(self, member: int, words: npt.NDArray[Any]) -> None:
         """Add a whole vector."""
         self._agreement.ring.add_into(self.total, words)

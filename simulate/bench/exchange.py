@@ -18,7 +18,7 @@ from tacit.simulate.bench.hosts import ClientHost, Question
 BATCH: Final = 32
 
 
-class Exchange:
+class BenchmarkExchange:
     """One sum. at_once: how many hosts may work at the same time; with one, the server does not work beside it."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Exchange:
         ]
         self._queue_of = {member: queue for host, queue in self._queues for member in host.members}
 
-    def hold(self) -> None:
+    def run(self) -> None:
         """Until nobody has anything more to say. BenchmarkError if the sum is aborted."""
         busy: dict[object, ClientHost] = {}
         phase = ""

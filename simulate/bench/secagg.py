@@ -25,7 +25,7 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vector
-from tacit.simulate.bench.exchange import Exchange
+from tacit.simulate.bench.exchange import BenchmarkExchange
 from tacit.simulate.bench.hosts import ClientHost
 from tacit.simulate.bench.keystream import keystream_ratio
 from tacit.simulate.bench.peak import Peak
@@ -117,7 +117,7 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
             ends = {agreement.cohort[n]: partial(host.ask, n) for host in hosts for n in host.members}
             asyncio.run(exchange_over_sockets(ends, server, dropping, progress))
         else:
-            Exchange(hosts, server, dropping, progress, at_once=cores).hold()
+            BenchmarkExchange(hosts, server, dropping, progress, at_once=cores).run()
         wall_seconds = time.perf_counter() - began
         server_peak_bytes = server_peak.bytes()
         figures = [host.figures() for host in hosts]

@@ -53,9 +53,9 @@ class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     channels: int
     side: int
     inputs: tuple[Input, ...]
-    """Its policy: the kinds of input that it accepts,"""
+    """Its policy: the kinds of input that it accepts."""
     weights: Octets | None
-    """and the commitment that it wants; any if null."""
+    """The commitment to weights that it wants; any if null."""
     entropy: Octets
     patience: float
 
@@ -96,8 +96,8 @@ class InferenceStage(Stage):
         self._data_owners: dict[str, InferenceDataOwner] = {}
         self._service: ModelOwnerService | None = None
         self._dealer: DealerService | None = None
+        # By owner and data owner.
         self._agreed: dict[tuple[str, str], Agreed] = {}
-        """By owner and data owner; so are"""
         self._material: dict[tuple[str, str], MaterialOwner] = {}
         self._session: dict[tuple[str, str], bytes] = {}
         """That of the exchange with the dealer."""

@@ -25,7 +25,7 @@ INVALID: Final = "INVALID"
 """What is refused by its caller, so that it never has a code on the wire."""
 
 
-class Refused(Exception):
+class RefusedOperation(Exception):
     """An operation that has no result: `code` is the wire code's name, or INVALID."""
 
     def __init__(self, code: str, detail: str) -> None:
@@ -41,7 +41,7 @@ def parameters_of(operation: Operation) -> type[msgspec.Struct]:
 def perform(operations: Operations, name: str, inputs: Mapping[str, Any]) -> Any:
     """What the operation returns for these inputs, all in the notation of vectors.
 
-    Refused where it has no result; VectorError where the inputs are not such as it takes.
+    RefusedOperation where it has no result; VectorError where the inputs are not such as it takes.
     """
     operation = operations.get(name)
     if operation is None:
@@ -55,9 +55,9 @@ def perform(operations: Operations, name: str, inputs: Mapping[str, Any]) -> Any
     except VectorError:
         raise
     except RemoteProtocolError as error:
-        raise Refused(error.code.name, error.detail) from None
+        raise RefusedOperation(error.code.name, error.detail) from None
     except ValueError as error:
-        raise Refused(INVALID, str(error)) from None
+        raise RefusedOperation(INVALID, str(error)) from None
     return plain(result)
 
 

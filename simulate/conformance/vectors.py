@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tacit.simulate.conformance.operations import Operations, Protocol, Refused, perform
+from tacit.simulate.conformance.operations import Operations, Protocol, RefusedOperation, perform
 
 SCHEMA: Final = "schema.json"
 """The one file among the vectors that is none."""
@@ -91,7 +91,7 @@ def _fault(operations: Operations, step: VectorStep) -> str:
     """Why the step does not hold; empty if it does."""
     try:
         result = perform(operations, step.do, step.inputs)
-    except Refused as refused:
+    except RefusedOperation as refused:
         if step.refused is UNSET:
             return f"refused with {refused}"
         return "" if refused.code == step.refused else f"expected a refusal with {step.refused}, got {refused}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tacit.simulate.conformance.notation import MOST_OCTETS, plain
-from tacit.simulate.conformance.operations import Refused, perform
+from tacit.simulate.conformance.operations import RefusedOperation, perform
 from tacit.simulate.conformance.registry import PROTOCOLS
 from tacit.simulate.conformance.vectors import Level, VectorFile, VectorStep
 
@@ -32,7 +32,7 @@ class Script:
         given = plain(inputs, longest=MOST_OCTETS)
         try:
             result = perform(self._operations, name, given)
-        except Refused as refused:
+        except RefusedOperation as refused:
             if refused.code != code:
                 raise
             self.steps.append(VectorStep(do=name, inputs=given, refused=code))

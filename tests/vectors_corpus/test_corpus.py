@@ -10,7 +10,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.notation import octets
-from tacit.simulate.conformance.operations import Refused
+from tacit.simulate.conformance.operations import RefusedOperation
 from tacit.simulate.conformance.page import page
 from tacit.simulate.conformance.registry import PROTOCOLS
 from tacit.simulate.conformance.vectors import SCHEMA, installed, vector_files
@@ -103,8 +103,8 @@ def test_a_vector_that_says_something_else_is_not_recorded() -> None:
     script = Script("secure sum", "primitive", "")
     with pytest.raises(ValueError, match="was to be refused"):
         script.refuse("MEMBERS", "read members", bitmap="01", size=1)
-    with pytest.raises(Refused, match="MEMBERS"):
+    with pytest.raises(RefusedOperation, match="MEMBERS"):
         script.refuse("KEYS", "read members", bitmap="02", size=1)
-    with pytest.raises(Refused, match="MEMBERS"):
+    with pytest.raises(RefusedOperation, match="MEMBERS"):
         script.do("read members", bitmap="02", size=1)
     assert script.steps == []

@@ -62,9 +62,9 @@ class AgainstOwner(InferenceCast):
         """What the live owner has said to our dealer before ours knew of the session."""
         self._rounds: tuple[Round, ...] = ()
         self._given: set[int] = set()
-        """Rounds of the pass in which ours has opened something,"""
+        """Rounds of the pass in which ours has opened something."""
         self._opened: set[int] = set()
-        """and those in which the live owner has."""
+        """Rounds of the pass in which the live owner has."""
         lines = (Line(self.dealer, live, _listening(keyring, self.dealer, dealer_address, wait)), line)
         super().__init__(live, lines, liars=(own, self.dealer), roles={own: role, self.dealer: DEALER}, wait=wait)
 

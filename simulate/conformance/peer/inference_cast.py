@@ -95,19 +95,19 @@ class InferenceCast:
         self._past: set[bytes] = set()
         """Sessions of earlier cases."""
         self._replaced: set[bytes] = set()
-        """Sessions of this case that we have left for another one,"""
+        """Sessions of this case that we have left for another one."""
         self._sessions: set[bytes] = set()
-        """and all of this case."""
+        """All sessions of this case."""
         self._silent: set[str] = set()
         self._liars_before: set[str] = set()
         self._case: InferenceCase
         self.observed: Observed
         self.involved: set[str] = set()
-        """Who of ours has something to do with the live party in this session,"""
+        """Who of ours has something to do with the live party in this session."""
         self.done: set[str] = set()
-        """who has not any more,"""
+        """Who of ours is finished with the live party."""
         self.refused: set[str] = set()
-        """and who was told that it has ended with a code."""
+        """Who of ours was told that it has ended with a code."""
 
     async def play(self, case: InferenceCase) -> PeerVerdict:
         """Tell the lie, and see what follows. Raises EndpointError when the live party cannot be reached."""

@@ -10,7 +10,7 @@ import torch
 
 from tacit.parties.correlated.material import Linear, Request, Weight, correct, expand
 from tacit.parties.correlated.streams import Keystream
-from tacit.parties.inference.operations import CPU, DATA, MODEL, Exchange, FixedLinear, Party, Program
+from tacit.parties.inference.operations import CPU, DATA, MODEL, Communication, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
 from tacit.parties.inference.weights import IntegerWeight
 from tacit.protocol.inference.schedule import Round
@@ -26,7 +26,7 @@ class Pair:
     device: torch.device = CPU
     log: list[Round] = field(default_factory=list)
     """What was exchanged,"""
-    exchanges: list[tuple[Exchange, Exchange]] = field(default_factory=list)
+    exchanges: list[tuple[Communication, Communication]] = field(default_factory=list)
     """and the words of it, the model owner's first."""
 
     @property
@@ -61,7 +61,7 @@ class Pair:
     def run(self, *programs: Program[Any]) -> list[Any]:
         """Drive both to their ends; what they return."""
         results: list[Any] = [None, None]
-        asked: list[Exchange | None] = [None, None]
+        asked: list[Communication | None] = [None, None]
         for rank, program in enumerate(programs):
             asked[rank] = self._step(results, rank, program, None)
         while any(asked):
@@ -76,7 +76,7 @@ class Pair:
         return results
 
     @staticmethod
-    def _step(results: list[Any], rank: int, program: Program[Any], arrived: Any) -> Exchange | None:
+    def _step(results: list[Any], rank: int, program: Program[Any], arrived: Any) -> Communication | None:
         try:
             return program.send(arrived)
         except StopIteration as stop:
@@ -84,12 +84,12 @@ class Pair:
             return None
 
 
-def _carried(sender: Exchange, receiver: Exchange) -> list[torch.Tensor]:
+def _carried(sender: Communication, receiver: Communication) -> list[torch.Tensor]:
     assert [(tuple(words.shape), bits) for words, bits in sender.sent] == list(receiver.expected)
     return [unpacked(packed(words, bits), bits, tuple(words.shape)) for words, bits in sender.sent]
 
 
-def _size(sender: Exchange) -> int:
+def _size(sender: Communication) -> int:
     return sum(packed(words, bits).nbytes for words, bits in sender.sent)
 
 

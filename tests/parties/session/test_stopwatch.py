@@ -6,18 +6,18 @@ import time
 import pytest
 
 from tacit.parties.session.stopwatch import Stopwatch
-from tacit.secagg.work import Work, work
+from tacit.secagg.work import WorkKind, work
 
 STEP = 0.01
 
 
-@work(Work.SHARING)
+@work(WorkKind.SHARING)
 def inner() -> str:
     time.sleep(STEP)
     return "inner"
 
 
-@work(Work.SERIALISATION)
+@work(WorkKind.SERIALISATION)
 def outer(*, fails: bool = False) -> str:
     time.sleep(STEP)
     told = inner()

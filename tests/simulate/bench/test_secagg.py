@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.secagg.work import Work
+from tacit.secagg.work import WorkKind
 
 STABLE_KEYS = {
     "client_total_ms",
@@ -45,13 +45,13 @@ def test_semi_honest_with_dropouts_and_profile(tmp_path: Path) -> None:
     assert figures["neighbours"] < 23
     assert set(figures["client_ms"]) == set(figures["server_ms"]) == SEMI_HONEST
     assert figures["masks_per_client"] == figures["neighbours"] + 1
-    assert set(figures["profile_seconds"]) == {kind.value for kind in Work} - {"signatures"}
+    assert set(figures["profile_seconds"]) == {kind.value for kind in WorkKind} - {"signatures"}
 
 
 def test_active_with_counts_in_several_chunks(tmp_path: Path) -> None:
     figures = bench(tmp_path, "--clients", "4", "--dimension", "400000", "--mode", "active", "--counts", "--profile")
     assert set(figures["client_ms"]) == SEMI_HONEST | {"CONSISTENCY_CHECK"}
-    assert set(figures["profile_seconds"]) == {kind.value for kind in Work}
+    assert set(figures["profile_seconds"]) == {kind.value for kind in WorkKind}
     assert (figures["neighbours"], figures["threshold"]) == (3, 3)
     # 16 value bits, 2 for the sum over four clients and 3 for their count fit 24 bits: three bytes of four.
     assert figures["ring_bits"] == 24
