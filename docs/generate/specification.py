@@ -19,7 +19,7 @@ from msgspec import inspect as types
 
 from tacit.protocol.core import codec, errors, messages, transfer
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Row, Table, Trigger
+from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.session_tables import HolderState, KeeperState
 from tacit.protocol.group_key.tables import MemberState
@@ -27,7 +27,7 @@ from tacit.protocol.inference import dealer as inference_dealer
 from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
-from tacit.protocol.overview.diagrams import MACHINES
+from tacit.protocol.overview.diagrams import MACHINES, name_of
 from tacit.protocol.session import messages as session_messages
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum import agreement, vector_sum
@@ -74,7 +74,7 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
 
 def messages_page() -> str:
     """docs/spec/messages.md: every structure on the wire with its fields in their order."""
-    nested = (session_messages.Promise, session_messages.VoidedRound)
+    nested = (messages.Blob, session_messages.Promise, session_messages.VoidedRound)
     inference = {
         name: kind
         for name, kind in inference_messages.INFERENCE_MESSAGES.items()
@@ -130,13 +130,15 @@ def states_page() -> str:
         *prose(
             "A message type that has no row here for a state MUST be refused there (UNEXPECTED). Names in "
             "capitals are events within a party: START; DROP, somebody is gone; COMPLETE, nobody is waited for "
-            "any more; EXPIRE, the deadline passed; CONTRIBUTE, the trained update is there; SUM_OVER, the secure "
-            "sum inside the round ended; AGREE and KEY_OVER, the server lets the clients agree on a group key, and "
-            "the attempt, or what follows from it, is over; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
+            "any more; EXPIRE, the deadline passed; CONTRIBUTE, the trained update is there; AGREE, the server "
+            "lets the clients agree on a group key; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
             "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. In private inference: ASK, "
             "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
             "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; FINISH, "
-            "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. The rules that "
+            "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. *Inside* "
+            "names the machine that a message is for: the secure sum of the round (sum), what a party does about group "
+            "keys (holder, keeper), or an attempt at one (attempt). What such a machine comes to is an event with a "
+            "name in mixed letters. The rules that "
             "decide between several successors are in [session.md](session.md), "
             "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md) "
             "and [inference.md](inference.md)."
@@ -281,12 +283,19 @@ def _range(kind: types.IntType | types.FloatType) -> str:
 def _transitions(table: Table[Any]) -> Iterator[tuple[str, str, str]]:
     reached: dict[Enum, dict[str, list[str]]] = {}
     for (state, cause), row in table.items():
-        targets = ", ".join(target.name for target in row.to) if isinstance(row, Row) else "*ignored*"
-        name = cause.name if isinstance(cause, Trigger) else f"`{cause.TYPE}`"
-        reached.setdefault(state, {}).setdefault(targets, []).append(name)
+        message = isinstance(cause, type) and issubclass(cause, messages.Message)
+        name = f"`{name_of(cause)}`" if message else name_of(cause)
+        reached.setdefault(state, {}).setdefault(_target(row), []).append(name)
     for state, rows in reached.items():
         for targets, causes in rows.items():
             yield state.name, ", ".join(causes), targets
+
+
+def _target(cell: Row[Any] | Ignore | Inside[Any] | None) -> str:
+    if isinstance(cell, Inside):
+        otherwise = "" if cell.otherwise is None else f", else {_target(cell.otherwise)}"
+        return f"*inside*: {cell.machine}{otherwise}"
+    return ", ".join(target.name for target in cell.to) if isinstance(cell, Row) else "*ignored*"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:

@@ -37,8 +37,11 @@ class Surroundings:
 class SessionMachine(Protocol):
     """What the loop needs of a machine."""
 
-    round: int
-    traffic: Traffic
+    @property
+    def round(self) -> int: ...
+
+    @property
+    def traffic(self) -> Traffic: ...
 
     @property
     def phase(self) -> Phase: ...

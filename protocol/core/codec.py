@@ -24,7 +24,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Message, Round
 from tacit.secagg.work import WorkKind, work
 
-VERSION: Final = 1
+VERSION: Final = 2
 ENVELOPE_LIMIT: Final = 512
 Frame = bytes | memoryview
 T = TypeVar("T")
@@ -53,6 +53,8 @@ class Packet:
     payload: Frame | None = field(repr=False)
     kinds: Mapping[str, type[Message]] = field(repr=False)
     """What was read from: the messages of a protocol by their names."""
+    size: int = 0
+    """Bytes of all its frames."""
 
     @property
     def kind(self) -> type[Message]:
@@ -134,7 +136,7 @@ def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]]) -> Packe
         raise RemoteProtocolError(
             Code.MALFORMED, f"a raw frame of {len(payload)} bytes; at most {CHUNK_BYTES} are accepted"
         )
-    return Packet(envelope, frames[1], payload, kinds)
+    return Packet(envelope, frames[1], payload, kinds, sum(len(frame) for frame in frames))
 
 
 def _check_version(version: int) -> None:

@@ -70,15 +70,21 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """A peer broke a rule.
 
-    code: the wire code; culprit: the member at fault, where the rule shows one; detail: one sentence for people.
+    code: the wire code; culprit: the member at fault, where the rule shows one; detail: one sentence for people; round:
+    that of the message, 0 outside of rounds.
     """
 
-    def __init__(self, code: Code, detail: str, *, culprit: str | None = None) -> None:
+    def __init__(self, code: Code, detail: str, *, culprit: str | None = None, round: int = 0) -> None:
         super().__init__(f"{culprit or 'peer'}: {detail} [{code.name}]")
         self.code = code
         self.detail = detail[:DETAIL_LIMIT]
         self.culprit = culprit
+        self.round = round
+
+    def within(self, round: int) -> RemoteProtocolError:
+        """The same error as one of a message of this round."""
+        return RemoteProtocolError(self.code, self.detail, culprit=self.culprit, round=round)
 
     def blaming(self, member: str) -> RemoteProtocolError:
         """The same error with a culprit, unless it names one already."""
-        return self if self.culprit else RemoteProtocolError(self.code, self.detail, culprit=member)
+        return self if self.culprit else RemoteProtocolError(self.code, self.detail, culprit=member, round=self.round)

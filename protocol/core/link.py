@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Message, Phase
+from tacit.protocol.core.outputs import Transmit
 
 
 class Traffic:
@@ -52,12 +53,19 @@ class Link:
         )
         self._sent += 1
         frames = encode(message, envelope, payload)
-        self._traffic.sent[round, message.PHASE] += sum(len(frame) for frame in frames)
+        self._traffic.sent[round, _phase(type(message), round)] += sum(len(frame) for frame in frames)
         return frames
+
+    def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
+        """The next message to the peer, as the shell is told of it."""
+        return Transmit(self.peer, self.frames(message, round=round, payload=payload), _phase(type(message), round))
 
     def packet(self, frames: Sequence[Frame]) -> Packet:
         """The next message of the peer; its body is not read yet."""
-        packet = decode(frames, self._kinds)
+        return self.accept(decode(frames, self._kinds))
+
+    def accept(self, packet: Packet) -> Packet:
+        """The same of a packet that was decoded before it was known to be of this link."""
         envelope = packet.envelope
         if envelope.sender != self.peer:
             raise RemoteProtocolError(Code.SENDER, f"it calls itself {envelope.sender!r}", culprit=self.peer)
@@ -70,5 +78,10 @@ class Link:
                 culprit=self.peer,
             )
         self._received += 1
-        self._traffic.received[envelope.round, packet.kind.PHASE] += sum(len(frame) for frame in frames)
+        self._traffic.received[envelope.round, _phase(packet.kind, envelope.round)] += packet.size
         return packet
+
+
+def _phase(kind: type[Message], round: int) -> Phase:
+    """What a message is traffic of."""
+    return kind.PHASE if round else Phase.SESSION

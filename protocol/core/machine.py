@@ -1,18 +1,24 @@
 """The core of every state machine: a table, a handler per row, and one order of doing things.
 
-A role is a subclass with a table that maps (state, trigger) to a Row or to IGNORE. A trigger is the type of a received
-message or one of the internal ones: DROP (a member is gone), COMPLETE (nobody is waited for any more), EXPIRE (the
-deadline passed), or what the shell or a machine inside this one brings (Trigger). What the table does not mention is
-refused: the exchange fails closed.
+A role is a subclass with a table that maps (state, cause) to a Row, to IGNORE, or to the machine Inside that it is for.
+A cause is the type of a received message; an internal one: DROP (a member is gone), COMPLETE (nobody is waited for any
+more), EXPIRE (the deadline passed), or what the shell brings (Trigger); or the type of a Result, which a machine inside
+has come to. What the table does not mention is refused: the exchange fails closed. Handlers are looked up when the
+class is made, so that a name in a table that is none fails on import.
 
 What happens to a message:
 
 1. The table decides from its type alone whether it is legal now; IGNORE is counted, anything absent is refused.
-2. Its body is parsed, and the handler of the row computes a Step: the successor state, the outputs, and a `commit`
-   that stores what was learnt. Until then nothing has changed; a handler refuses by raising RemoteProtocolError.
+2. Its body is parsed, and the handler of the row computes a Step: the successor state with its data and its deadline,
+   the outputs, and a `commit` that stores what outlives the state. Until then nothing has changed; a handler refuses by
+   raising RemoteProtocolError.
 3. The step is committed, then its outputs are released. A refused message changes nothing but the verdict, which the
    role's `refuse` turns into a step of its own (a server excludes the sender, a client aborts).
 4. If the table has a COMPLETE row for the new state and nobody is waited for, that row follows at once.
+
+What a machine is inside of another: the other hands it what its table says is for it, waits for its deadlines, lets its
+messages out in its own way (`pass_on`), makes a transition of every Result, and has it forget its secrets as soon as a
+state is entered that does not contain it.
 
 Machines do no I/O, read no clock and draw no randomness: `now` (seconds) and `entropy` are arguments, so that a run
 replays bit for bit.
@@ -20,12 +26,12 @@ replays bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from tacit.protocol.core.codec import Frame, Packet
+from tacit.protocol.core.codec import Envelope, Frame, Packet
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.messages import Message
 
@@ -41,9 +47,7 @@ class Trigger(Enum):
     COMPLETE = "complete"
     EXPIRE = "expire"
     CONTRIBUTE = "contribute"
-    SUM_OVER = "leave the secure sum"
     AGREE = "agree on a group key"
-    KEY_OVER = "leave the agreement on a group key"
     PROVIDE = "provide the model"
     DISTRIBUTE = "distribute the last model"
     NEXT_ROUND = "start the next round"
@@ -55,9 +59,17 @@ class Trigger(Enum):
     DELIVER = "deliver material"
 
 
+class Output:
+    """Base of what a machine tells those around it. Every role says which outputs it gives."""
+
+
+class Result(Output):
+    """What a machine has come to: to the machine around it the cause of a transition."""
+
+
 @dataclass(frozen=True)
-class Send:
-    """Output: say this to that member."""
+class Send(Output):
+    """Say this to that member."""
 
     to: str
     message: Message
@@ -65,17 +77,29 @@ class Send:
 
 
 @dataclass(frozen=True)
-class Report:
-    """Output: something for the event log and the screen. Fields are plain numbers, strings and lists of them."""
+class Report(Output):
+    """Something for the event log and the screen. Fields are plain numbers, strings and lists of them."""
 
     event: str
     fields: Mapping[str, Any]
 
 
-Output = Any
-"""Send, Report, or a typed result that a role defines (Record, Summed, ...)."""
+MessageT = TypeVar("MessageT", bound=Message)
+
+
+@dataclass(frozen=True)
+class Heard(Generic[MessageT]):
+    """A message that came, as a handler gets it. sender: whom the link authenticated."""
+
+    sender: str
+    envelope: Envelope
+    message: MessageT
+    payload: Frame | None = field(default=None, repr=False)
+
 
 StateT = TypeVar("StateT", bound=Enum)
+DataT = TypeVar("DataT")
+MachineT = TypeVar("MachineT", bound="Machine[Any]")
 
 
 def _nothing() -> Sequence[Output]:
@@ -84,14 +108,16 @@ def _nothing() -> Sequence[Output]:
 
 @dataclass(frozen=True)
 class Step(Generic[StateT]):
-    """What a handler decided: the next state, what to say, and how to store what was learnt.
-
-    commit: stores, and must not fail; it may return more outputs, where what to say follows from what is stored.
-    """
+    """What a handler decided: the next state, what to say, and how to store what was learnt."""
 
     state: StateT
     outputs: tuple[Output, ...] = ()
     commit: Callable[[], Sequence[Output] | None] = _nothing
+    """Stores, and must not fail. It may return more outputs, where what to say follows from what is stored."""
+    data: Any = None
+    """What the state holds, and loses when it is left; None keeps what it holds where the state stays the same."""
+    deadline: float | None = None
+    """When the state times out; None keeps the deadline where the state stays the same."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +135,85 @@ class Ignore(Enum):
 
 
 IGNORE: Final = Ignore.IGNORE
-Cause = type[Message] | Trigger
-Table = Mapping[tuple[StateT, Cause], Row[StateT] | Ignore]
+
+
+@dataclass(frozen=True)
+class Inside(Generic[StateT]):
+    """It is for the machine inside that the attribute of this name holds."""
+
+    machine: str
+    otherwise: Row[StateT] | Ignore | None = None
+    """What becomes of it if there is no such machine now, or one that does not hear it; refused if None."""
+
+
+Cause = type[Message] | type[Result] | Trigger
+Table = Mapping[tuple[StateT, Cause], Row[StateT] | Ignore | Inside[StateT]]
 
 
 class Machine(Generic[StateT]):
-    """A role in one exchange. Subclasses supply the table, the handlers, and `refuse`."""
+    """A role in one exchange. Subclasses supply the handlers, and `refuse`.
+
+    They name, when the class is made: `tables`, those that its machines may have; `outputs`, what these give, and
+    `contains`, by the name of an attribute the states in which it may hold a machine inside.
+    """
+
+    tables: ClassVar[tuple[Table[Any], ...]] = ()
+    outputs: ClassVar[Any] = Output
+    contains: ClassVar[Mapping[str, Collection[Enum]]] = {}
+
+    def __init_subclass__(
+        cls,
+        *,
+        tables: Iterable[Table[Any]] | None = None,
+        outputs: Any = None,
+        contains: Mapping[str, Collection[Enum]] | None = None,
+    ) -> None:
+        cls.tables = cls.tables if tables is None else tuple(tables)
+        cls.outputs = cls.outputs if outputs is None else outputs
+        cls.contains = cls.contains if contains is None else contains
+        for table in cls.tables:
+            for (state, cause), cell in table.items():
+                where = f"its table names for {getattr(cause, '__name__', cause)} in {state.name}"
+                if isinstance(cell, Inside) and state not in cls.contains.get(cell.machine, ()):
+                    raise TypeError(f"{cls.__name__} contains no machine {cell.machine!r}, which {where}")
+                row = cell.otherwise if isinstance(cell, Inside) else cell
+                if isinstance(row, Row) and not callable(getattr(cls, row.handler, None)):
+                    raise TypeError(f"{cls.__name__} has no handler {row.handler!r}, which {where}")
 
     def __init__(self, table: Table[StateT], state: StateT) -> None:
         self.table = table
         self.state = state
+        self.data: Any = None
+        """What the present state holds."""
         self.deadline: float | None = None
-        """When the shell must call `expire`, in the seconds of `now`; None while nothing is waited for."""
+        """When the present state times out, in the seconds of `now`."""
         self.ignored = 0
         """How many late or repeated messages were ignored."""
+        for name in self.contains:
+            setattr(self, name, None)
+
+    def at(self, kind: type[DataT]) -> DataT:
+        """What the present state holds; LocalProtocolError if that is something else."""
+        if not isinstance(self.data, kind):
+            raise LocalProtocolError(f"{type(self).__name__} has no {kind.__name__} in state {self.state.name}")
+        return self.data
+
+    @property
+    def inside(self) -> Iterator[Machine[Any]]:
+        """The machines that are inside of this one now."""
+        return (part for name in self.contains if (part := getattr(self, name)) is not None)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When the shell must call `expire`; None while nothing is waited for."""
+        return min(self.deadlines(), default=None)
+
+    def deadlines(self) -> Iterator[float]:
+        """All deadlines, also those of the machines inside."""
+        if self.deadline is not None:
+            yield self.deadline
+        for part in self.inside:
+            yield from part.deadlines()
 
     def admits(self, cause: Cause) -> bool:
         """Whether the table has a row for it in this state."""
@@ -130,40 +221,83 @@ class Machine(Generic[StateT]):
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
         """Feed one message of an authenticated sender."""
-        row = self.table.get((self.state, packet.kind))
-        if row is IGNORE or (row is not None and self.late(sender, packet)):
-            self.ignored += 1
-            return []
+        cell = self.table.get((self.state, packet.kind))
+        inside = None
+        if isinstance(cell, Inside):
+            part = getattr(self, cell.machine)
+            inside = part if part is not None and part.hears(sender, packet.envelope) else None
+            cell = cell if inside is not None else cell.otherwise
         try:
-            if not isinstance(row, Row):
+            if cell is IGNORE or (cell is not None and self.late(sender, packet)):
+                self.ignored += 1
+                return []
+            if cell is None:
                 raise self.unexpected(packet.kind)
-            step = getattr(self, row.handler)(sender, packet.parse(), packet.payload, now)
+            if isinstance(cell, Row):
+                step = self._handle(cell, Heard(sender, packet.envelope, packet.parse(), packet.payload), now)
         except RemoteProtocolError as error:
-            return self.reject(sender, error, now)
-        return self._take(step, row, now)
+            return self.reject(sender, error.within(packet.envelope.round), now)
+        if inside is not None:
+            return self.relay(inside, inside.receive(sender, packet, now), now)
+        return self._take(step, now)
 
     def reject(self, sender: str, error: RemoteProtocolError, now: float) -> list[Output]:
         """Apply the verdict on a sender whose message broke a rule, here or already on the link."""
-        return self._take(self.refuse(sender, error.blaming(sender), now), None, now)
+        return self._take(self.refuse(sender, error.blaming(sender), now), now)
 
     def expire(self, now: float) -> list[Output]:
-        """Tell the machine the time; it acts only if its deadline has passed."""
-        if self.deadline is None or now < self.deadline:
-            return []
-        return self.trigger(Trigger.EXPIRE, now)
+        """Tell the machine the time; it acts only if a deadline has passed."""
+        outputs: list[Output] = []
+        for part in self.inside:
+            outputs += self.relay(part, part.expire(now), now)
+        if self.deadline is not None and now >= self.deadline:
+            outputs += self.trigger(Trigger.EXPIRE, now)
+        return outputs
 
-    def trigger(self, trigger: Trigger, now: float, *arguments: Any) -> list[Output]:
+    def trigger(self, cause: Trigger | type[Result], now: float, *arguments: Any) -> list[Output]:
         """Run an internal transition; LocalProtocolError where the table has none."""
-        row = self.table.get((self.state, trigger))
-        if row is IGNORE:
+        cell = self.table.get((self.state, cause))
+        if isinstance(cell, Inside):
+            part = getattr(self, cell.machine)
+            return [] if part is None else self.relay(part, part.trigger(cause, now, *arguments), now)
+        if cell is IGNORE:
             return []
-        if not isinstance(row, Row):
-            raise LocalProtocolError(f"{type(self).__name__} cannot {trigger.value} in state {self.state.name}")
-        return self._take(getattr(self, row.handler)(*arguments, now), row, now)
+        if not isinstance(cell, Row):
+            named = cause.value if isinstance(cause, Trigger) else f"take a {cause.__name__}"
+            raise LocalProtocolError(f"{type(self).__name__} cannot {named} in state {self.state.name}")
+        return self._take(self._handle(cell, *arguments, now), now)
+
+    def relay(self, part: Machine[Any], outputs: Iterable[Output], now: float) -> list[Output]:
+        """What a machine inside says, as this one says it."""
+        said: list[Output] = []
+        for output in outputs:
+            if isinstance(output, Send):
+                said += self.pass_on(part, output)
+            elif isinstance(output, Result):
+                said += self.trigger(type(output), now, output)
+            else:
+                said.append(output)
+        return said
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        """The way out for a message of a machine inside."""
+        return (send,)
+
+    def forget(self) -> None:
+        """Drop what this machine and those inside hold. It is of no use afterwards."""
+        self.data = self.deadline = None
+        for name, part in [(name, getattr(self, name)) for name in self.contains]:
+            if part is not None:
+                part.forget()
+                setattr(self, name, None)
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[StateT]:
         """The verdict on a broken rule."""
         raise NotImplementedError
+
+    def hears(self, sender: str, envelope: Envelope) -> bool:
+        """Whether a message that the machine around this one has for it concerns it."""
+        return True
 
     def late(self, sender: str, packet: Packet) -> bool:
         """Whether a legal message repeats what this sender said before."""
@@ -177,12 +311,28 @@ class Machine(Generic[StateT]):
         """The refusal of a message that the table does not admit."""
         return RemoteProtocolError(Code.UNEXPECTED, f"{kind.TYPE} is not expected in state {self.state.name}")
 
-    def _take(self, step: Step[StateT], row: Row[StateT] | None, now: float) -> list[Output]:
-        if row is not None and step.state not in row.to:
+    def _handle(self, row: Row[StateT], *arguments: Any) -> Step[StateT]:
+        step: Step[StateT] = getattr(self, row.handler)(*arguments)
+        if step.state not in row.to:
             raise LocalProtocolError(f"{row.handler} led to {step.state.name}, which its row does not name")
-        self.state = step.state  # First: what a commit sets off may lead further.
-        more = step.commit()
-        outputs = [*step.outputs, *(more or ())]
+        return step
+
+    def _take(self, step: Step[StateT], now: float) -> list[Output]:
+        # The state first: what a commit sets off may lead further.
+        if step.state is not self.state:
+            self.state, self.data, self.deadline = step.state, step.data, step.deadline
+            for name, states in self.contains.items():
+                part = getattr(self, name)
+                if part is not None and step.state not in states:
+                    part.forget()
+                    setattr(self, name, None)
+        else:
+            self.data = self.data if step.data is None else step.data
+            self.deadline = self.deadline if step.deadline is None else step.deadline
+        outputs = [*step.outputs, *(step.commit() or ())]
+        for output in outputs:
+            if not isinstance(output, self.outputs):
+                raise LocalProtocolError(f"{type(self).__name__} gives no {type(output).__name__}")
         if (self.state, Trigger.COMPLETE) in self.table and self.complete():
             outputs += self.trigger(Trigger.COMPLETE, now)
         return outputs

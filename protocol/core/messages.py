@@ -30,7 +30,7 @@ Signature = Annotated[bytes, Meta(max_length=64)]
 Records = Annotated[bytes, Meta(max_length=BODY_LIMIT)]
 Index = Annotated[int, Meta(ge=0, le=2**31)]
 Round = Annotated[int, Meta(ge=0, le=2**31)]
-ModelBytes = Annotated[int, Meta(ge=0, le=2**40)]
+Size = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class Phase(StrEnum):
@@ -49,8 +49,8 @@ class Phase(StrEnum):
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all messages.
 
-    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for; PAYLOAD says whether a raw frame may
-    follow the body.
+    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for in a round (outside of rounds all is
+    traffic of SESSION); PAYLOAD says whether a raw frame may follow the body.
     """
 
     TYPE: ClassVar[str]
@@ -67,6 +67,32 @@ class Abort(Message, frozen=True, kw_only=True):
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
     culprit: Annotated[str, Meta(max_length=64)]
     """The member at fault, or empty."""
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An announcement: there is a byte string to be fetched."""
+
+    digest: Hash
+    """Under the label of its kind."""
+    size: Size
+    """Its length in bytes."""
+
+
+class Fetch(Message, frozen=True, kw_only=True):
+    """Either way: send me this chunk of what you announced last, in this round or, with round 0, outside of rounds."""
+
+    TYPE: ClassVar[str] = "fetch"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    chunk: Index
+
+
+class Chunk(Message, frozen=True, kw_only=True):
+    """Either way: the bytes that were asked for, from chunk * CHUNK_BYTES on, in the raw frame."""
+
+    TYPE: ClassVar[str] = "chunk"
+    PHASE: ClassVar[Phase] = Phase.TRAIN
+    PAYLOAD: ClassVar[bool] = True
+    chunk: Index
 
 
 def by_type(*kinds: type[Message]) -> dict[str, type[Message]]:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Phase
 
 
 @dataclass(frozen=True)
-class Transmit:
+class Transmit(Output):
     """Put these frames onto the link to that party."""
 
     to: str
@@ -20,7 +21,7 @@ class Transmit:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(Output):
     """The machine is finished; code None if all rounds are done."""
 
     code: Code | None

@@ -14,16 +14,17 @@ WINDOW: Final = 4
 """Chunks asked for and not yet received."""
 
 
+def requests_after(received: int, chunks: int) -> range:
+    """The chunks to ask for when so many of all have come: the first few at the start, then one for each that came."""
+    return range(received and min(received + WINDOW - 1, chunks), min(received + WINDOW, chunks))
+
+
 class Transfer:
     """Which chunks to ask for, and which one must come next."""
 
     def __init__(self, chunks: int) -> None:
         self.chunks = chunks
         self.received = 0
-
-    def first_requests(self) -> range:
-        """The chunks to ask for at the start."""
-        return range(min(WINDOW, self.chunks))
 
     def check(self, chunk: int) -> None:
         """Refuse a chunk that was not asked for, or not now."""
@@ -36,10 +37,10 @@ class Transfer:
         """Count the chunk that `check` admitted."""
         self.received += 1
 
-    def request_after(self, chunk: int) -> int | None:
-        """The chunk to ask for when this one has come, if any."""
-        following = chunk + WINDOW
-        return following if following < self.chunks else None
+    @property
+    def requests(self) -> range:
+        """The chunks to ask for now that these have come."""
+        return requests_after(self.received, self.chunks)
 
     @property
     def done(self) -> bool:

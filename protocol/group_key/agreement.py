@@ -16,6 +16,7 @@ from typing import Final
 
 from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.machine import Result
 from tacit.protocol.core.messages import LARGEST_COHORT
 from tacit.protocol.core.primitives import Label, derive, digest
 
@@ -77,7 +78,7 @@ class KeyAgreement:
 
 
 @dataclass(frozen=True)
-class GroupKey:
+class GroupKey(Result):
     """Output of a member: it holds the key that all members confirmed.
 
     key: 32 bytes, of which `derive` makes one for each use.
@@ -95,7 +96,7 @@ class GroupKey:
 
 
 @dataclass(frozen=True)
-class KeyAgreed:
+class KeyAgreed(Result):
     """Output of the relay: every member says that it holds the key."""
 
     epoch: int
@@ -105,7 +106,7 @@ class KeyAgreed:
 
 
 @dataclass(frozen=True)
-class KeyFailed:
+class KeyFailed(Result):
     """Output of the relay: the attempt is over, because of these members."""
 
     epoch: int

@@ -10,36 +10,28 @@ Whatever breaks a rule here ends the session: outside of rounds there is nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
-from tacit.protocol.core.codec import Frame, Packet
+from tacit.protocol.core.blob import IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Machine, Output, Send, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.members import decode_members
-from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.model_transfer import IncomingModel, OutgoingModel, model_digest
-from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
+from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement
 from tacit.protocol.group_key.member import GroupKeyMember
-from tacit.protocol.group_key.messages import (
-    EndKey,
-    FetchKeyedModel,
-    KeyedModel,
-    KeyedModelChunk,
-    ReencryptModel,
-    StartKey,
-)
-from tacit.protocol.group_key.session_tables import ATTEMPT_TO_MEMBER, HOLDER_TABLE, HolderState
-from tacit.protocol.group_key.tables import MemberState
+from tacit.protocol.group_key.messages import EndKey, KeyedModel, ReencryptModel, StartKey
+from tacit.protocol.group_key.session_tables import HOLDER_TABLE, HolderState
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.results import ClientAborted
 
 
 @dataclass(frozen=True)
-class Reencrypt:
-    """Output: encrypt this model under the key and call `provide`.
+class Reencrypt(Output):
+    """Encrypt this model under the key and call `provide`.
 
     source: "clients", make the initial model from the key; "server", `model` is in the clear; "key", it is under
     `former`. model: little-endian float32 bytes, empty for "clients".
@@ -52,15 +44,30 @@ class Reencrypt:
 
 
 @dataclass(frozen=True)
-class LastModel:
-    """Output: the model after the last round, under this key, as little-endian float32 bytes."""
+class LastModel(Output):
+    """The model after the last round, under this key, as little-endian float32 bytes."""
 
     key: GroupKey
     model: bytes = field(repr=False)
 
 
-class GroupKeyHolder(Machine[HolderState]):
-    """The keys of one client in one session. Its outputs: Send, GroupKey, Reencrypt, LastModel, ClientAborted."""
+@dataclass(frozen=True)
+class _Fetching:
+    """order: what to do with the model; None with the last one."""
+
+    incoming: IncomingBlob
+    order: ReencryptModel | None
+
+
+class GroupKeyHolder(
+    Machine[HolderState],
+    tables=(HOLDER_TABLE,),
+    outputs=Send | Report | GroupKey | Reencrypt | LastModel | ClientAborted,
+    contains={"attempt": (HolderState.AGREEING,)},
+):
+    """The keys of one client in one session."""
+
+    attempt: GroupKeyMember | None
 
     def __init__(
         self,
@@ -84,18 +91,9 @@ class GroupKeyHolder(Machine[HolderState]):
         self._entropy = entropy
         self._epoch = -1
         """Of the latest attempt that this client took part in."""
-        self._attempt: GroupKeyMember | None = None
         self._keys: dict[int, GroupKey] = {}
         self._rounds = 0
         """Rounds begun under the latest key."""
-        self._order: ReencryptModel | None = None
-        self._incoming: IncomingModel
-        self._outgoing: OutgoingModel
-
-    @property
-    def next_deadline(self) -> float | None:
-        """When to call `expire`."""
-        return self.deadline if self._attempt is None else self._attempt.deadline
 
     def for_round(self, cohort: tuple[str, ...]) -> GroupKey:
         """The key for a round with this cohort. Refuses a round for which there is none."""
@@ -113,38 +111,31 @@ class GroupKeyHolder(Machine[HolderState]):
         self._keys = {self._epoch: self._keys[self._epoch]}
         self._rounds += 1
 
-    def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
-        if self._attempt is not None and packet.kind in ATTEMPT_TO_MEMBER:
-            return self._relay(self._attempt, self._attempt.receive(sender, packet, now), now)
-        return super().receive(sender, packet, now)
-
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
         """The model under the key of this epoch; without effect if the server does not want it any more."""
         wanted = self.state is HolderState.ENCRYPTING and epoch == self._epoch
         return self.trigger(Trigger.PROVIDE, now, model) if wanted else []
 
-    def expire(self, now: float) -> list[Output]:
-        if self._attempt is not None:
-            return self._relay(self._attempt, self._attempt.expire(now), now)
-        return super().expire(now)
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        # Where the attempt breaks off, the session ends, and says so itself.
+        return () if isinstance(send.message, Abort) else (send,)
 
     def forget(self) -> None:
-        """Drop every secret."""
-        if self._attempt is not None:
-            self._attempt.forget()
-        self._attempt, self._keys, self.deadline = None, {}, None
+        super().forget()
+        self._keys = {}
 
-    def on_start_key(self, sender: str, message: StartKey, payload: None, now: float) -> Step[HolderState]:
-        if message.epoch <= self._epoch:
-            raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key is begun a second time")
+    def on_start_key(self, heard: Heard[StartKey], now: float) -> Step[HolderState]:
+        epoch = heard.message.epoch
+        if epoch <= self._epoch:
+            raise RemoteProtocolError(Code.SESSION, f"epoch {epoch} of the group key is begun a second time")
         clients = self._roster.clients
-        members = tuple(clients[index] for index in decode_members(message.members, len(clients)))
+        members = tuple(clients[index] for index in decode_members(heard.message.members, len(clients)))
         if self.name not in members:
             raise RemoteProtocolError(Code.MEMBERS, "this client is not a member of the group that it is asked to join")
         self._policy.check_cohort(self._configuration, len(members))
         agreement = KeyAgreement(
             session=self._session,
-            epoch=message.epoch,
+            epoch=epoch,
             server=self._server,
             members=members,
             signing_keys=tuple(self._roster.member(name).signing_public for name in members),
@@ -155,101 +146,77 @@ class GroupKeyHolder(Machine[HolderState]):
         attempt = GroupKeyMember(agreement, self.name, signing=self._signing, entropy=self._entropy)
 
         def commit() -> list[Output]:
-            self._epoch, self._attempt, self._rounds = message.epoch, attempt, 0
-            return self._relay(attempt, attempt.start(now), now)
+            self._epoch, self._rounds, self.attempt = epoch, 0, attempt
+            return self.relay(attempt, attempt.start(now), now)
 
         return Step(HolderState.AGREEING, (), commit)
 
-    def on_key_over(self, key: GroupKey | None, now: float) -> Step[HolderState]:
-        def commit() -> list[Output]:
-            self._attempt = None
-            if key is None:
-                return []
+    def on_key(self, key: GroupKey, now: float) -> Step[HolderState]:
+        def commit() -> None:
             self._keys[key.epoch] = key
-            return [key]
 
-        return Step(HolderState.NO_KEY if key is None else HolderState.KEYED, (), commit)
+        return Step(HolderState.KEYED, (key,), commit)
 
-    def on_end_key(self, sender: str, message: EndKey, payload: None, now: float) -> Step[HolderState]:
-        if message.epoch != self._epoch:
-            raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key is not the latest one")
+    def on_attempt_aborted(self, aborted: ClientAborted, now: float) -> Step[HolderState]:
+        # Who complained of another member goes on: the server ends the attempt. Any other failure is the server's.
+        if aborted.culprit != self._server:
+            return Step(HolderState.NO_KEY)
+        return self._aborted(aborted)
+
+    def on_end_key(self, heard: Heard[EndKey], now: float) -> Step[HolderState]:
+        epoch = heard.message.epoch
+        if epoch != self._epoch:
+            raise RemoteProtocolError(Code.SESSION, f"epoch {epoch} of the group key is not the latest one")
 
         def commit() -> None:
-            if self._attempt is not None:
-                self._attempt.forget()
-            self._attempt, self.deadline = None, None
-            self._keys.pop(message.epoch, None)
+            self._keys.pop(epoch, None)
 
         return Step(HolderState.NO_KEY, (), commit)
 
-    def on_reencrypt(self, sender: str, message: ReencryptModel, payload: None, now: float) -> Step[HolderState]:
+    def on_reencrypt(self, heard: Heard[ReencryptModel], now: float) -> Step[HolderState]:
+        order = heard.message
         self._check_encrypted()
-        expected = 4 * sum(self._configuration.tensor_sizes)
-        made_here = message.source == "clients"
-        if message.epoch != self._epoch or message.model_bytes != (0 if made_here else expected):
+        made_here = order.source == "clients"
+        if order.epoch != self._epoch or order.model.size != (0 if made_here else self._model_bytes):
             raise RemoteProtocolError(Code.MODEL, "a model is to be encrypted for another key, or has another length")
-        if message.source == "key" and message.former not in self._keys:
-            raise RemoteProtocolError(Code.KEYS, f"this client does not hold the key of epoch {message.former}")
-        if message.source != "key" and message.source != self._configuration.initial_model:
-            raise RemoteProtocolError(Code.MODEL, f"the first model is to come from {message.source}")
+        if order.source == "key" and order.former not in self._keys:
+            raise RemoteProtocolError(Code.KEYS, f"this client does not hold the key of epoch {order.former}")
+        if order.source != "key" and order.source != self._configuration.initial_model:
+            raise RemoteProtocolError(Code.MODEL, f"the first model is to come from {order.source}")
         if made_here:
-            return Step(HolderState.ENCRYPTING, (), lambda: self._encrypt(message, b"", now))
-        incoming = IncomingModel(message.model, expected)
+            return self._encrypt(order, b"")
+        return self._fetch(HolderState.FETCHING_MODEL, _Fetching(IncomingBlob(order.model, Label.MODEL), order), now)
 
-        def commit() -> list[Output]:
-            self._order = message
-            return self._fetch(incoming, now)
+    def on_last_model(self, heard: Heard[KeyedModel], now: float) -> Step[HolderState]:
+        self._check_encrypted()
+        if heard.message.epoch != self._epoch or heard.message.model.size != self._model_bytes:
+            raise RemoteProtocolError(Code.MODEL, "the last model is under another key, or has another length")
+        fetching = _Fetching(IncomingBlob(heard.message.model, Label.MODEL), None)
+        return self._fetch(HolderState.FETCHING_LAST, fetching, now)
 
-        return Step(HolderState.FETCHING_MODEL, (), commit)
-
-    def on_chunk(self, sender: str, message: KeyedModelChunk, payload: Frame | None, now: float) -> Step[HolderState]:
-        following, order = self._incoming.take(message.chunk, payload), self._order
-        if order is None:
-            raise LocalProtocolError("a model came that nobody ordered")
-        if self._incoming.complete:
-            return Step(HolderState.ENCRYPTING, (), lambda: self._encrypt(order, self._incoming.data, now))
-        return Step(HolderState.FETCHING_MODEL, self._request(following), lambda: self._wait(now))
+    def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[HolderState]:
+        fetching = self.at(_Fetching)
+        incoming = fetching.incoming.after(heard.message.chunk, heard.payload)
+        if not incoming.complete:
+            return self._fetch(self.state, replace(fetching, incoming=incoming), now)
+        if fetching.order is not None:
+            return self._encrypt(fetching.order, incoming.whole())
+        return Step(HolderState.KEYED, (LastModel(self._keys[self._epoch], incoming.whole()),))
 
     def on_provide(self, model: bytes, now: float) -> Step[HolderState]:
-        if len(model) != 4 * sum(self._configuration.tensor_sizes):
+        if len(model) != self._model_bytes:
             raise LocalProtocolError(f"a model of {len(model)} bytes does not fit the layout")
-        offer = KeyedModel(epoch=self._epoch, model=model_digest(model), model_bytes=len(model))
+        offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
+        outgoing = OutgoingBlob(model, (self._server,))
+        return Step(HolderState.PROVIDING, (self._send(offer),), data=outgoing, deadline=self._patience(now))
 
-        def commit() -> None:
-            self._outgoing = OutgoingModel(model)
-            self._wait(now)
-
-        return Step(HolderState.PROVIDING, (self._send(offer),), commit)
-
-    def on_fetch(self, sender: str, message: FetchKeyedModel, payload: None, now: float) -> Step[HolderState]:
-        self._outgoing.check(message.chunk)
-        last = self._outgoing.is_last(message.chunk)
-
-        def commit() -> list[Output]:
-            self.deadline = None if last else now + 2 * self._configuration.phase_seconds
-            return [Send(self._server, KeyedModelChunk(chunk=message.chunk), payload=self._outgoing.advance())]
-
-        return Step(HolderState.KEYED if last else HolderState.PROVIDING, (), commit)
-
-    def on_last_model(self, sender: str, message: KeyedModel, payload: None, now: float) -> Step[HolderState]:
-        self._check_encrypted()
-        if message.epoch != self._epoch or message.model_bytes != 4 * sum(self._configuration.tensor_sizes):
-            raise RemoteProtocolError(Code.MODEL, "the last model is under another key, or has another length")
-        incoming = IncomingModel(message.model, message.model_bytes)
-        return Step(HolderState.FETCHING_LAST, (), lambda: self._fetch(incoming, now))
-
-    def on_last_chunk(
-        self, sender: str, message: KeyedModelChunk, payload: Frame | None, now: float
-    ) -> Step[HolderState]:
-        following = self._incoming.take(message.chunk, payload)
-        if not self._incoming.complete:
-            return Step(HolderState.FETCHING_LAST, self._request(following), lambda: self._wait(now))
-
-        def commit() -> list[Output]:
-            self.deadline = None
-            return [LastModel(self._keys[self._epoch], self._incoming.data)]
-
-        return Step(HolderState.KEYED, (), commit)
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[HolderState]:
+        outgoing, chunk = self.at(OutgoingBlob), heard.message.chunk
+        answer = self._send(Chunk(chunk=chunk), outgoing.chunk(heard.sender, chunk))
+        if outgoing.is_last(chunk):
+            return Step(HolderState.KEYED, (answer,))
+        commit = outgoing.sent(heard.sender)
+        return Step(HolderState.PROVIDING, (answer,), commit, deadline=self._patience(now))
 
     def on_expire(self, now: float) -> Step[HolderState]:
         detail = f"no word from {self._server}: still to {self.state.value}"
@@ -258,52 +225,27 @@ class GroupKeyHolder(Machine[HolderState]):
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[HolderState]:
         return self._aborted(ClientAborted(error.code, error.detail, error.culprit or sender))
 
-    def _relay(self, attempt: GroupKeyMember, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the attempt says, and leave it when it is over.
-
-        A client that complained of another goes on: the server ends the attempt. Any other failure is the server's.
-        """
-        key: GroupKey | None = None
-        failed: list[Output] = []
-        said: list[Output] = []
-        for output in outputs:
-            if isinstance(output, GroupKey):
-                key = output
-            elif isinstance(output, ClientAborted):
-                failed.append(output)
-            else:
-                said.append(output)
-        if attempt.state is MemberState.ABORTED:
-            complained = not any(isinstance(output, Send) and isinstance(output.message, Abort) for output in said)
-            timed_out = any(output.code is Code.TIMEOUT for output in failed)
-            over = self.trigger(Trigger.KEY_OVER, now, None)
-            if complained and not timed_out:
-                return said + over
-            return [*over, *failed]
-        return said + (self.trigger(Trigger.KEY_OVER, now, key) if key is not None else [])
+    @property
+    def _model_bytes(self) -> int:
+        return 4 * sum(self._configuration.tensor_sizes)
 
     def _check_encrypted(self) -> None:
         if not self._configuration.encrypted:
             raise RemoteProtocolError(Code.UNEXPECTED, "the models of this federation are not encrypted")
 
-    def _encrypt(self, order: ReencryptModel, model: bytes, now: float) -> list[Output]:
-        self._order, self.deadline = None, None
+    def _encrypt(self, order: ReencryptModel, model: bytes) -> Step[HolderState]:
         former = self._keys[order.former] if order.source == "key" else None
-        return [Reencrypt(order.source, self._keys[order.epoch], former, model)]
+        return Step(HolderState.ENCRYPTING, (Reencrypt(order.source, self._keys[order.epoch], former, model),))
 
-    def _fetch(self, incoming: IncomingModel, now: float) -> list[Output]:
-        self._incoming = incoming
-        self._wait(now)
-        return [self._send(FetchKeyedModel(chunk=chunk)) for chunk in incoming.first_requests()]
+    def _fetch(self, state: HolderState, fetching: _Fetching, now: float) -> Step[HolderState]:
+        requests = tuple(self._send(fetch) for fetch in fetching.incoming.requests)
+        return Step(state, requests, data=fetching, deadline=self._patience(now))
 
-    def _request(self, chunk: int | None) -> tuple[Send, ...]:
-        return () if chunk is None else (self._send(FetchKeyedModel(chunk=chunk)),)
-
-    def _wait(self, now: float) -> None:
-        self.deadline = now + 2 * self._configuration.phase_seconds
+    def _patience(self, now: float) -> float:
+        return now + 2 * self._configuration.phase_seconds
 
     def _aborted(self, outcome: ClientAborted) -> Step[HolderState]:
         return Step(HolderState.NO_KEY, (outcome,), self.forget)
 
-    def _send(self, message: KeyedModel | FetchKeyedModel) -> Send:
-        return Send(self._server, message)
+    def _send(self, message: Message, payload: memoryview | None = None) -> Send:
+        return Send(self._server, message, payload)

@@ -11,64 +11,85 @@ key is used by nobody: EndKey tells the others, some of whom may hold it already
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
-from tacit.protocol.core.codec import Frame, Packet
-from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.core.machine import Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
+from tacit.protocol.core.codec import Envelope, Packet
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.machine import Heard, Machine, Output, Report, Result, Send, Step, Trigger
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.model_transfer import NO_MODEL, IncomingModel, OutgoingModel, model_digest
+from tacit.protocol.core.messages import Abort, Chunk, Fetch
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
-from tacit.protocol.group_key.messages import (
-    EndKey,
-    FetchKeyedModel,
-    KeyedModel,
-    KeyedModelChunk,
-    ReencryptModel,
-    StartKey,
-)
+from tacit.protocol.group_key.messages import EndKey, KeyedModel, ReencryptModel, StartKey
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.protocol.group_key.session_tables import ATTEMPT_TO_RELAY, KEEPER_TABLE, KeeperState
+from tacit.protocol.group_key.session_tables import KEEPER_TABLE, KeeperState
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 
 
 @dataclass(frozen=True)
-class KeyReady:
-    """Output: all members hold the key. model: the model under it, if it was not under it before."""
+class KeyReady(Result):
+    """All members hold the key. model: the model under it, if it was not under it before."""
 
     members: tuple[str, ...]
     model: bytes | None = field(repr=False)
 
 
 @dataclass(frozen=True)
-class KeyLost:
-    """Output: nobody is left who can read the model."""
+class KeyLost(Result):
+    """Nobody is left who can read the model."""
 
     detail: str
 
 
 @dataclass(frozen=True)
-class Distributed:
-    """Output: the members have the last model, or had their time."""
+class Distributed(Result):
+    """The members have the last model, or had their time."""
 
     without: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Refused:
-    """Output: this member broke a rule when nothing depended on it."""
+class Refused(Result):
+    """This member broke a rule when nothing depended on it."""
 
     member: str
     error: RemoteProtocolError
 
 
-class GroupKeyKeeper(Machine[KeeperState]):
-    """The keys of one session. Its outputs: Send, Report, KeyReady, KeyFailed, KeyLost, Distributed, Refused."""
+@dataclass(frozen=True)
+class _Agreeing:
+    """model: the server's, as it is now."""
+
+    agreement: KeyAgreement
+    model: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class _Encrypting:
+    """provider: who gives the model under the new key; outgoing: what it fetches for that."""
+
+    agreement: KeyAgreement
+    transcript: bytes
+    provider: str
+    outgoing: OutgoingBlob
+    incoming: IncomingBlob | None = None
+
+
+class GroupKeyKeeper(
+    Machine[KeeperState],
+    tables=(KEEPER_TABLE,),
+    outputs=Send | Report | KeyReady | KeyFailed | KeyLost | Distributed | Refused,
+    contains={"attempt": (KeeperState.AGREEING,)},
+):
+    """The keys of one session."""
+
+    attempt: GroupKeyRelay | None
 
     def __init__(self, roster: Roster, configuration: Configuration, session: bytes) -> None:
         super().__init__(KEEPER_TABLE, KeeperState.IDLE)
@@ -79,32 +100,21 @@ class GroupKeyKeeper(Machine[KeeperState]):
         self._roster = roster
         self._configuration = configuration
         self._session = session
-        self._agreement: KeyAgreement
         self._epoch = -1
         self._rounds = 0
         """Rounds begun under the latest key."""
-        self._attempt: GroupKeyRelay | None = None
-        self._model = b""
         self._model_epoch: int | None = None
         """The key that the model is under; None if it is under none."""
         self._readers: set[str] = set()
-        self._provider = ""
-        self._incoming: IncomingModel
-        self._outgoing: dict[str, OutgoingModel] = {}
-
-    @property
-    def next_deadline(self) -> float | None:
-        """When to call `expire`."""
-        return self.deadline if self._attempt is None else self._attempt.deadline
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """The members that the server waits for now."""
-        if self._attempt is not None:
-            return tuple(self._agreement.members[member] for member in sorted(self._attempt.waiting))
-        if self.state in (KeeperState.AWAIT_MODEL, KeeperState.FETCHING_MODEL):
-            return (self._provider,)
-        return tuple(sorted(self._outgoing))
+        if self.attempt is not None:
+            return tuple(self.attempt.agreement.members[member] for member in sorted(self.attempt.waiting))
+        if isinstance(self.data, _Encrypting):
+            return (self.data.provider,)
+        return tuple(sorted(self.data.awaited)) if isinstance(self.data, OutgoingBlob) else ()
 
     @property
     def readers(self) -> tuple[str, ...]:
@@ -128,41 +138,34 @@ class GroupKeyKeeper(Machine[KeeperState]):
         """Let those who can read it fetch the last model."""
         return self.trigger(Trigger.DISTRIBUTE, now, model)
 
-    def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
-        if self._attempt is None or packet.kind not in ATTEMPT_TO_RELAY:
-            return super().receive(sender, packet, now)
-        try:
-            epoch = self._epoch_of(packet)
-        except RemoteProtocolError as error:
-            return self.reject(sender, error, now)
-        if epoch < self._epoch:
-            # Said before this member knew that the attempt had ended.
-            self.ignored += 1
-            return []
-        return self._relay(self._attempt.receive(sender, packet, now), now)
-
     def left(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is gone: it holds no key any more, as far as the server knows."""
         self._readers.discard(member)
         if member in self.members:
             self.members = ()
-        if self._attempt is not None:
-            return self._relay(self._attempt.drop(member, code, detail, now), now)
-        if self.state is KeeperState.IDLE or member not in self._agreement.places:
+        agreement = self._agreement
+        if agreement is not None and member not in agreement.places:
             return []
         return self.trigger(Trigger.DROP, now, member, code, detail)
 
-    def expire(self, now: float) -> list[Output]:
-        if self._attempt is not None:
-            return self._relay(self._attempt.expire(now), now)
-        return super().expire(now)
+    def hears(self, sender: str, envelope: Envelope) -> bool:
+        return self._configuration.group_key and envelope.round == 0
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        # That an attempt is over, its members hear by EndKey.
+        return () if isinstance(send.message, Abort) else (send,)
 
     def complete(self) -> bool:
-        return not self._outgoing
+        return not self.waiting_for
 
     def late(self, sender: str, packet: Packet) -> bool:
-        awaited = {KeeperState.DISTRIBUTING: self._outgoing.keys()}.get(self.state, (self._provider,))
-        return sender not in awaited
+        if self.state is not KeeperState.AGREEING:
+            return sender not in self.waiting_for
+        message: Any = packet.parse()
+        if message.epoch > self._epoch:
+            raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key has not begun")
+        # Said before this member knew that the attempt had ended.
+        return bool(message.epoch < self._epoch)
 
     def on_agree(self, members: tuple[str, ...], model: bytes, now: float) -> Step[KeeperState]:
         clients, epoch = self._roster.clients, self._epoch + 1
@@ -178,132 +181,43 @@ class GroupKeyKeeper(Machine[KeeperState]):
         )
         bitmap = encode_members([clients.index(name) for name in members], len(clients))
         start = StartKey(epoch=epoch, members=bitmap)
+        report = Report("agreeing", {"epoch": epoch, "members": list(members)})
 
-        def commit() -> list[Output]:
-            self._epoch, self._agreement, self._model, self._rounds = epoch, agreement, model, 0
-            self.members = ()
-            self._attempt = GroupKeyRelay(agreement, now)
-            report = Report("agreeing", {"epoch": epoch, "members": list(members)})
-            return [report, *(Send(name, start) for name in members)]
+        def commit() -> None:
+            self._epoch, self._rounds, self.members = epoch, 0, ()
+            self.attempt = GroupKeyRelay(agreement, now)
 
-        return Step(KeeperState.AGREEING, (), commit)
+        said = (report, *(Send(name, start) for name in members))
+        return Step(KeeperState.AGREEING, said, commit, data=_Agreeing(agreement, model))
 
-    def on_key_over(self, result: KeyAgreed | KeyFailed, now: float) -> Step[KeeperState]:
-        if isinstance(result, KeyFailed):
-            return self._failed(result)
+    def on_agreed(self, result: KeyAgreed, now: float) -> Step[KeeperState]:
         agreed = Report("agreed", {"epoch": result.epoch, "members": list(result.members)})
+        agreement, model = self.at(_Agreeing).agreement, self.at(_Agreeing).model
         if not self._configuration.encrypted:
-            return Step(KeeperState.IDLE, (agreed,), lambda: self._ready(None, result.transcript))
+            return self._ready(agreement, result.transcript, None, agreed)
         readers = [name for name in result.members if self._model_epoch is None or name in self._readers]
         if not readers:
             lost = KeyLost("none of the clients that are left can read the model: those with its key have left")
-            return Step(KeeperState.IDLE, (agreed, lost), self._forget_attempt)
+            return Step(KeeperState.IDLE, (agreed, lost))
         source: Literal["clients", "server", "key"] = "key"
         if self._model_epoch is None:
             source = self._configuration.initial_model
+        made = source == "clients"
         order = ReencryptModel(
             epoch=self._epoch,
             source=source,
             former=self._model_epoch or 0,
-            model=NO_MODEL if source == "clients" else model_digest(self._model),
-            model_bytes=0 if source == "clients" else len(self._model),
+            model=NO_BLOB if made else announce(model, Label.MODEL),
+        )
+        outgoing = OutgoingBlob(model, () if made else (readers[0],))
+        return Step(
+            KeeperState.AWAIT_MODEL,
+            (agreed, Send(readers[0], order)),
+            data=_Encrypting(agreement, result.transcript, readers[0], outgoing),
+            deadline=self._limit(now),
         )
 
-        outgoing = {} if source == "clients" else {readers[0]: OutgoingModel(self._model)}
-
-        def commit() -> None:
-            self._forget_attempt()
-            self._provider, self._outgoing, self.transcript = readers[0], outgoing, result.transcript
-            self.deadline = now + TRANSFER_LIMIT * self._configuration.phase_seconds
-
-        return Step(KeeperState.AWAIT_MODEL, (agreed, Send(readers[0], order)), commit)
-
-    def on_fetch_old(self, sender: str, message: FetchKeyedModel, payload: None, now: float) -> Step[KeeperState]:
-        if sender not in self._outgoing:
-            raise RemoteProtocolError(Code.MODEL, "it asks for a model where it was to make one")
-        return self._hand_out(sender, message.chunk)
-
-    def on_keyed_model(self, sender: str, message: KeyedModel, payload: None, now: float) -> Step[KeeperState]:
-        expected = 4 * sum(self._configuration.tensor_sizes)
-        if message.epoch != self._epoch or message.model_bytes != expected:
-            raise RemoteProtocolError(Code.MODEL, "its model is under another key, or has another length")
-        incoming = IncomingModel(message.model, expected)
-
-        def commit() -> None:
-            self._incoming, self._outgoing = incoming, {}
-
-        return Step(KeeperState.FETCHING_MODEL, self._requests(incoming.first_requests()), commit)
-
-    def on_chunk(self, sender: str, message: KeyedModelChunk, payload: Frame | None, now: float) -> Step[KeeperState]:
-        following = self._incoming.take(message.chunk, payload)
-        if not self._incoming.complete:
-            return Step(KeeperState.FETCHING_MODEL, self._requests([] if following is None else [following]))
-        return Step(KeeperState.IDLE, (), lambda: self._ready(self._incoming.data, self.transcript))
-
-    def on_distribute(self, model: bytes, now: float) -> Step[KeeperState]:
-        offer = KeyedModel(epoch=self._epoch, model=model_digest(model), model_bytes=len(model))
-        offers = tuple(Send(name, offer) for name in self.readers)
-
-        def commit() -> None:
-            self._outgoing = {name: OutgoingModel(model) for name in self.readers}
-            self.deadline = now + TRANSFER_LIMIT * self._configuration.phase_seconds
-
-        return Step(KeeperState.DISTRIBUTING, offers, commit)
-
-    def on_fetch_last(self, sender: str, message: FetchKeyedModel, payload: None, now: float) -> Step[KeeperState]:
-        return self._hand_out(sender, message.chunk)
-
-    def on_receiver_gone(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        def commit() -> None:
-            self._outgoing.pop(member, None)
-
-        return Step(self.state, (), commit)
-
-    def on_distributed(self, now: float) -> Step[KeeperState]:
-        without = tuple(sorted(self._outgoing))
-
-        def commit() -> None:
-            self._outgoing, self.deadline = {}, None
-
-        return Step(KeeperState.IDLE, (Distributed(without),), commit)
-
-    def on_expire(self, now: float) -> Step[KeeperState]:
-        return self._failed_by(self._provider, Code.TIMEOUT, "the model under the new key did not come in time")
-
-    def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        return self._failed_by(member, code, detail)
-
-    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[KeeperState]:
-        if self.state is not KeeperState.DISTRIBUTING and sender in self._agreement.places:
-            return self._failed_by(sender, error.code, error.detail)
-
-        def commit() -> None:
-            self._outgoing.pop(sender, None)
-
-        return Step(self.state, (Refused(sender, error),), commit)
-
-    def _epoch_of(self, packet: Packet) -> int:
-        message: Any = packet.parse()
-        if message.epoch > self._epoch:
-            raise RemoteProtocolError(Code.SESSION, f"epoch {message.epoch} of the group key has not begun")
-        return int(message.epoch)
-
-    def _relay(self, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the attempt says, and leave it when it is over. Its Abort is told as EndKey."""
-        relayed: list[Output] = []
-        over: list[Output] = []
-        for output in outputs:
-            if isinstance(output, KeyAgreed | KeyFailed):
-                over += self.trigger(Trigger.KEY_OVER, now, output)
-            elif not (isinstance(output, Send) and isinstance(output.message, Abort)):
-                relayed.append(output)
-        return relayed + over
-
-    def _failed_by(self, member: str, code: Code, detail: str) -> Step[KeeperState]:
-        remaining = tuple(name for name in self._agreement.members if name != member)
-        return self._failed(KeyFailed(self._epoch, code, f"{member}: {detail}"[:DETAIL_LIMIT], (member,), remaining))
-
-    def _failed(self, failed: KeyFailed) -> Step[KeeperState]:
+    def on_failed(self, failed: KeyFailed, now: float) -> Step[KeeperState]:
         end = EndKey(epoch=failed.epoch, code=failed.code, detail=failed.detail, culprit=failed.culprits[0])
         # The culprits are out of the session, and hear of that.
         told = tuple(Send(name, end) for name in failed.remaining)
@@ -311,28 +225,81 @@ class GroupKeyKeeper(Machine[KeeperState]):
             "key-failed",
             {"epoch": failed.epoch, "code": failed.code.name, "detail": failed.detail, "by": list(failed.culprits)},
         )
-        return Step(KeeperState.IDLE, (*told, report, failed), self._forget_attempt)
+        return Step(KeeperState.IDLE, (*told, report, failed))
 
-    def _ready(self, model: bytes | None, transcript: bytes) -> list[Output]:
-        self._forget_attempt()
-        self.members, self.transcript = self._agreement.members, transcript
-        if model is not None:
-            self._model_epoch, self._readers = self._epoch, set(self.members)
-        return [KeyReady(self.members, model)]
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[KeeperState]:
+        outgoing = self.data.outgoing if isinstance(self.data, _Encrypting) else self.at(OutgoingBlob)
+        piece = outgoing.chunk(heard.sender, heard.message.chunk)
+        answer = Send(heard.sender, Chunk(chunk=heard.message.chunk), payload=piece)
+        return Step(self.state, (answer,), outgoing.sent(heard.sender))
 
-    def _forget_attempt(self) -> None:
-        self._attempt, self.deadline, self._model, self._outgoing = None, None, b"", {}
+    def on_keyed_model(self, heard: Heard[KeyedModel], now: float) -> Step[KeeperState]:
+        if heard.message.epoch != self._epoch or heard.message.model.size != 4 * sum(self._configuration.tensor_sizes):
+            raise RemoteProtocolError(Code.MODEL, "its model is under another key, or has another length")
+        return self._fetch(IncomingBlob(heard.message.model, Label.MODEL))
 
-    def _hand_out(self, member: str, chunk: int) -> Step[KeeperState]:
-        outgoing = self._outgoing[member]
-        outgoing.check(chunk)
+    def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
+        encrypting = self.at(_Encrypting)
+        if encrypting.incoming is None:
+            raise LocalProtocolError("a chunk came of nothing that was announced")
+        incoming = encrypting.incoming.after(heard.message.chunk, heard.payload)
+        if not incoming.complete:
+            return self._fetch(incoming)
+        return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole())
 
-        def commit() -> list[Output]:
-            if self.state is KeeperState.DISTRIBUTING and outgoing.is_last(chunk):
-                del self._outgoing[member]
-            return [Send(member, KeyedModelChunk(chunk=chunk), payload=outgoing.advance())]
+    def on_distribute(self, model: bytes, now: float) -> Step[KeeperState]:
+        offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
+        offers = tuple(Send(name, offer) for name in self.readers)
+        outgoing = OutgoingBlob(model, self.readers)
+        return Step(KeeperState.DISTRIBUTING, offers, data=outgoing, deadline=self._limit(now))
 
-        return Step(self.state, (), commit)
+    def on_receiver_gone(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
+        return Step(self.state, commit=lambda: self.at(OutgoingBlob).drop(member))
 
-    def _requests(self, chunks: Iterable[int]) -> tuple[Send, ...]:
-        return tuple(Send(self._provider, FetchKeyedModel(chunk=chunk)) for chunk in chunks)
+    def on_distributed(self, now: float) -> Step[KeeperState]:
+        return Step(KeeperState.IDLE, (Distributed(self.waiting_for),))
+
+    def on_expire(self, now: float) -> Step[KeeperState]:
+        return self._failed_by(
+            self.at(_Encrypting).provider, Code.TIMEOUT, "the model under the new key did not come in time", now
+        )
+
+    def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
+        return self._failed_by(member, code, detail, now)
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[KeeperState]:
+        if self._agreement is not None and sender in self._agreement.places:
+            return self._failed_by(sender, error.code, error.detail, now)
+        commit = partial(self.data.drop, sender) if isinstance(self.data, OutgoingBlob) else None
+        refused = Refused(sender, error)
+        return Step(self.state, (refused,)) if commit is None else Step(self.state, (refused,), commit)
+
+    @property
+    def _agreement(self) -> KeyAgreement | None:
+        """Of the key that is being made."""
+        return self.data.agreement if isinstance(self.data, _Agreeing | _Encrypting) else None
+
+    def _failed_by(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
+        members = () if self._agreement is None else self._agreement.members
+        remaining = tuple(name for name in members if name != member)
+        detail = f"{member}: {detail}"[:DETAIL_LIMIT]
+        return self.on_failed(KeyFailed(self._epoch, code, detail, (member,), remaining), now)
+
+    def _fetch(self, incoming: IncomingBlob) -> Step[KeeperState]:
+        encrypting = replace(self.at(_Encrypting), incoming=incoming)
+        requests = tuple(Send(encrypting.provider, fetch) for fetch in incoming.requests)
+        # All of it has one time limit.
+        return Step(KeeperState.FETCHING_MODEL, requests, data=encrypting, deadline=self.deadline)
+
+    def _ready(
+        self, agreement: KeyAgreement, transcript: bytes, model: bytes | None, *reports: Report
+    ) -> Step[KeeperState]:
+        def commit() -> None:
+            self.members, self.transcript = agreement.members, transcript
+            if model is not None:
+                self._model_epoch, self._readers = self._epoch, set(self.members)
+
+        return Step(KeeperState.IDLE, (*reports, KeyReady(agreement.members, model)), commit)
+
+    def _limit(self, now: float) -> float:
+        return now + TRANSFER_LIMIT * self._configuration.phase_seconds

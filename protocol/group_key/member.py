@@ -20,10 +20,10 @@ Not prevented: a member that sees the key before it confirms may end the attempt
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement
@@ -50,16 +50,24 @@ from tacit.protocol.group_key.transcript import (
 from tacit.protocol.sum.results import ClientAborted
 
 
-class _Secrets(NamedTuple):
+@dataclass(frozen=True)
+class _Committed:
+    """record: what the member said last, and what the server must have passed on of it."""
+
     channel: AgreementKey
-    contribution: bytes
-    key: bytes = b""
-
-    def __repr__(self) -> str:
-        return "_Secrets(<secret>)"
+    contribution: bytes = field(repr=False)
+    record: bytes
 
 
-class GroupKeyMember(Machine[MemberState]):
+@dataclass(frozen=True)
+class _Contributed(_Committed):
+    """key: once it has been derived."""
+
+    transcript: Transcript
+    key: bytes = field(default=b"", repr=False)
+
+
+class GroupKeyMember(Machine[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Report | GroupKey | ClientAborted):
     """One member in one attempt. It ends with a GroupKey or a ClientAborted."""
 
     def __init__(self, agreement: KeyAgreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
@@ -69,10 +77,6 @@ class GroupKeyMember(Machine[MemberState]):
         self.member = agreement.places[name]
         self._signing = signing
         self._entropy = entropy
-        self._commit = b""
-        self._confirmation = b""
-        self._transcript: Transcript
-        self._secrets: _Secrets
 
     def start(self, now: float) -> list[Output]:
         """Commit to a contribution."""
@@ -83,92 +87,74 @@ class GroupKeyMember(Machine[MemberState]):
         return self.trigger(Trigger.DROP, now, detail)
 
     def on_start(self, now: float) -> Step[MemberState]:
-        secrets = _Secrets(AgreementKey(self._entropy(KEY_BYTES)), self._entropy(KEY_BYTES))
+        channel, contribution = AgreementKey(self._entropy(KEY_BYTES)), self._entropy(KEY_BYTES)
         record = commit_record(
             self.agreement,
             self.member,
             self._signing,
-            channel_key=secrets.channel.public,
-            contribution=secrets.contribution,
+            channel_key=channel.public,
+            contribution=contribution,
         )
-
-        def commit() -> None:
-            self._commit, self._secrets = record, secrets
-            self._wait(now)
-
         key_commit = KeyCommit(
             epoch=self.agreement.epoch,
             channel_key=record[:KEY_BYTES],
             commitment=record[KEY_BYTES : 2 * KEY_BYTES],
             signature=record[2 * KEY_BYTES :],
         )
-        return Step(MemberState.AWAIT_PEER_COMMITS, (self._send(key_commit),), commit)
+        committed = _Committed(channel, contribution, record)
+        return self._await(MemberState.AWAIT_PEER_COMMITS, key_commit, committed, now)
 
-    def on_peer_commits(self, sender: str, message: PeerKeyCommits, payload: None, now: float) -> Step[MemberState]:
-        agreement, me = self.agreement, self.member
-        commits = split_records(message.commits, COMMIT_BYTES, list(range(agreement.size)))
-        if commits[me] != self._commit:
+    def on_peer_commits(self, heard: Heard[PeerKeyCommits], now: float) -> Step[MemberState]:
+        agreement, me, own = self.agreement, self.member, self.at(_Committed)
+        commits = split_records(heard.message.commits, COMMIT_BYTES, list(range(agreement.size)))
+        if commits[me] != own.record:
             raise RemoteProtocolError(Code.KEYS, "the list of commitments has another one for this member than it sent")
         check_commits(agreement, commits)
         transcript = Transcript(agreement, commits)
-        secrets = self._secrets
         packets = b"".join(
-            transcript.packet(secrets.channel, self._signing, secrets.contribution, owner=me, holder=other)
+            transcript.packet(own.channel, self._signing, own.contribution, owner=me, holder=other)
             for other in agreement.others(me)
         )
+        contribution = KeyContribution(epoch=agreement.epoch, packets=packets)
+        contributed = _Contributed(own.channel, own.contribution, own.record, transcript)
+        return self._await(MemberState.AWAIT_PEER_CONTRIBUTIONS, contribution, contributed, now)
 
-        def commit() -> None:
-            self._transcript = transcript
-            self._wait(now)
-
-        return Step(
-            MemberState.AWAIT_PEER_CONTRIBUTIONS,
-            (self._send(KeyContribution(epoch=agreement.epoch, packets=packets)),),
-            commit,
-        )
-
-    def on_peer_contributions(
-        self, sender: str, message: PeerKeyContributions, payload: None, now: float
-    ) -> Step[MemberState]:
-        transcript, me, secrets = self._transcript, self.member, self._secrets
-        packets = split_records(message.packets, PACKET_BYTES, self.agreement.others(me))
-        contributions = {me: secrets.contribution}
+    def on_peer_contributions(self, heard: Heard[PeerKeyContributions], now: float) -> Step[MemberState]:
+        me, own = self.member, self.at(_Contributed)
+        transcript = own.transcript
+        packets = split_records(heard.message.packets, PACKET_BYTES, self.agreement.others(me))
+        contributions = {me: own.contribution}
         for owner, packet in packets.items():
             transcript.check_packet(packet, owner=owner, holder=me)
             try:
-                contributions[owner] = transcript.contribution(packet, secrets.channel, owner, owner=owner, holder=me)
+                contributions[owner] = transcript.contribution(packet, own.channel, owner, owner=owner, holder=me)
             except RemoteProtocolError as error:
                 return self._complain(owner, error)
         key = transcript.group_key(contributions)
         record = transcript.confirmation(key, self._signing, me)
 
-        def commit() -> None:
-            self._confirmation, self._secrets = record, secrets._replace(key=key)
-            self._wait(now)
-
         confirm = ConfirmKey(epoch=self.agreement.epoch, tag=record[:KEY_BYTES], signature=record[KEY_BYTES:])
-        return Step(MemberState.AWAIT_PEER_CONFIRMATIONS, (self._send(confirm),), commit)
+        return self._await(MemberState.AWAIT_PEER_CONFIRMATIONS, confirm, replace(own, record=record, key=key), now)
 
-    def on_peer_confirmations(
-        self, sender: str, message: PeerKeyConfirmations, payload: None, now: float
-    ) -> Step[MemberState]:
-        agreement, transcript, key = self.agreement, self._transcript, self._secrets.key
-        records = split_records(message.confirmations, CONFIRMATION_BYTES, list(range(agreement.size)))
-        if records[self.member] != self._confirmation:
+    def on_peer_confirmations(self, heard: Heard[PeerKeyConfirmations], now: float) -> Step[MemberState]:
+        agreement, own = self.agreement, self.at(_Contributed)
+        records = split_records(heard.message.confirmations, CONFIRMATION_BYTES, list(range(agreement.size)))
+        if records[self.member] != own.record:
             raise RemoteProtocolError(Code.SECRET, "the list of confirmations has another one for this member")
         for member, record in records.items():
-            transcript.check_confirmation(record, member)
+            own.transcript.check_confirmation(record, member)
             try:
-                transcript.check_tag(record, key, member)
+                own.transcript.check_tag(record, own.key, member)
             except RemoteProtocolError as error:
                 return self._complain(member, error)
         outputs = (
-            GroupKey(agreement.epoch, key, agreement.members, transcript.digest),
+            GroupKey(agreement.epoch, own.key, agreement.members, own.transcript.digest),
             self._send(KeyAccepted(epoch=agreement.epoch)),
         )
-        return Step(MemberState.ACCEPTED, outputs, self.forget)
+        return Step(MemberState.ACCEPTED, outputs)
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[MemberState]:
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[MemberState]:
+        message = heard.message
         return self._aborted(ClientAborted(message.code, message.detail, message.culprit))
 
     def on_expire(self, now: float) -> Step[MemberState]:
@@ -186,24 +172,19 @@ class GroupKeyMember(Machine[MemberState]):
         abort = self._send(Abort(code=error.code, detail=error.detail, culprit=culprit))
         return self._aborted(ClientAborted(error.code, error.detail, culprit), abort)
 
-    def forget(self) -> None:
-        """Drop every secret of this attempt."""
-        self.deadline = None
-        self.__dict__.pop("_secrets", None)
-
     def _complain(self, accused: int, error: RemoteProtocolError) -> Step[MemberState]:
         complaint = KeyComplaint(
-            epoch=self.agreement.epoch, accused=accused, channel_private=self._secrets.channel.private
+            epoch=self.agreement.epoch, accused=accused, channel_private=self.at(_Contributed).channel.private
         )
         name = self.agreement.members[accused]
         return self._aborted(ClientAborted(error.code, f"{name}: {error.detail}", name), self._send(complaint))
 
     def _aborted(self, outcome: ClientAborted, *sends: Send) -> Step[MemberState]:
-        return Step(MemberState.ABORTED, (*sends, outcome), self.forget)
+        return Step(MemberState.ABORTED, (*sends, outcome))
+
+    def _await(self, state: MemberState, message: Message, data: _Committed, now: float) -> Step[MemberState]:
+        """Say this and wait for what the others say: one phase for the slowest member, one for the relay."""
+        return Step(state, (self._send(message),), data=data, deadline=now + 2 * self.agreement.phase_seconds)
 
     def _send(self, message: Message) -> Send:
         return Send(self.agreement.server, message)
-
-    def _wait(self, now: float) -> None:
-        # One phase for the slowest member, one for the relay.
-        self.deadline = now + 2 * self.agreement.phase_seconds

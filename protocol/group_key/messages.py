@@ -9,10 +9,10 @@ from msgspec import Meta
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code
 from tacit.protocol.core.messages import (
     Bitmap,
+    Blob,
     Hash,
     Index,
     Message,
-    ModelBytes,
     Phase,
     Records,
     Signature,
@@ -53,9 +53,8 @@ class ReencryptModel(Message, frozen=True, kw_only=True):
     """Where it comes from: made from the new key; the server's, in the clear; the server's, under the former key."""
     former: Index
     """Epoch of the former key; 0 for other sources."""
-    model: Hash
-    """Digest of the server's model, under the label of models; zeros for "clients"."""
-    model_bytes: ModelBytes
+    model: Blob
+    """The server's model, under the label of models; all zero for "clients"."""
 
 
 class KeyedModel(Message, frozen=True, kw_only=True):
@@ -64,25 +63,7 @@ class KeyedModel(Message, frozen=True, kw_only=True):
     TYPE: ClassVar[str] = "keyed-model"
     PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
-    model: Hash
-    model_bytes: ModelBytes
-
-
-class FetchKeyedModel(Message, frozen=True, kw_only=True):
-    """Either way, outside of rounds: send me this chunk of the model that you announced."""
-
-    TYPE: ClassVar[str] = "fetch-keyed-model"
-    PHASE: ClassVar[Phase] = Phase.SESSION
-    chunk: Index
-
-
-class KeyedModelChunk(Message, frozen=True, kw_only=True):
-    """Either way: little-endian float32 bytes of that model from chunk * CHUNK_BYTES on, in the raw frame."""
-
-    TYPE: ClassVar[str] = "keyed-model-chunk"
-    PHASE: ClassVar[Phase] = Phase.SESSION
-    PAYLOAD: ClassVar[bool] = True
-    chunk: Index
+    model: Blob
 
 
 class KeyCommit(Message, frozen=True, kw_only=True):
@@ -175,8 +156,6 @@ GROUP_KEY_MESSAGES: Final = by_type(
     EndKey,
     ReencryptModel,
     KeyedModel,
-    FetchKeyedModel,
-    KeyedModelChunk,
     KeyCommit,
     PeerKeyCommits,
     KeyContribution,

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.core.machine import Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
@@ -44,7 +44,7 @@ from tacit.protocol.group_key.transcript import (
 Answer = TypeVar("Answer")
 
 
-class GroupKeyRelay(Machine[RelayState]):
+class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | Report | KeyAgreed | KeyFailed):
     """The relay of one attempt; `now` starts the first deadline. It ends with a KeyAgreed or a KeyFailed."""
 
     def __init__(self, agreement: KeyAgreement, now: float) -> None:
@@ -73,8 +73,9 @@ class GroupKeyRelay(Machine[RelayState]):
     def complete(self) -> bool:
         return not self.waiting
 
-    def on_commit(self, sender: str, message: KeyCommit, payload: None, now: float) -> Step[RelayState]:
-        member = self._place(sender)
+    def on_commit(self, heard: Heard[KeyCommit], now: float) -> Step[RelayState]:
+        message = heard.message
+        member = self._place(heard.sender)
         record = message.channel_key + message.commitment + message.signature
         check_commits(self.agreement, {member: record})
         if message.channel_key in map(channel_key_of, self._commits.values()):
@@ -91,9 +92,9 @@ class GroupKeyRelay(Machine[RelayState]):
 
         return self._next(RelayState.KEY_CONTRIBUTE, dict.fromkeys(self.agreement.members, commits), commit)
 
-    def on_contribution(self, sender: str, message: KeyContribution, payload: None, now: float) -> Step[RelayState]:
-        member = self._place(sender)
-        packets = split_records(message.packets, PACKET_BYTES, self.agreement.others(member))
+    def on_contribution(self, heard: Heard[KeyContribution], now: float) -> Step[RelayState]:
+        member = self._place(heard.sender)
+        packets = split_records(heard.message.packets, PACKET_BYTES, self.agreement.others(member))
         for holder, packet in packets.items():
             self._transcript.check_packet(packet, owner=member, holder=holder)
         return self._answered(member, self._packets, packets)
@@ -108,9 +109,9 @@ class GroupKeyRelay(Machine[RelayState]):
         }
         return self._next(RelayState.KEY_CONFIRM, messages, lambda: self._begin_phase(now))
 
-    def on_confirmation(self, sender: str, message: ConfirmKey, payload: None, now: float) -> Step[RelayState]:
-        member = self._place(sender)
-        record = message.tag + message.signature
+    def on_confirmation(self, heard: Heard[ConfirmKey], now: float) -> Step[RelayState]:
+        member = self._place(heard.sender)
+        record = heard.message.tag + heard.message.signature
         self._transcript.check_confirmation(record, member)
         return self._answered(member, self._confirmations, record)
 
@@ -120,19 +121,19 @@ class GroupKeyRelay(Machine[RelayState]):
         messages = dict.fromkeys(self.agreement.members, message)
         return self._next(RelayState.KEY_ACCEPT, messages, lambda: self._begin_phase(now))
 
-    def on_accepted(self, sender: str, message: KeyAccepted, payload: None, now: float) -> Step[RelayState]:
-        return self._answered(self._place(sender), self._accepted, message)
+    def on_accepted(self, heard: Heard[KeyAccepted], now: float) -> Step[RelayState]:
+        return self._answered(self._place(heard.sender), self._accepted, heard.message)
 
     def close_acceptance(self, now: float) -> Step[RelayState]:
         agreed = KeyAgreed(self.agreement.epoch, self.agreement.members, self._transcript.digest)
         return Step(RelayState.COMPLETED, (agreed,), self._end)
 
-    def on_complaint(self, sender: str, message: KeyComplaint, payload: None, now: float) -> Step[RelayState]:
-        member = self._place(sender)
-        accused = message.accused
+    def on_complaint(self, heard: Heard[KeyComplaint], now: float) -> Step[RelayState]:
+        member = self._place(heard.sender)
+        accused = heard.message.accused
         if accused not in self.agreement.others(member):
             raise RemoteProtocolError(Code.MEMBERS, f"it complains of member {accused}, and that is not another member")
-        channel = AgreementKey(message.channel_private)
+        channel = AgreementKey(heard.message.channel_private)
         if channel.public != channel_key_of(self._commits[member]):
             raise RemoteProtocolError(Code.KEYS, "it complains with a channel key that is not its own")
         try:
@@ -144,9 +145,11 @@ class GroupKeyRelay(Machine[RelayState]):
             Code.SHARES, f"it complains of {self.agreement.members[accused]}, which said nothing wrong"
         )
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[RelayState]:
-        self._place(sender)
-        return self._failed(Code.LEFT, f"{sender}: it gave up: {message.detail}", (sender,), gone=True)
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[RelayState]:
+        self._place(heard.sender)
+        return self._failed(
+            Code.LEFT, f"{heard.sender}: it gave up: {heard.message.detail}", (heard.sender,), gone=True
+        )
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[RelayState]:
         return self._failed(code, f"{member}: {detail}", (member,), gone=True)

@@ -1,7 +1,7 @@
 """What clients and server do about the group key between the rounds: states and transition tables.
 
-The messages of an attempt at a key go to its own machine (group_key/member.py, group_key/relay.py). What is not in a
-table is refused. The diagrams in docs/ are drawn from these tables.
+The messages of an attempt at a key go to the machine of the attempt (group_key/member.py, group_key/relay.py), which is
+inside while they agree. What is not in a table is refused. The diagrams in docs/ are drawn from these tables.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from tacit.protocol.core.machine import IGNORE, Row, Table, Trigger
+from tacit.protocol.core.machine import IGNORE, Inside, Row, Table, Trigger
+from tacit.protocol.core.messages import Chunk, Fetch
+from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
-    FetchKeyedModel,
     KeyAccepted,
     KeyCommit,
     KeyComplaint,
     KeyContribution,
     KeyedModel,
-    KeyedModelChunk,
     PeerKeyCommits,
     PeerKeyConfirmations,
     PeerKeyContributions,
     ReencryptModel,
     StartKey,
 )
+from tacit.protocol.sum.results import ClientAborted
 
 ATTEMPT_TO_MEMBER: Final = (PeerKeyCommits, PeerKeyContributions, PeerKeyConfirmations)
 ATTEMPT_TO_RELAY: Final = (KeyCommit, KeyContribution, ConfirmKey, KeyAccepted, KeyComplaint)
 """What the two sides say within one attempt at a key."""
 
-TO_HOLDER: Final = (*ATTEMPT_TO_MEMBER, StartKey, EndKey, ReencryptModel, KeyedModel, FetchKeyedModel, KeyedModelChunk)
-TO_KEEPER: Final = (*ATTEMPT_TO_RELAY, KeyedModel, FetchKeyedModel, KeyedModelChunk)
+TO_HOLDER: Final = (*ATTEMPT_TO_MEMBER, StartKey, EndKey, ReencryptModel, KeyedModel, Fetch, Chunk)
+TO_KEEPER: Final = (*ATTEMPT_TO_RELAY, KeyedModel, Fetch, Chunk)
 """Everything about group keys that a server says to a client, and a client to a server."""
 
 
@@ -61,13 +62,15 @@ class KeeperState(Enum):
 def _holder_table() -> Table[HolderState]:
     s = HolderState
     table: dict[Any, Any] = {
-        (s.AGREEING, Trigger.KEY_OVER): Row("on_key_over", (s.KEYED, s.NO_KEY)),
+        **{(s.AGREEING, kind): Inside("attempt") for kind in ATTEMPT_TO_MEMBER},
+        (s.AGREEING, GroupKey): Row("on_key", (s.KEYED,)),
+        (s.AGREEING, ClientAborted): Row("on_attempt_aborted", (s.NO_KEY,)),
         (s.KEYED, ReencryptModel): Row("on_reencrypt", (s.FETCHING_MODEL, s.ENCRYPTING)),
         (s.KEYED, KeyedModel): Row("on_last_model", (s.FETCHING_LAST,)),
-        (s.FETCHING_MODEL, KeyedModelChunk): Row("on_chunk", (s.FETCHING_MODEL, s.ENCRYPTING)),
+        (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.ENCRYPTING)),
         (s.ENCRYPTING, Trigger.PROVIDE): Row("on_provide", (s.PROVIDING,)),
-        (s.PROVIDING, FetchKeyedModel): Row("on_fetch", (s.PROVIDING, s.KEYED)),
-        (s.FETCHING_LAST, KeyedModelChunk): Row("on_last_chunk", (s.FETCHING_LAST, s.KEYED)),
+        (s.PROVIDING, Fetch): Row("on_fetch", (s.PROVIDING, s.KEYED)),
+        (s.FETCHING_LAST, Chunk): Row("on_chunk", (s.FETCHING_LAST, s.KEYED)),
     }
     # No deadline while encrypting: that waits for this client itself, and the server's limit is for the whole of it.
     for state in (s.FETCHING_MODEL, s.PROVIDING, s.FETCHING_LAST):
@@ -87,11 +90,14 @@ def _keeper_table() -> Table[KeeperState]:
     table: dict[Any, Any] = {
         (s.IDLE, Trigger.AGREE): Row("on_agree", (s.AGREEING,)),
         (s.IDLE, Trigger.DISTRIBUTE): Row("on_distribute", (s.DISTRIBUTING,)),
-        (s.AGREEING, Trigger.KEY_OVER): Row("on_key_over", (s.AWAIT_MODEL, s.IDLE)),
-        (s.AWAIT_MODEL, FetchKeyedModel): Row("on_fetch_old", (s.AWAIT_MODEL,)),
+        (s.IDLE, Trigger.DROP): IGNORE,
+        **{(s.AGREEING, cause): Inside("attempt") for cause in (*ATTEMPT_TO_RELAY, Trigger.DROP)},
+        (s.AGREEING, KeyAgreed): Row("on_agreed", (s.AWAIT_MODEL, s.IDLE)),
+        (s.AGREEING, KeyFailed): Row("on_failed", (s.IDLE,)),
+        (s.AWAIT_MODEL, Fetch): Row("on_fetch", (s.AWAIT_MODEL,)),
         (s.AWAIT_MODEL, KeyedModel): Row("on_keyed_model", (s.FETCHING_MODEL,)),
-        (s.FETCHING_MODEL, KeyedModelChunk): Row("on_chunk", (s.FETCHING_MODEL, s.IDLE)),
-        (s.DISTRIBUTING, FetchKeyedModel): Row("on_fetch_last", (s.DISTRIBUTING,)),
+        (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.IDLE)),
+        (s.DISTRIBUTING, Fetch): Row("on_fetch", (s.DISTRIBUTING,)),
         (s.DISTRIBUTING, Trigger.COMPLETE): Row("on_distributed", (s.IDLE,)),
         (s.DISTRIBUTING, Trigger.EXPIRE): Row("on_distributed", (s.IDLE,)),
         (s.DISTRIBUTING, Trigger.DROP): Row("on_receiver_gone", (s.DISTRIBUTING,)),
@@ -102,8 +108,7 @@ def _keeper_table() -> Table[KeeperState]:
     # What was under way when an attempt, or the fetching of a model, was given up.
     for state in s:
         for kind in TO_KEEPER:
-            if kind not in ATTEMPT_TO_RELAY or state is not s.AGREEING:
-                table.setdefault((state, kind), IGNORE)
+            table.setdefault((state, kind), IGNORE)
     return table
 
 

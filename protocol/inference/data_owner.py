@@ -10,13 +10,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tacit.protocol.core.codec import Frame, Packet, decode, decode_structure
+from tacit.protocol.core.codec import Packet, decode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Output, Step, Trigger
+from tacit.protocol.core.machine import Heard, Output, Step, Trigger
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import Arrivals
@@ -70,7 +69,7 @@ class Wish:
         return min(self.batch, self.images)
 
 
-class InferenceDataOwner(InferenceSession):
+class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
     """The data owner, towards the server of the roster."""
 
     def __init__(self, name: str, roster: Roster, *, wish: Wish, policy: InferencePolicy, patience: float) -> None:
@@ -106,7 +105,8 @@ class InferenceDataOwner(InferenceSession):
 
         return Step(InferenceState.AWAIT_TERMS, (), commit)
 
-    def on_terms(self, sender: str, message: InferenceTerms, payload: None, now: float) -> Step[InferenceState]:
+    def on_terms(self, heard: Heard[InferenceTerms], now: float) -> Step[InferenceState]:
+        message = heard.message
         if message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         terms = decode_structure(message.terms, Terms, limit=TERMS_LIMIT)
@@ -130,18 +130,16 @@ class InferenceDataOwner(InferenceSession):
 
         return Step(InferenceState.AWAIT_WEIGHTS, (), commit)
 
-    def on_weights(
-        self, sender: str, message: MaskedWeights, payload: Frame | None, now: float
-    ) -> Step[InferenceState]:
+    def on_weights(self, heard: Heard[MaskedWeights], now: float) -> Step[InferenceState]:
         layers = self._layers
-        layers.check(message.layer, message.chunk, payload)
+        layers.check(heard.message.layer, heard.message.chunk, heard.payload)
 
         def commit() -> list[Output]:
-            complete = layers.take(payload)
+            complete = layers.take(heard.payload)
             self._wait(now)
             return [] if complete is None else [MaskedLayer(*complete)]
 
-        last = layers.ends_with(payload)
+        last = layers.ends_with(heard.payload)
         return Step(InferenceState.IDLE if last else InferenceState.AWAIT_WEIGHTS, (), commit)
 
     def on_ask(self, now: float) -> Step[InferenceState]:
@@ -156,8 +154,8 @@ class InferenceDataOwner(InferenceSession):
 
         return Step(InferenceState.AWAIT_START, (), commit)
 
-    def on_started(self, sender: str, message: PassStarted, payload: None, now: float) -> Step[InferenceState]:
-        if message.weights != self.agreed.terms.weights:
+    def on_started(self, heard: Heard[PassStarted], now: float) -> Step[InferenceState]:
+        if heard.message.weights != self.agreed.terms.weights:
             raise RemoteProtocolError(
                 Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
             )
@@ -170,17 +168,16 @@ class InferenceDataOwner(InferenceSession):
 
         return Step(InferenceState.CLOSING, (), commit)
 
-    def on_closed(self, sender: str, message: InferenceClosed, payload: None, now: float) -> Step[InferenceState]:
+    def on_closed(self, heard: Heard[InferenceClosed], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed")
 
-    def _read(self, frames: Sequence[Frame]) -> Packet | None:
-        """The packet, with the session taken from the first answer; what is still under way of a former one is not."""
+    def _accept(self, packet: Packet) -> bool:
+        # The session is that of the first answer; what is still under way of a former one is none.
         if self.state is InferenceState.AWAIT_TERMS:
-            envelope = decode(frames, INFERENCE_MESSAGES).envelope
-            if envelope.sequence:
-                return None
-            self._link = Link(self.own, self.peer, envelope.session, self.traffic, INFERENCE_MESSAGES)
-        return super()._read(frames)
+            if packet.envelope.sequence:
+                return False
+            self._link = Link(self.own, self.peer, packet.envelope.session, self.traffic, INFERENCE_MESSAGES)
+        return super()._accept(packet)
 
     def _check(self, terms: Terms) -> None:
         """Refuse terms that this side's policy, or what it comes with, rules out."""

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Machine, Output, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Step, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES
@@ -36,7 +36,9 @@ MOST_ORDERS: Final = 16
 """Orders that one owner may be ahead of the other."""
 
 
-class InferenceDealer(Machine[DealerState]):
+class InferenceDealer(
+    Machine[DealerState], tables=(DEALER_TABLE,), outputs=Transmit | KeysDealt | Deal | InferenceEnded
+):
     """The dealer, towards the server of the roster and one data owner.
 
     session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
@@ -80,7 +82,15 @@ class InferenceDealer(Machine[DealerState]):
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message of an owner."""
         try:
-            packet = outside_passes(self._links[sender].packet(frames))
+            packet = decode(frames, INFERENCE_MESSAGES)
+        except RemoteProtocolError as error:
+            return [] if self.over else self.reject(sender, error, now)
+        return self.hear(sender, packet, now)
+
+    def hear(self, sender: str, packet: Packet, now: float) -> list[Output]:
+        """The same, decoded."""
+        try:
+            outside_passes(self._links[sender].accept(packet))
         except RemoteProtocolError as error:
             return [] if self.over else self.reject(sender, error, now)
         return self.receive(sender, packet, now)
@@ -99,18 +109,19 @@ class InferenceDealer(Machine[DealerState]):
         """The dealer cannot meet an order: what is asked for is nothing that it deals."""
         return [] if self.over else self.reject(self.own, error, now)
 
-    def on_hello(self, sender: str, message: MaterialHello, payload: None, now: float) -> Step[DealerState]:
+    def on_hello(self, heard: Heard[MaterialHello], now: float) -> Step[DealerState]:
+        message = heard.message
         model_owner, data_owner = self.owners
-        expected = data_owner if sender == model_owner else model_owner
+        expected = data_owner if heard.sender == model_owner else model_owner
         if message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         if message.peer != expected:
             raise RemoteProtocolError(
                 Code.MEMBERS, f"it comes for a session with {message.peer!r}, which is one with {expected!r}"
             )
-        if sender in self._hellos:
+        if heard.sender in self._hellos:
             raise RemoteProtocolError(Code.UNEXPECTED, "it says hello a second time in one session")
-        hellos = {**self._hellos, sender: message}
+        hellos = {**self._hellos, heard.sender: message}
         if len({hello.terms for hello in hellos.values()}) > 1:
             raise RemoteProtocolError(Code.POLICY, "it comes with other terms than the other owner")
         complete = len(hellos) == len(self.owners)
@@ -122,27 +133,29 @@ class InferenceDealer(Machine[DealerState]):
 
         return Step(DealerState.SERVING if complete else DealerState.AWAIT_OWNERS, (), commit)
 
-    def on_order(self, sender: str, message: OrderMaterial, payload: None, now: float) -> Step[DealerState]:
-        if sender in self._closed or message.first != self._ordered[sender]:
+    def on_order(self, heard: Heard[OrderMaterial], now: float) -> Step[DealerState]:
+        message = heard.message
+        if heard.sender in self._closed or message.first != self._ordered[heard.sender]:
             raise RemoteProtocolError(
                 Code.SEQUENCE,
-                f"it orders request {message.first} where {self._ordered[sender]} is next: every number serves once",
+                f"it orders request {message.first} where {self._ordered[heard.sender]} is next: every number serves "
+                "once",
             )
-        (other,) = (owner for owner in self.owners if owner != sender)
+        (other,) = (owner for owner in self.owners if owner != heard.sender)
         waiting = self._orders[other]
         if waiting and waiting[0] != message:
             raise RemoteProtocolError(Code.POLICY, f"it orders other material than {other!r}")
-        if not waiting and len(self._orders[sender]) == MOST_ORDERS:
+        if not waiting and len(self._orders[heard.sender]) == MOST_ORDERS:
             raise RemoteProtocolError(Code.UNEXPECTED, f"it is {MOST_ORDERS} orders ahead of {other!r}")
 
         deal = (Deal(message.first, message.count, message.requests),) if waiting else ()
 
         def commit() -> None:
-            self._ordered[sender] += message.count
+            self._ordered[heard.sender] += message.count
             if waiting:
                 waiting.popleft()
             else:
-                self._orders[sender].append(message)
+                self._orders[heard.sender].append(message)
             self._wait(now)
 
         return Step(DealerState.SERVING, deal, commit)
@@ -153,8 +166,8 @@ class InferenceDealer(Machine[DealerState]):
 
         return Step(DealerState.SERVING, (), commit)
 
-    def on_over(self, sender: str, message: MaterialOver, payload: None, now: float) -> Step[DealerState]:
-        closed = {*self._closed, sender}
+    def on_over(self, heard: Heard[MaterialOver], now: float) -> Step[DealerState]:
+        closed = {*self._closed, heard.sender}
         complete = len(closed) == len(self.owners)
 
         def commit() -> None:
@@ -165,10 +178,12 @@ class InferenceDealer(Machine[DealerState]):
         outputs = (InferenceEnded(None, "both owners are done"),) if complete else ()
         return Step(DealerState.CLOSED if complete else DealerState.SERVING, outputs, commit)
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[DealerState]:
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[DealerState]:
+        message = heard.message
         # The other owner may have nothing under way with this one any more, but it waits for material.
         return self._failed(
-            RemoteProtocolError(message.code, message.detail, culprit=message.culprit or sender), told=sender
+            RemoteProtocolError(message.code, message.detail, culprit=message.culprit or heard.sender),
+            told=heard.sender,
         )
 
     def on_expire(self, now: float) -> Step[DealerState]:
@@ -225,10 +240,9 @@ class InferenceDealer(Machine[DealerState]):
 
     def _forget(self) -> None:
         """Drop every secret and all orders."""
-        self.deadline = None
         self._hellos = {}
         for orders in self._orders.values():
             orders.clear()
 
     def _transmit(self, owner: str, message: Message, payload: Frame | None = None) -> Transmit:
-        return Transmit(owner, self._links[owner].frames(message, round=0, payload=payload), message.PHASE)
+        return self._links[owner].transmit(message, round=0, payload=payload)

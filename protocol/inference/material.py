@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Machine, Output, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Step, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES, Label, derive, framed
@@ -46,7 +46,11 @@ def outside_passes(packet: Packet) -> Packet:
     return packet
 
 
-class MaterialOwner(Machine[MaterialState]):
+class MaterialOwner(
+    Machine[MaterialState],
+    tables=(MATERIAL_TABLE,),
+    outputs=Transmit | MaterialKey | MaterialArrived | InferenceEnded,
+):
     """One owner in one session. dealer: its name in the roster; patience: seconds to wait for what is due."""
 
     def __init__(
@@ -61,7 +65,6 @@ class MaterialOwner(Machine[MaterialState]):
         self._entropy = entropy
         self._patience = patience
         self._link = Link(name, dealer, agreed.session, self.traffic, INFERENCE_MESSAGES)
-        self._contribution = b""
         self._ordered = 0
         self._arrivals = Arrivals("the material of request")
 
@@ -73,10 +76,11 @@ class MaterialOwner(Machine[MaterialState]):
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message from the dealer; one that is of a former session still under way is ignored."""
         try:
-            if decode(frames, INFERENCE_MESSAGES).envelope.session != self._agreed.session:
+            packet = decode(frames, INFERENCE_MESSAGES)
+            if packet.envelope.session != self._agreed.session:
                 self.ignored += 1
                 return []
-            packet = outside_passes(self._link.packet(frames))
+            outside_passes(self._link.accept(packet))
         except RemoteProtocolError as error:
             return [] if self.over else self.reject(self.dealer, error, now)
         return self.receive(self.dealer, packet, now)
@@ -106,27 +110,22 @@ class MaterialOwner(Machine[MaterialState]):
         peer = agreed.peer
         hello = MaterialHello(roster=self._roster.hash, peer=peer, terms=agreed.digest, contribution=contribution)
 
-        def commit() -> list[Output]:
-            self._contribution = contribution
-            self.deadline = now + self._patience
-            return [self._transmit(hello)]
+        return Step(
+            MaterialState.AWAIT_WELCOME,
+            commit=lambda: [self._transmit(hello)],
+            data=contribution,
+            deadline=now + self._patience,
+        )
 
-        return Step(MaterialState.AWAIT_WELCOME, (), commit)
-
-    def on_welcome(self, sender: str, message: MaterialWelcome, payload: None, now: float) -> Step[MaterialState]:
+    def on_welcome(self, heard: Heard[MaterialWelcome], now: float) -> Step[MaterialState]:
         key = material_key(
             session=self._agreed.session,
             terms=self._agreed.digest,
             owner=self.own,
-            owner_contribution=self._contribution,
-            contribution=message.contribution,
+            owner_contribution=self.at(bytes),
+            contribution=heard.message.contribution,
         )
-
-        def commit() -> None:
-            self._contribution = b""
-            self.deadline = None
-
-        return Step(MaterialState.SERVED, (MaterialKey(key),), commit)
+        return Step(MaterialState.SERVED, (MaterialKey(key),))
 
     def on_order(
         self, requests: bytes, count: int, corrections: Sequence[tuple[int, int]], now: float
@@ -140,11 +139,11 @@ class MaterialOwner(Machine[MaterialState]):
 
         return Step(MaterialState.SERVED, (), commit)
 
-    def on_material(self, sender: str, message: Material, payload: Frame | None, now: float) -> Step[MaterialState]:
-        self._arrivals.check(message.number, message.chunk, payload)
+    def on_material(self, heard: Heard[Material], now: float) -> Step[MaterialState]:
+        self._arrivals.check(heard.message.number, heard.message.chunk, heard.payload)
 
         def commit() -> list[Output]:
-            complete = self._arrivals.take(payload)
+            complete = self._arrivals.take(heard.payload)
             self._wait(now)
             return [] if complete is None else [MaterialArrived(*complete)]
 
@@ -157,7 +156,8 @@ class MaterialOwner(Machine[MaterialState]):
             self.forget,
         )
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[MaterialState]:
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[MaterialState]:
+        message = heard.message
         return self._ended(InferenceEnded(message.code, message.detail, message.culprit))
 
     def on_expire(self, now: float) -> Step[MaterialState]:
@@ -171,9 +171,7 @@ class MaterialOwner(Machine[MaterialState]):
         return Step(self.state) if self.over else self._failed(error)
 
     def forget(self) -> None:
-        """Drop every secret."""
-        self.deadline = None
-        self._contribution = b""
+        super().forget()
         self._arrivals.forget()
 
     def _wait(self, now: float) -> None:
@@ -188,4 +186,4 @@ class MaterialOwner(Machine[MaterialState]):
         return Step(MaterialState.ABORTED, (*sends, ended), self.forget)
 
     def _transmit(self, message: Message) -> Transmit:
-        return Transmit(self.dealer, self._link.frames(message, round=0), message.PHASE)
+        return self._link.transmit(message, round=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Entropy, Output, Step, Trigger
+from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import chunks
@@ -32,7 +32,7 @@ from tacit.protocol.inference.session import InferenceSession
 from tacit.protocol.inference.tables import MODEL_OWNER_TABLE, InferenceState
 
 
-class InferenceModelOwner(InferenceSession):
+class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
     """The server of the roster, towards one data owner.
 
     entropy: gives the session its name.
@@ -63,10 +63,10 @@ class InferenceModelOwner(InferenceSession):
         """The material of the pass is here; weights: the commitment to the model as it is now."""
         return [] if self.over else self.trigger(Trigger.BEGIN, now, weights)
 
-    def on_hello(self, sender: str, message: InferenceHello, payload: None, now: float) -> Step[InferenceState]:
+    def on_hello(self, heard: Heard[InferenceHello], now: float) -> Step[InferenceState]:
         if self.peer not in self._roster.clients:
             raise RemoteProtocolError(Code.MEMBERS, "it is no client of the roster: only a client can be a data owner")
-        if message.roster != self._roster.hash:
+        if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         link = Link(self.own, self.peer, self._entropy(KEY_BYTES), self.traffic, INFERENCE_MESSAGES)
 
@@ -77,7 +77,8 @@ class InferenceModelOwner(InferenceSession):
 
         return Step(InferenceState.AWAIT_AGREEMENT, (), commit)
 
-    def on_agreement(self, sender: str, message: AgreeTerms, payload: None, now: float) -> Step[InferenceState]:
+    def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
+        message = heard.message
         terms = self._terms
         agreed = Agreed(
             self.peer,
@@ -116,7 +117,7 @@ class InferenceModelOwner(InferenceSession):
         last = layer + 1 == len(self._sizes)
         return Step(InferenceState.IDLE if last else InferenceState.MASKING, (), commit)
 
-    def on_start_pass(self, sender: str, message: StartPass, payload: None, now: float) -> Step[InferenceState]:
+    def on_start_pass(self, heard: Heard[StartPass], now: float) -> Step[InferenceState]:
         agreed = self.agreed
         if self.number == agreed.passes:
             raise RemoteProtocolError(
@@ -124,7 +125,7 @@ class InferenceModelOwner(InferenceSession):
                 f"it asks for pass {self.number + 1}; {agreed.images} images, which are {agreed.passes} passes, were "
                 "agreed on",
             )
-        if message.weights != agreed.terms.weights:
+        if heard.message.weights != agreed.terms.weights:
             raise RemoteProtocolError(Code.MODEL, "it asks for another model than was agreed on")
 
         def commit() -> list[Output]:
@@ -144,5 +145,5 @@ class InferenceModelOwner(InferenceSession):
 
         return Step(InferenceState.COMPUTING, (), commit)
 
-    def on_close(self, sender: str, message: CloseInference, payload: None, now: float) -> Step[InferenceState]:
+    def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed", "", self._transmit(InferenceClosed(), number=0))

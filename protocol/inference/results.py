@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import Round
 
 
 @dataclass(frozen=True)
-class Agreed:
+class Agreed(Output):
     """Both owners go by these terms."""
 
     peer: str
@@ -33,7 +34,7 @@ class Agreed:
 
 
 @dataclass(frozen=True)
-class MaskedLayer:
+class MaskedLayer(Output):
     """To the data owner's shell: the masked weights of a layer, 8 bytes a word."""
 
     layer: int
@@ -41,14 +42,14 @@ class MaskedLayer:
 
 
 @dataclass(frozen=True)
-class PassAsked:
+class PassAsked(Output):
     """To the model owner's shell: have the material of this pass, and call `begin`."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class PassBegun:
+class PassBegun(Output):
     """To both: go through these rounds; call `give` for every one that this side has something to open in."""
 
     number: int
@@ -56,7 +57,7 @@ class PassBegun:
 
 
 @dataclass(frozen=True)
-class Opened:
+class Opened(Output):
     """To both: what the peer opens in a round. Rounds in which it opens nothing are left out."""
 
     step: int
@@ -64,14 +65,14 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class MaterialKey:
+class MaterialKey(Output):
     """To an owner's shell: the dealer and the other owner are there; the key of this owner's streams of material."""
 
     key: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
-class MaterialArrived:
+class MaterialArrived(Output):
     """To an owner's shell: the corrections of a request, 8 bytes a word."""
 
     number: int
@@ -79,7 +80,7 @@ class MaterialArrived:
 
 
 @dataclass(frozen=True)
-class KeysDealt:
+class KeysDealt(Output):
     """To the dealer's shell: both owners are there; the keys of their streams, the model owner's first."""
 
     owners: tuple[str, str]
@@ -87,7 +88,7 @@ class KeysDealt:
 
 
 @dataclass(frozen=True)
-class Deal:
+class Deal(Output):
     """To the dealer's shell: both owners want this; call `deliver` for every correction."""
 
     first: int
@@ -96,7 +97,7 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class InferenceEnded:
+class InferenceEnded(Output):
     """An exchange is over; code None if it came to its regular end. culprit: the party at fault, where one is."""
 
     code: Code | None

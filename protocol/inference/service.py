@@ -43,7 +43,7 @@ class ModelOwnerService:
             self.sessions[sender] = self._begin(sender)
         if sender in self.sessions:
             session = self.sessions[sender]
-            yield session, session.feed(frames, now)
+            yield session, session.feed(frames, now) if packet is None else session.hear(packet, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceModelOwner]:
         """A data owner is gone."""
@@ -87,7 +87,7 @@ class DealerService:
                 yield current, current.give_up(error, now)
             current = self.sessions[data_owner] = self._begin(data_owner, session, now)
         if current is not None and current.session == session:
-            yield current, current.feed(sender, frames, now)
+            yield current, current.hear(sender, packet, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceDealer]:
         """An owner is gone: its sessions end, other than those that it has not come to.

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tacit.protocol.core.codec import Frame, Packet
+from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.machine import Machine, Output, Step, Table, Trigger
+from tacit.protocol.core.machine import Heard, Machine, Output, Step, Table, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import chunks
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Opening, PassStarted, StartPass
-from tacit.protocol.inference.results import Agreed, InferenceEnded, Opened, PassBegun
+from tacit.protocol.inference.results import Agreed, InferenceEnded, MaskedLayer, Opened, PassAsked, PassBegun
 from tacit.protocol.inference.rounds import PassRounds
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import InferenceState
@@ -25,7 +25,10 @@ from tacit.protocol.inference.tables import InferenceState
 _OVER = (InferenceState.CLOSED, InferenceState.ABORTED)
 
 
-class InferenceSession(Machine[InferenceState]):
+class InferenceSession(
+    Machine[InferenceState],
+    outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Opened | InferenceEnded,
+):
     """One owner towards one other.
 
     patience: seconds that this side waits for a message that is due.
@@ -75,10 +78,18 @@ class InferenceSession(Machine[InferenceState]):
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message from the peer."""
         try:
-            packet = self._read(frames)
+            packet = decode(frames, INFERENCE_MESSAGES)
         except RemoteProtocolError as error:
             return [] if self.over else self.reject(self.peer, error, now)
-        if packet is None:
+        return self.hear(packet, now)
+
+    def hear(self, packet: Packet, now: float) -> list[Output]:
+        """The same, decoded."""
+        try:
+            due = self._accept(packet)
+        except RemoteProtocolError as error:
+            return [] if self.over else self.reject(self.peer, error, now)
+        if not due:
             self.ignored += 1
             return []
         return self.receive(self.peer, packet, now)
@@ -95,16 +106,16 @@ class InferenceSession(Machine[InferenceState]):
         """This side cannot go on, for a reason that is not the peer's: its device, its data, the dealer."""
         return [] if self.over else self.reject(self.own, error, now)
 
-    def on_opening(self, sender: str, message: Opening, payload: Frame | None, now: float) -> Step[InferenceState]:
+    def on_opening(self, heard: Heard[Opening], now: float) -> Step[InferenceState]:
         rounds = self._running()
-        rounds.check(message.step, message.chunk, payload)
+        rounds.check(heard.message.step, heard.message.chunk, heard.payload)
 
         def commit() -> list[Output]:
-            complete = rounds.arrivals.take(payload)
+            complete = rounds.arrivals.take(heard.payload)
             self._wait(now)
             return [] if complete is None else [Opened(*complete)]
 
-        last = rounds.owed is None and rounds.arrivals.ends_with(payload)
+        last = rounds.owed is None and rounds.arrivals.ends_with(heard.payload)
         return Step(InferenceState.IDLE if last else InferenceState.COMPUTING, (), commit)
 
     def on_give(self, step: int, data: Frame, now: float) -> Step[InferenceState]:
@@ -117,7 +128,8 @@ class InferenceSession(Machine[InferenceState]):
 
         return Step(InferenceState.IDLE if rounds.over else InferenceState.COMPUTING, (), commit)
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[InferenceState]:
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[InferenceState]:
+        message = heard.message
         return self._ended(message.code, message.detail, message.culprit)
 
     def on_expire(self, now: float) -> Step[InferenceState]:
@@ -130,15 +142,15 @@ class InferenceSession(Machine[InferenceState]):
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[InferenceState]:
         return Step(self.state) if self.over else self._failed(error)
 
-    def _read(self, frames: Sequence[Frame]) -> Packet | None:
-        """The packet, whose number of a pass fits its type; None if it is to be ignored."""
-        packet = self._link.packet(frames)
+    def _accept(self, packet: Packet) -> bool:
+        """Refuse a packet that is not due on the link, or whose number of a pass does not fit; False to ignore it."""
+        self._link.accept(packet)
         kind, number = packet.kind, packet.envelope.round
         inside = kind in (StartPass, PassStarted, Opening)
         due = self.number + (kind is StartPass) if inside else 0
         if kind is not Abort and number != due:
             raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of pass {number} where {due} is due")
-        return packet
+        return True
 
     def _begin(self, now: float) -> list[Output]:
         """Enter the rounds of a pass."""
@@ -173,4 +185,4 @@ class InferenceSession(Machine[InferenceState]):
 
     def _transmit(self, message: Message, payload: Frame | None = None, *, number: int | None = None) -> Transmit:
         number = self.number if number is None else number
-        return Transmit(self.peer, self._link.frames(message, round=number, payload=payload), message.PHASE)
+        return self._link.transmit(message, round=number, payload=payload)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tacit.protocol.core.codec import VERSION, Envelope, encode_structure
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import CHUNK_BYTES, Message, Phase
+from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Chunk, Fetch, Message, Phase
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.messages import (
@@ -30,7 +30,7 @@ from tacit.protocol.group_key.messages import (
 )
 from tacit.protocol.group_key.transcript import COMMIT_BYTES, CONFIRMATION_BYTES
 from tacit.protocol.group_key.transcript import PACKET_BYTES as KEY_PACKET_BYTES
-from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartSecondStage
+from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.sum.adverts import record_bytes
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
@@ -137,10 +137,12 @@ def declared_counting_bytes(
     size = limits_bytes(configuration)
     bitmap = encode_members((), clients)
     said: list[tuple[Message, int]] = []
-    heard: list[tuple[Message, int]] = [(StartSecondStage(cohort=bitmap, limits=bytes(KEY_BYTES)), 0)]
+    heard: list[tuple[Message, int]] = [
+        (StartSecondStage(cohort=bitmap, limits=Blob(digest=bytes(KEY_BYTES), size=size)), 0)
+    ]
     for chunk, start in enumerate(range(0, size, CHUNK_BYTES)):
-        said.append((FetchLimits(chunk=chunk), 0))
-        heard.append((LimitsChunk(chunk=chunk), min(CHUNK_BYTES, size - start)))
+        said.append((Fetch(chunk=chunk), 0))
+        heard.append((Chunk(chunk=chunk), min(CHUNK_BYTES, size - start)))
     moved = declared_bytes(counting, name, degrees).values()
     sent, received = _add_up(counting, name, said), _add_up(counting, counting.server, heard)
     return PhaseBytes(

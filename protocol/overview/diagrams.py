@@ -1,7 +1,7 @@
 """Mermaid state diagrams, drawn from the transition tables.
 
-An arrow is labelled with its trigger: the type of a received message in plain letters, an internal one in capitals.
-What no arrow shows is refused.
+An arrow is labelled with its cause: the type of a received message in lower case, an internal one in capitals, or what
+a machine inside came to, by its name. What no arrow shows is refused, or is for a machine inside.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections import defaultdict
 from enum import Enum
 from typing import Any, Final
 
-from tacit.protocol.core.machine import Row, Table, Trigger
+from tacit.protocol.core.machine import Cause, Inside, Row, Table, Trigger
+from tacit.protocol.core.messages import Message
 from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE
 from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
@@ -39,13 +40,21 @@ MACHINES: Final[dict[str, Table[Any]]] = {
 """Every machine of the protocol, by its title."""
 
 
+def name_of(cause: Cause) -> str:
+    """A cause as people are told of it."""
+    if isinstance(cause, Trigger):
+        return cause.name
+    return cause.TYPE if issubclass(cause, Message) else cause.__name__
+
+
 def draw(table: Table[Any]) -> str:
     """One Mermaid diagram. Arrows between the same two states share a label; ignored messages are left out."""
     arrows: dict[tuple[Enum, Enum], list[str]] = defaultdict(list)
-    for (state, cause), row in table.items():
+    for (state, cause), cell in table.items():
+        row = cell.otherwise if isinstance(cell, Inside) else cell
         if isinstance(row, Row):
             for target in row.to:
-                arrows[state, target].append(cause.name if isinstance(cause, Trigger) else cause.TYPE)
+                arrows[state, target].append(name_of(cause))
     states = list(dict.fromkeys(state for arrow in arrows for state in arrow))
     leaving = {source for source, target in arrows if source is not target}
     lines = ["stateDiagram-v2", f"    [*] --> {states[0].name}"]
@@ -61,16 +70,17 @@ def page() -> str:
     parts = [
         "# State machines",
         "",
-        "Drawn from the transition tables in `protocol/` by `make docs`; a test fails when page and tables differ.",
-        "A lower-case label is a received message, a capital one an internal event: START, DROP (somebody is gone),",
+        "Drawn from the transition tables in `protocol/` by `make docs`; a test fails when page and tables differ. A",
+        "lower-case label is a received message, a capital one an internal event: START, DROP (somebody is gone),",
         "COMPLETE (nobody is waited for), EXPIRE (the deadline passed), CONTRIBUTE (the trained update is there),",
-        "SUM_OVER (the secure sum inside the round ended), NEXT_ROUND and FINISH; for group keys AGREE (the members",
-        "are named), KEY_OVER (the attempt ended), PROVIDE (the model is encrypted) and DISTRIBUTE (the last model is",
-        "handed out); for private inference ASK (the data owner wants a pass), PROVIDE (a layer is masked), BEGIN (the",
-        "material of the pass is there), GIVE (what is to be opened in a round is computed), ORDER (material is",
-        "wanted) and DELIVER (corrections are computed). What no arrow shows is refused: a client then aborts the",
-        "round with a code, a server excludes the sender, a party of private inference ends the session. Repeated and",
-        "late messages are ignored.",
+        "NEXT_ROUND and FINISH; for group keys AGREE (the members are named), PROVIDE (the model is encrypted) and",
+        "DISTRIBUTE (the last model is handed out); for private inference ASK (the data owner wants a pass), PROVIDE",
+        "(a layer is masked), BEGIN (the material of the pass is there), GIVE (what is to be opened in a round is",
+        "computed), ORDER (material is wanted) and DELIVER (corrections are computed). A label in mixed letters is",
+        "what a machine inside has come to: a session contains the secure sum of the round and what a party does",
+        "about group keys, and that contains the attempt at a key. Messages for a machine inside are in its own",
+        "diagram. What no arrow shows is refused: a client then aborts the round with a code, a server excludes the",
+        "sender, a party of private inference ends the session. Repeated and late messages are ignored.",
     ]
     for title, table in MACHINES.items():
         parts += ["", f"## {title}", "", "```mermaid", draw(table), "```"]

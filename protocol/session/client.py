@@ -7,57 +7,82 @@ configuration below the client's policy, ends the session.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy.typing as npt
 
+from tacit.protocol.core.blob import IncomingBlob
 from tacit.protocol.core.codec import Frame, decode_structure
-from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.members import decode_members
-from tacit.protocol.core.messages import BODY_LIMIT, Abort, Phase
-from tacit.protocol.core.model_transfer import IncomingModel
-from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Phase
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
-from tacit.protocol.group_key.holder import GroupKeyHolder
+from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.session_tables import TO_HOLDER
-from tacit.protocol.session.client_session import ClientSession
+from tacit.protocol.session.conversation import Conversation
 from tacit.protocol.session.messages import (
+    MOST_PROMISES,
     EndRound,
-    FetchLimits,
-    FetchModel,
-    LimitsChunk,
-    ModelChunk,
+    Finish,
+    Hello,
     StartRound,
     StartSecondStage,
     Welcome,
 )
-from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, Train, agree, sum_client
-from tacit.protocol.session.tables import NO_ROUND, SUM_TO_CLIENT, WITHIN_ROUNDS, TrainingState
+from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, SumClient, Train, agree, sum_client
+from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.session.voiding import check_model_is_fresh, promise
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.counting import (
     COUNTING,
-    IncomingLimits,
     check_second_cohort,
     counting_agreement,
     limits_bytes,
     second_agreement,
 )
-from tacit.protocol.sum.results import ClientAborted, Contribution, Journal
-from tacit.protocol.sum.tables import PHASES, ClientState
+from tacit.protocol.sum.results import ClientAborted, Contributed, Contribution, Journal
+from tacit.protocol.sum.tables import PHASES
 
 
-class TrainingClient(ClientSession):
+@dataclass(frozen=True)
+class _Round:
+    """What the client goes by in a round."""
+
+    cohort: tuple[str, ...]
+    model: bytes
+    """Its digest."""
+    key: GroupKey | None
+    """The group key of the cohort, where there is one."""
+    counted: tuple[str, ...] = ()
+    """Who was in the sum of counts."""
+    limits: bytes = b""
+    """Their digest, in the second stage."""
+    incoming: IncomingBlob | None = None
+    """The model, or the limits, while they are fetched."""
+
+
+class TrainingClient(
+    Machine[TrainingState],
+    tables=(TRAINING_CLIENT_TABLE,),
+    outputs=Transmit | Report | Journal | Accepted | Train | Limit | Reencrypt | LastModel | RoundOver | Ended,
+    contains=CLIENT_CONTAINS,
+):
     """One client of one server.
 
     journal: the contributions of this client so far, from its disk; patience: seconds to wait for the server outside of
     a round; grace: seconds for a lost link to come back.
     """
+
+    sum: SumClient | None
+    holder: GroupKeyHolder | None
 
     def __init__(
         self,
@@ -71,49 +96,50 @@ class TrainingClient(ClientSession):
         patience: float,
         grace: float,
     ) -> None:
-        super().__init__(
-            name,
-            roster,
-            signing=signing,
-            policy=policy,
-            journal=journal,
-            entropy=entropy,
-            patience=patience,
-            grace=grace,
-        )
-        self.configuration: Configuration
-        self._incoming_round = 0
+        super().__init__(TRAINING_CLIENT_TABLE, TrainingState.OFFLINE)
+        self.name = name
+        self._roster = roster
+        self._server = roster.server.name
+        self._signing = signing
+        self._policy = policy
+        self._journal = {(entry.session, entry.round): entry for entry in journal}
+        self._entropy = entropy
+        self._patience = patience
+        self._grace = grace
+        self._conversation = Conversation(name, self._server)
+        self._configuration: Configuration | None = None
+        self._lost_until: float | None = None
         self._open = False
         """Whether the outcome of the round is still to be reported."""
-        self._cohort: tuple[str, ...] = ()
-        self._model_hash = b""
-        self._arriving: IncomingModel | None = None
-        self._counted: tuple[str, ...] = ()
-        """Who was in the sum of counts of the round."""
-        self._limits = b""
-        """Digest of the limits of the round."""
-        self._sum: AggregationClient | None = None
-        self._holder: GroupKeyHolder | None = None
-        self._key: GroupKey | None = None
-        """The group key of the round."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """What everybody computes. LocalProtocolError before it is accepted."""
+        if self._configuration is None:
+            raise LocalProtocolError(f"{self.name!r} has accepted no configuration")
+        return self._configuration
+
+    @property
+    def round(self) -> int:
+        """The round that this client takes, or last took, part in; 0 before the first."""
+        return self._conversation.round
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over its link."""
+        return self._conversation.traffic
 
     @property
     def phase(self) -> Phase:
         """The phase that this client is in."""
-        if self._sum is not None:
-            return PHASES[self._sum.state]
+        if self.sum is not None:
+            return PHASES[self.sum.state]
         return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When to call `expire`."""
-        deadlines = (
-            self.deadline,
-            self._lost_until,
-            self._sum.deadline if self._sum else None,
-            self._holder.next_deadline if self._holder else None,
-        )
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+    def deadlines(self) -> Iterator[float]:
+        yield from super().deadlines()
+        if self._lost_until is not None:
+            yield self._lost_until
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
@@ -124,19 +150,14 @@ class TrainingClient(ClientSession):
         if self.state is TrainingState.ENDED:
             return []
         try:
-            packet = self._read(frames)
+            packet = self._conversation.read(frames, self.state)
         except RemoteProtocolError as error:
-            return self._take(self._end(error.blaming(self._server), now), None, now)
-        self._incoming_round = packet.envelope.round
-        over = self.state is TrainingState.AWAIT_ROUND and packet.kind in (*WITHIN_ROUNDS, Abort)
-        if 0 < self._incoming_round < self.round or (over and 0 < self._incoming_round == self.round):
+            return self._take(self._end(error), now)
+        if packet is None:
             self.ignored += 1
             return []
-        if self._sum is not None and self._incoming_round and packet.kind in (*SUM_TO_CLIENT, Abort):
-            return self._relay(self._sum.receive(self._server, packet, now), now)
-        if self._holder is not None and packet.kind in TO_HOLDER and self.state is TrainingState.AWAIT_ROUND:
+        if self.state is TrainingState.AWAIT_ROUND and packet.kind in TO_HOLDER:
             self.deadline = now + self._patience
-            return self._relay_key(self._holder.receive(self._server, packet, now), now)
         return self.receive(self._server, packet, now)
 
     def contribute(self, round: int, vector: npt.NDArray[Any], now: float) -> list[Output]:
@@ -147,152 +168,172 @@ class TrainingClient(ClientSession):
 
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
         """The model under the key of this epoch, as `Reencrypt` asked for it, little-endian float32 bytes."""
-        return [] if self._holder is None else self._relay_key(self._holder.provide(epoch, model, now), now)
+        holder = self.holder
+        return [] if holder is None else self.relay(holder, holder.provide(epoch, model, now), now)
+
+    def server_lost(self, now: float) -> None:
+        """The link is down; the grace begins."""
+        if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
+            self._lost_until = now + self._grace
+
+    def server_back(self) -> None:
+        """The link is up again."""
+        self._lost_until = None
+
+    def give_up(self, detail: str, now: float) -> list[Output]:
+        """This party cannot go on (its own disk, data or device): tell the server, and end."""
+        if self.state is TrainingState.ENDED:
+            return []
+        return self._take(self._end(RemoteProtocolError(Code.LOCAL, detail, culprit=self.name)), now)
 
     def expire(self, now: float) -> list[Output]:
         if self._lost_until is not None and now >= self._lost_until:
-            self._lost_until = None
             return self.trigger(Trigger.DROP, now)
-        if self._sum is not None and self._sum.deadline is not None and now >= self._sum.deadline:
-            return self._relay(self._sum.expire(now), now)
-        if self._holder is not None and self._holder.next_deadline is not None and now >= self._holder.next_deadline:
-            return self._relay_key(self._holder.expire(now), now)
         return super().expire(now)
 
-    def on_welcome(self, sender: str, message: Welcome, payload: None, now: float) -> Step[TrainingState]:
-        if message.roster != self._roster.hash:
+    def relay(self, part: Machine[Any], outputs: Iterable[Output], now: float) -> list[Output]:
+        outputs = list(outputs)
+        self._journal |= {
+            (entry.session, entry.round): entry
+            for entry in (output.contribution for output in outputs if isinstance(output, Journal))
+        }
+        return super().relay(part, outputs, now)
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        round = 0 if part is self.holder else self.round
+        return (self._conversation.transmit(send.message, send.payload, round=round),)
+
+    def on_start(self, now: float) -> Step[TrainingState]:
+        closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
+        promises = tuple(promise(entry, self.name, self._signing) for entry in closed)
+        hello = Hello(roster=self._roster.hash, promises=promises)
+        return Step(
+            TrainingState.AWAIT_WELCOME,
+            commit=lambda: [self._conversation.transmit(hello)],
+            deadline=now + self._patience,
+        )
+
+    def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
+        if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
-        configuration = decode_structure(message.configuration, Configuration, limit=BODY_LIMIT)
+        configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
         holder = GroupKeyHolder(
             self.name,
             self._roster,
             configuration,
-            session=self._link.session,
+            session=heard.envelope.session,
             policy=self._policy,
             signing=self._signing,
             entropy=self._entropy,
         )
 
         def commit() -> None:
-            self.configuration = configuration
-            self._holder = holder if configuration.group_key else None
-            self.deadline = now + self._patience
+            self._configuration = configuration
+            self.holder = holder if configuration.group_key else None
 
-        return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit)
+        return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit, deadline=now + self._patience)
 
-    def on_start_round(self, sender: str, message: StartRound, payload: None, now: float) -> Step[TrainingState]:
+    def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
+        message, round = heard.message, heard.envelope.round
         cohort = self._cohort_of(message.cohort)
-        incoming = self._incoming_round
-        if (self._link.session, incoming) in self._journal:
-            raise RemoteProtocolError(Code.SESSION, f"this client was in round {incoming} of this session before")
-        expected = 4 * sum(self.configuration.tensor_sizes)
-        if message.model_bytes != expected:
-            raise RemoteProtocolError(Code.MODEL, f"a model of {message.model_bytes} bytes; its layout has {expected}")
-        check_model_is_fresh(self._roster, self._journal.values(), message.model, message.voided)
-        key = None if self._holder is None else self._holder.for_round(cohort)
-        model = IncomingModel(message.model, expected)
-
-        def commit() -> list[Output]:
-            if self._holder is not None:
-                self._holder.round_begun()
-            self.round, self._cohort, self._model_hash, self._key = incoming, cohort, message.model, key
-            self._arriving, self._open = model, True
-            self.deadline = now + 2 * self.configuration.phase_seconds
-            return [self._transmit(FetchModel(chunk=chunk)) for chunk in model.first_requests()]
-
-        return Step(TrainingState.FETCHING_MODEL, (), commit)
-
-    def on_model_chunk(
-        self, sender: str, message: ModelChunk, payload: Frame | None, now: float
-    ) -> Step[TrainingState]:
-        incoming, following, last = self._take_chunk(message.chunk, payload)
-
-        def commit() -> list[Output]:
-            if last:
-                self.deadline, self._arriving = None, None
-                return [Train(self.round, incoming.data, self._key)]
-            self.deadline = now + 2 * self.configuration.phase_seconds
-            return [] if following is None else [self._transmit(FetchModel(chunk=following))]
-
-        return Step(TrainingState.TRAINING if last else TrainingState.FETCHING_MODEL, (), commit)
-
-    def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
-        begun = sum_client(self._agreement(), self.name, signing=self._signing, vector=vector, entropy=self._entropy)
-
-        def commit() -> list[Output]:
-            self._sum = begun
-            return self._relay(begun.start(now), now)
-
-        return Step(TrainingState.AGGREGATING, (), commit)
-
-    def on_sum_over(self, aborted: ClientAborted | None, now: float) -> Step[TrainingState]:
-        if aborted is not None:
-            return self._over(aborted.code, aborted.detail, now)
-        finished = self._sum
-        if finished is None:
-            raise LocalProtocolError("a sum ended that was not going on")
-        agreement = finished.agreement
-        counting = agreement.purpose == COUNTING
-        # Without masks a client is done while others still train.
-        others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
+        if (heard.envelope.session, round) in self._journal:
+            raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
+        self._check_size("model", message.model.size, 4 * sum(self.configuration.tensor_sizes))
+        check_model_is_fresh(self._roster, self._journal.values(), message.model.digest, message.voided)
+        key = None if self.holder is None else self.holder.for_round(cohort)
+        begun = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
 
         def commit() -> None:
-            self._sum, self._counted = None, finished.opened
-            self.deadline = now + others + self._patience
+            if self.holder is not None:
+                self.holder.round_begun()
+            self._conversation.round, self._open = round, True
 
-        return Step(TrainingState.AWAIT_SECOND_STAGE if counting else TrainingState.AWAIT_ROUND, (), commit)
+        return self._fetch(TrainingState.FETCHING_MODEL, begun, now, commit)
 
-    def on_second_stage(self, sender: str, message: StartSecondStage, payload: None, now: float) -> Step[TrainingState]:
+    def on_second_stage(self, heard: Heard[StartSecondStage], now: float) -> Step[TrainingState]:
+        message, part = heard.message, self.at(_Round)
         cohort = self._cohort_of(message.cohort)
-        check_second_cohort(self.configuration, cohort, self._counted)
-        limits = IncomingLimits(message.limits, limits_bytes(self.configuration))
+        check_second_cohort(self.configuration, cohort, part.counted)
+        self._check_size("limits", message.limits.size, limits_bytes(self.configuration))
+        incoming = IncomingBlob(message.limits, Label.LIMITS)
+        second = replace(part, cohort=cohort, limits=message.limits.digest, incoming=incoming)
+        return self._fetch(TrainingState.FETCHING_LIMITS, second, now)
+
+    def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[TrainingState]:
+        part = self.at(_Round)
+        if part.incoming is None:
+            raise LocalProtocolError("a chunk came of nothing that was announced")
+        incoming = part.incoming.after(heard.message.chunk, heard.payload)
+        if not incoming.complete:
+            return self._fetch(self.state, replace(part, incoming=incoming), now)
+        whole, part = incoming.whole(), replace(part, incoming=None)
+        if self.state is TrainingState.FETCHING_MODEL:
+            return Step(TrainingState.TRAINING, (Train(self.round, whole, part.key),), data=part)
+        return Step(TrainingState.LIMITING, (Limit(self.round, whole),), data=part)
+
+    def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
+        part = self.at(_Round)
+        begun = sum_client(
+            self._agreement(part), self.name, signing=self._signing, vector=vector, entropy=self._entropy
+        )
 
         def commit() -> list[Output]:
-            self._cohort, self._limits, self._arriving = cohort, message.limits, limits
-            self.deadline = now + 2 * self.configuration.phase_seconds
-            return [self._transmit(FetchLimits(chunk=chunk)) for chunk in limits.first_requests()]
+            self.sum = begun
+            return self.relay(begun, begun.start(now), now)
 
-        return Step(TrainingState.FETCHING_LIMITS, (), commit)
+        return Step(TrainingState.AGGREGATING, (), commit, data=part)
 
-    def on_limits_chunk(
-        self, sender: str, message: LimitsChunk, payload: Frame | None, now: float
-    ) -> Step[TrainingState]:
-        arriving, following, last = self._take_chunk(message.chunk, payload)
+    def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
+        part = self.at(_Round)
+        agreement = self._agreement(part)
+        if agreement.purpose == COUNTING:
+            counted = replace(part, counted=contributed.opened)
+            return Step(TrainingState.AWAIT_SECOND_STAGE, data=counted, deadline=now + self._patience)
+        # Without masks a client is done while others still train.
+        others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
+        return Step(TrainingState.AWAIT_ROUND, deadline=now + others + self._patience)
 
-        def commit() -> list[Output]:
-            if last:
-                self.deadline, self._arriving = None, None
-                return [Limit(self.round, arriving.data)]
-            self.deadline = now + 2 * self.configuration.phase_seconds
-            return [] if following is None else [self._transmit(FetchLimits(chunk=following))]
+    def on_sum_aborted(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:
+        return self._over(aborted.code, aborted.detail, now)
 
-        return Step(TrainingState.LIMITING if last else TrainingState.FETCHING_LIMITS, (), commit)
+    def on_key(self, key: GroupKey, now: float) -> Step[TrainingState]:
+        report = Report("group-key", {"epoch": key.epoch, "members": list(key.members)})
+        return Step(TrainingState.AWAIT_ROUND, (report,))
 
-    def on_key_over(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:
-        return self._end(RemoteProtocolError(aborted.code, aborted.detail, culprit=aborted.culprit), now)
+    def on_key_aborted(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:
+        return self._end(RemoteProtocolError(aborted.code, aborted.detail, culprit=aborted.culprit))
 
-    def on_end_round(self, sender: str, message: EndRound, payload: None, now: float) -> Step[TrainingState]:
-        return self._over(message.code, message.detail, now)
+    def on_end_round(self, heard: Heard[EndRound], now: float) -> Step[TrainingState]:
+        return self._over(heard.message.code, heard.message.detail, now)
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[TrainingState]:
-        if self._incoming_round:
-            return self._over(message.code, message.detail, now)
-        return self._ended(message.code, message.detail)
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[TrainingState]:
+        if heard.envelope.round:
+            return self._over(heard.message.code, heard.message.detail, now)
+        return self._ended(heard.message.code, heard.message.detail)
+
+    def on_finish(self, heard: Heard[Finish], now: float) -> Step[TrainingState]:
+        return self._ended(None, "the federation is finished")
+
+    def on_expire(self, now: float) -> Step[TrainingState]:
+        return self._ended(Code.TIMEOUT, f"no word from {self._server} while it was to {self.state.value}")
+
+    def on_drop(self, now: float) -> Step[TrainingState]:
+        return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[TrainingState]:
-        if self.state is TrainingState.AWAIT_WELCOME or not self._incoming_round:
-            return self._end(error, now)
-        incoming = self._incoming_round
-        abort = Abort(code=error.code, detail=error.detail, culprit=error.culprit or sender)
+        if self.state is TrainingState.AWAIT_WELCOME or not error.round:
+            return self._end(error)
         over = self._over(error.code, error.detail, now)
-        never_begun = (RoundOver(incoming, error.code, error.detail),) if incoming > self.round else ()
+        abort = Abort(code=error.code, detail=error.detail, culprit=error.culprit or sender)
+        never_begun = (RoundOver(error.round, error.code, error.detail),) if error.round > self.round else ()
 
         def commit() -> list[Output]:
-            self.round = incoming
-            return [self._transmit(abort), *(over.commit() or ())]
+            said = over.commit() or ()
+            self._conversation.round = error.round
+            return [*said, self._conversation.transmit(abort)]
 
-        return Step(over.state, over.outputs + never_begun, commit)
+        return replace(over, outputs=over.outputs + never_begun, commit=commit)
 
     def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
         """The clients in a bitmap; refuses a cohort without this one, or below its policy."""
@@ -305,82 +346,60 @@ class TrainingClient(ClientSession):
         self._policy.check_cohort(self.configuration, len(cohort))
         return cohort
 
-    def _take_chunk(self, chunk: int, payload: Frame | None) -> tuple[IncomingModel, int | None, bool]:
-        """Keep a chunk of what arrives; returns that, the chunk to ask for now, and whether this was the last."""
-        if self._arriving is None:
-            raise LocalProtocolError("a chunk came of nothing that was asked for")
-        # A refusal ends the round and drops what has arrived, so it may grow before the step is committed.
-        following = self._arriving.take(chunk, payload)
-        return self._arriving, following, self._arriving.complete
+    @staticmethod
+    def _check_size(name: str, size: int, expected: int) -> None:
+        if size != expected:
+            raise RemoteProtocolError(Code.MODEL, f"a {name} of {size} bytes; its layout has {expected}")
 
-    def _agreement(self) -> Agreement:
+    def _fetch(
+        self, state: TrainingState, part: _Round, now: float, store: Callable[[], None] = lambda: None
+    ) -> Step[TrainingState]:
+        """Ask for what is due of the model or the limits."""
+        requests = () if part.incoming is None else part.incoming.requests
+
+        def commit() -> list[Output]:
+            store()
+            return [self._conversation.transmit(fetch) for fetch in requests]
+
+        return Step(state, (), commit, data=part, deadline=now + 2 * self.configuration.phase_seconds)
+
+    def _agreement(self, part: _Round) -> Agreement:
         """What this client goes by in the sum that begins now."""
         agreement = agree(
-            session=self._link.session,
+            session=self._conversation.session,
             round=self.round,
             roster=self._roster,
             configuration=self.configuration,
-            cohort=self._cohort,
-            model=self._model_hash,
-            group_key=self._key.transcript if self._key else b"",
+            cohort=part.cohort,
+            model=part.model,
+            group_key=part.key.transcript if part.key else b"",
             fewest_survivors=self._policy.smallest_cohort,
         )
         if self.configuration.enforce == "server":
             return agreement
-        if self.state is TrainingState.TRAINING:
+        if not part.limits:
             return counting_agreement(agreement, self.configuration)
-        return second_agreement(agreement, self.configuration, counted=len(self._counted), limits=self._limits)
-
-    def _relay(self, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the secure sum says, and leave it when it is over."""
-        relayed: list[Output] = []
-        aborted: ClientAborted | None = None
-        for output in outputs:
-            if isinstance(output, Send):
-                relayed.append(self._transmit(output.message, output.payload))
-            elif isinstance(output, ClientAborted):
-                aborted = output
-            else:
-                if isinstance(output, Journal):
-                    entry = output.contribution
-                    self._journal[entry.session, entry.round] = entry
-                relayed.append(output)
-        if aborted is not None or (self._sum is not None and self._sum.state is ClientState.DONE):
-            relayed += self.trigger(Trigger.SUM_OVER, now, aborted)
-        return relayed
-
-    def _relay_key(self, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the holder of the keys says; a fault there ends the session."""
-        relayed: list[Output] = []
-        for output in outputs:
-            if isinstance(output, Send):
-                relayed.append(self._transmit(output.message, output.payload, round=0))
-            elif isinstance(output, GroupKey):
-                relayed.append(Report("group-key", {"epoch": output.epoch, "members": list(output.members)}))
-            elif isinstance(output, ClientAborted):
-                relayed += self.trigger(Trigger.KEY_OVER, now, output)
-            else:
-                relayed.append(output)
-        return relayed
+        return second_agreement(agreement, self.configuration, counted=len(part.counted), limits=part.limits)
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
         """The round is over for this client; a vector that it masked and did not unmask stays closed, it promises."""
-        entry = self._journal.get((self._link.session, self.round))
-        outputs: list[Output] = [RoundOver(self.round, code, detail)] if self._open else []
-        if code is not None and entry is not None and not entry.unmasked and self._sum is not None:
-            outputs.append(self._transmit(promise(entry, self.name, self._signing)))
+        entry = self._journal.get((self._conversation.session, self.round))
+        promised = code is not None and entry is not None and not entry.unmasked and self.sum is not None
+        told = (RoundOver(self.round, code, detail),) if self._open else ()
+        said = [promise(entry, self.name, self._signing)] if promised and entry is not None else []
 
-        def commit() -> None:
-            if self._sum is not None:
-                self._sum.forget()
-            self._sum = None
-            self._arriving, self._open, self._key = None, False, None
-            self.deadline = now + self._patience
+        def commit() -> list[Output]:
+            self._open = False
+            return [self._conversation.transmit(void) for void in said]
 
-        return Step(TrainingState.AWAIT_ROUND, tuple(outputs), commit)
+        return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 
-    def _forget(self) -> None:
-        for part in (self._sum, self._holder):
-            if part is not None:
-                part.forget()
-        self._sum, self._holder, self._key = None, None, None
+    def _end(self, error: RemoteProtocolError) -> Step[TrainingState]:
+        """End the session, and say why to the server."""
+        culprit = error.culprit or self._server
+        ended = self._ended(error.code, f"{culprit}: {error.detail}")
+        abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
+        return replace(ended, outputs=(self._conversation.transmit(abort, round=0), *ended.outputs))
+
+    def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
+        return Step(TrainingState.ENDED, (Ended(code, detail),), self.server_back)

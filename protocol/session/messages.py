@@ -13,10 +13,11 @@ from tacit.protocol.core.messages import (
     LARGEST_COHORT,
     Abort,
     Bitmap,
+    Blob,
+    Chunk,
+    Fetch,
     Hash,
-    Index,
     Message,
-    ModelBytes,
     Phase,
     Round,
     Signature,
@@ -87,27 +88,9 @@ class StartRound(Message, frozen=True, kw_only=True):
     PHASE: ClassVar[Phase] = Phase.TRAIN
     cohort: Bitmap
     """The clients selected, over the clients of the roster in its order."""
-    model: Hash
-    """Digest of the bytes of the model, under the label of models."""
-    model_bytes: ModelBytes
+    model: Blob
+    """Little-endian float32 bytes of the model, under the label of models."""
     voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
-
-
-class FetchModel(Message, frozen=True, kw_only=True):
-    """Client to server: send me this chunk of the model."""
-
-    TYPE: ClassVar[str] = "fetch-model"
-    PHASE: ClassVar[Phase] = Phase.TRAIN
-    chunk: Index
-
-
-class ModelChunk(Message, frozen=True, kw_only=True):
-    """Server to client: little-endian float32 bytes of the model from chunk * CHUNK_BYTES on, in the raw frame."""
-
-    TYPE: ClassVar[str] = "model-chunk"
-    PHASE: ClassVar[Phase] = Phase.TRAIN
-    PAYLOAD: ClassVar[bool] = True
-    chunk: Index
 
 
 class StartSecondStage(Message, frozen=True, kw_only=True):
@@ -117,25 +100,8 @@ class StartSecondStage(Message, frozen=True, kw_only=True):
     PHASE: ClassVar[Phase] = Phase.TRAIN
     cohort: Bitmap
     """Who takes part, over the clients of the roster in its order."""
-    limits: Hash
-    """Digest of a bitmap over the coordinates."""
-
-
-class FetchLimits(Message, frozen=True, kw_only=True):
-    """Client to server: send me this chunk of the limits."""
-
-    TYPE: ClassVar[str] = "fetch-limits"
-    PHASE: ClassVar[Phase] = Phase.TRAIN
-    chunk: Index
-
-
-class LimitsChunk(Message, frozen=True, kw_only=True):
-    """Server to client: the bitmap from byte chunk * CHUNK_BYTES on, in the raw frame."""
-
-    TYPE: ClassVar[str] = "limits-chunk"
-    PHASE: ClassVar[Phase] = Phase.TRAIN
-    PAYLOAD: ClassVar[bool] = True
-    chunk: Index
+    limits: Blob
+    """A bitmap over the coordinates, under the label of limits."""
 
 
 class EndRound(Message, frozen=True, kw_only=True):
@@ -160,13 +126,11 @@ MESSAGES: Final = (
         Hello,
         Welcome,
         StartRound,
-        FetchModel,
-        ModelChunk,
         StartSecondStage,
-        FetchLimits,
-        LimitsChunk,
         EndRound,
         Finish,
+        Fetch,
+        Chunk,
         Abort,
     )
     | SUM_MESSAGES

@@ -9,6 +9,7 @@ from typing import Any
 import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.agreement import Agreement
@@ -21,14 +22,14 @@ from tacit.protocol.sum.server import AggregationServer
 
 
 @dataclass(frozen=True)
-class Accepted:
+class Accepted(Output):
     """The client accepted the server's configuration."""
 
     configuration: Configuration
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Output):
     """Train from this model and call `contribute`; `model` is little-endian float32 bytes.
 
     key: what the cohort agreed on, where the configuration asks for a group key; its members are the cohort.
@@ -40,7 +41,7 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Limit:
+class Limit(Output):
     """Zero the update of this round outside of the limits and call `contribute` again.
 
     limits: a bitmap over the coordinates of the model, most significant bit first.
@@ -51,14 +52,14 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class NewModel:
+class NewModel(Output):
     """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes."""
 
     model: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
-class RoundOver:
+class RoundOver(Output):
     """A round ended for this client; code None if the server applied its sum."""
 
     round: int
@@ -67,7 +68,7 @@ class RoundOver:
 
 
 @dataclass(frozen=True)
-class RoundDone:
+class RoundDone(Output):
     """The server's round is over. `total` is the sum in ring words, None if the round was aborted."""
 
     round: int
@@ -127,11 +128,16 @@ def agree(
     )
 
 
-def sum_client(agreement: Agreement, name: str, **given: Any) -> AggregationClient:
-    """The client of a sum, masked or not as the agreement says; given: what AggregationClient takes."""
+SumClient = AggregationClient | PlainSumClient
+SumServer = AggregationServer | PlainSumServer
+"""Either side of a sum, masked or not."""
+
+
+def sum_client(agreement: Agreement, name: str, **given: Any) -> SumClient:
+    """The client of a sum, masked or not as the agreement says; given: what both take."""
     return (AggregationClient if agreement.secure else PlainSumClient)(agreement, name, **given)
 
 
-def sum_server(agreement: Agreement, now: float) -> AggregationServer:
+def sum_server(agreement: Agreement, now: float) -> SumServer:
     """The server of a sum, masked or not as the agreement says."""
     return (AggregationServer if agreement.secure else PlainSumServer)(agreement, now)

@@ -1,4 +1,4 @@
-"""The server of a federation: gathers the clients, and holds one round after the other.
+"""The server of a federation: gathers the clients, and runs one round after the other.
 
 It is fed with frames from authenticated members and answers with frames to them. The model itself is the shell's: the
 machine hands out its bytes, reports every round's sum or the reason why there is none (`RoundDone`), and goes on when
@@ -9,36 +9,26 @@ Who breaks a rule is out for the session; who was late or lost is out of the rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
-from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.blob import OutgoingBlob, announce
+from tacit.protocol.core.codec import Frame, Packet, encode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.link import NO_SESSION, Link
-from tacit.protocol.core.machine import Entropy, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.messages import Abort, Message, Phase
-from tacit.protocol.core.model_transfer import OutgoingModel, model_digest
-from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import KEY_BYTES, Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.group_key.session_tables import TO_KEEPER
-from tacit.protocol.session.attendance import SessionAttendance
-from tacit.protocol.session.messages import (
-    MESSAGES,
-    EndRound,
-    FetchLimits,
-    FetchModel,
-    Finish,
-    Hello,
-    LimitsChunk,
-    ModelChunk,
-    StartRound,
-    StartSecondStage,
-    VoidRound,
-)
-from tacit.protocol.session.rounds import NewModel, RoundDone, agree, sum_server
-from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState
-from tacit.protocol.session.voiding import check_promise, promises_needed
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, VoidRound, Welcome
+from tacit.protocol.session.presence import Presence
+from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
+from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
+from tacit.protocol.session.voiding import Promises, check_promise, promises_needed
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import (
@@ -46,20 +36,59 @@ from tacit.protocol.sum.counting import (
     check_second_cohort,
     counting_agreement,
     derive_limits,
-    limits_digest,
     second_agreement,
 )
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
-from tacit.protocol.sum.server import AggregationServer
+
+NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
+"""Reasons to drop a member that do not bar it from coming back."""
 
 
-class TrainingServer(SessionAttendance):
+@dataclass(frozen=True)
+class _Round:
+    """The round that goes on."""
+
+    began: float
+    cohort: tuple[str, ...]
+    outgoing: OutgoingBlob
+    """What its members fetch: the model, or in the second stage the limits."""
+    counted: bool = False
+    """Whether it is in its second stage."""
+    earlier: tuple[Dropped, ...] = ()
+    """Who was dropped in its first stage."""
+
+
+@dataclass(frozen=True)
+class _Closing:
+    """What the server waits for before it repeats a round from the same model: promises of so many of these members."""
+
+    needed: int
+    promisers: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True)
+class _Over:
+    """The last round, until the next one."""
+
+    done: RoundDone
+    closing: _Closing
+
+
+class TrainingServer(
+    Machine[SessionState],
+    tables=(TRAINING_SERVER_TABLE,),
+    outputs=Transmit | Report | NewModel | RoundDone | Ended,
+    contains=SERVER_CONTAINS,
+):
     """The server of one session.
 
     model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
     before starting with those who are there; grace: seconds for a lost link to come back; completed: rounds of earlier
     sessions, after which this one goes on counting.
     """
+
+    sum: SumServer | None
+    keeper: GroupKeyKeeper | None
 
     def __init__(
         self,
@@ -74,69 +103,67 @@ class TrainingServer(SessionAttendance):
         now: float,
         completed: int = 0,
     ) -> None:
-        super().__init__(roster, configuration, entropy=entropy, grace=grace, completed=completed)
+        super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
         if completed and configuration.encrypted:
             raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
         self.deadline = now + join_seconds
+        self.session = entropy(KEY_BYTES)
+        self.round = completed
+        self.keeper = GroupKeyKeeper(roster, configuration, self.session)
+        self.presence = Presence(roster.server.name, roster.clients, self.session, grace)
+        self._roster = roster
+        self._configuration = configuration
         self._smallest_cohort = smallest_cohort
-        self._set_model(model)
+        self._promises = Promises()
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
-        self._outgoing: dict[str, OutgoingModel] = {}
-        """What each member of the round has fetched of the model, or in the second stage of the limits."""
-        self._cohort: tuple[str, ...] = ()
-        self._limits = b""
-        """In the second stage of a round."""
-        self._earlier: tuple[Dropped, ...] = ()
-        """Who was dropped in its first stage."""
-        self._keeper = GroupKeyKeeper(roster, configuration, self.session)
-        self._promises_needed = 0
-        self._promisers: tuple[str, ...] = ()
-        self._sum: AggregationServer | None = None
-        self._round_began = now
-        self._last: RoundDone
-        self._incoming_round = 0
+        self._set_model(model)
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over all its links."""
+        return self.presence.traffic
 
     @property
     def phase(self) -> Phase:
         """The phase of the round; TRAIN until the first client has advertised its keys."""
-        if self._sum is None:
+        if self.sum is None:
             return Phase.SESSION
-        return Phase.TRAIN if self._sum.training and not self._limits else Phase(self._sum.state.value)
+        training = self.sum.training and not self.at(_Round).counted
+        return Phase.TRAIN if training else Phase(self.sum.state.value)
 
     @property
     def waiting_for(self) -> tuple[str, ...]:
         """The members that the server waits for now."""
-        if self._sum is not None:
-            return tuple(self._sum.agreement.cohort[member] for member in sorted(self._sum.waiting))
+        if self.sum is not None:
+            return tuple(self.sum.agreement.cohort[member] for member in sorted(self.sum.waiting))
         if self.state is SessionState.GATHERING:
-            return tuple(name for name in self._roster.clients if name not in self._links)
-        return self._keeper.waiting_for
+            return tuple(name for name in self._roster.clients if name not in self.presence)
+        return () if self.keeper is None else self.keeper.waiting_for
 
-    @property
-    def next_deadline(self) -> float | None:
-        """When to call `expire`."""
-        parts = (self._sum.deadline if self._sum else None, self._keeper.next_deadline)
-        deadlines = (self.deadline, *parts, *self._lost.values())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+    def deadlines(self) -> Iterator[float]:
+        yield from super().deadlines()
+        yield from self.presence.deadlines()
+
+    def link_lost(self, member: str, now: float) -> None:
+        """The link to a member is down; the grace begins."""
+        self.presence.link_lost(member, now)
+
+    def link_back(self, member: str) -> None:
+        """The link is up again."""
+        self.presence.link_back(member)
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message of a member whom the transport authenticated."""
-        if self.state is SessionState.ENDED or sender in self._barred or sender not in self._roster.clients:
-            self.ignored += 1
-            return []
-        try:
-            packet = self._read(sender, frames)
-        except RemoteProtocolError as error:
-            return self.reject(sender, error, now)
+        packet = None
+        if self.state is not SessionState.ENDED and self.presence.heard(sender):
+            try:
+                packet = self._read(sender, frames)
+            except RemoteProtocolError as error:
+                return self.reject(sender, error, now)
         if packet is None:
             self.ignored += 1
             return []
-        self._incoming_round = packet.envelope.round
-        if self._sum is not None and self._in_sum(sender, packet):
-            return self._relay(self._sum.receive(sender, packet, now), now)
-        if packet.kind in TO_KEEPER and self._configuration.group_key:
-            return self._relay_key(self._keeper.receive(sender, packet, now), now)
         return self.receive(sender, packet, now)
 
     def next_round(self, model: bytes, now: float) -> list[Output]:
@@ -149,94 +176,128 @@ class TrainingServer(SessionAttendance):
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []
-        for member in [member for member, until in self._lost.items() if now >= until]:
-            outputs += self._leave(member, f"its link was lost for {self._grace:g} s", now)
-        if self._sum is not None:
-            outputs += self._relay(self._sum.expire(now), now)
-        outputs += self._relay_key(self._keeper.expire(now), now)
+        for member in self.presence.overdue(now):
+            outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
         return outputs + super().expire(now)
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        if send.to not in self.presence:
+            return ()
+        return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def complete(self) -> bool:
         if self.state is SessionState.GATHERING:
-            there = self._links.keys() - self._lost.keys()
-            possible = len(self._roster.clients) - len(self._barred)
-            return len(there) >= min(possible, self._configuration.clients)
-        return self._promises.count(self.session, self.round, self._promisers) >= self._promises_needed
+            return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
+        closing = self.at(_Closing)
+        return self._promises.count(self.session, self.round, closing.promisers) >= closing.needed
+
+    def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
+        sender = heard.sender
+        if heard.message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
+        for given in heard.message.promises:
+            check_promise(self._roster, sender, given, given.signature)
+        again = sender in self.presence
+        welcome = Welcome(roster=self._roster.hash, configuration=encode_structure(self._configuration))
+
+        def commit() -> list[Output]:
+            self.presence.join(sender)
+            for given in heard.message.promises:
+                self._promises.add(sender, given)
+            greeted = [self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
+            if not again:
+                return greeted
+            # It is there again before the others hear that it was not.
+            detail = "it started again"
+            left = Report("left", {"member": sender, "detail": detail})
+            return [left, *greeted, *self._gone(sender, Code.LEFT, detail, now)]
+
+        return Step(self.state, (), commit)
 
     def on_ready(self, now: float) -> Step[SessionState]:
-        there = [name for name in self._roster.clients if name in self._links and name not in self._lost]
+        there = self.presence.there
+        readers = () if self.keeper is None else self.keeper.readers
         # Where only some can read the model, none of them gives way to others.
-        first = sorted(there, key=lambda name: name not in self._keeper.readers)[: self._configuration.clients]
+        first = sorted(there, key=lambda name: name not in readers)[: self._configuration.clients]
         return self._prepare(tuple(name for name in there if name in first), now)
 
-    def on_key_over(self, result: KeyReady | KeyFailed | KeyLost, now: float) -> Step[SessionState]:
-        if isinstance(result, KeyLost):
-            return self._ended(Code.KEYS, result.detail)
-        if isinstance(result, KeyFailed):
-            outputs: list[Output] = []
-            # The culprits go before the next cohort is drawn; nothing can refuse an internal transition any more.
-            if result.code is not Code.LEFT:
-                for member in result.culprits:
-                    outputs += self._part_with(member, result.code, result.detail, now)
-            ready = self.on_ready(now)
-            return Step(ready.state, (*outputs, *ready.outputs), ready.commit)
-        replaced: tuple[Output, ...] = ()
-        if result.model is not None:
-            self._set_model(result.model)
-            replaced = (NewModel(result.model),)
+    def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
+        if result.model is None:
+            return self._prepare(result.members, now)
+        self._set_model(result.model)
         prepared = self._prepare(result.members, now)
-        return Step(prepared.state, replaced + prepared.outputs, prepared.commit)
+        return replace(prepared, outputs=(NewModel(result.model), *prepared.outputs))
+
+    def on_key_failed(self, result: KeyFailed, now: float) -> Step[SessionState]:
+        outputs: list[Output] = []
+        # The culprits go before the next cohort is drawn; nothing can refuse an internal transition any more.
+        if result.code is not Code.LEFT:
+            for member in result.culprits:
+                outputs += self._part_with(member, result.code, result.detail, now)
+        ready = self.on_ready(now)
+        return replace(ready, outputs=(*outputs, *ready.outputs))
+
+    def on_key_lost(self, result: KeyLost, now: float) -> Step[SessionState]:
+        return self._ended(Code.KEYS, result.detail)
+
+    def on_refused(self, result: Refused, now: float) -> Step[SessionState]:
+        return self.refuse(result.member, result.error.blaming(result.member), now)
 
     def on_distributed(self, result: Distributed, now: float) -> Step[SessionState]:
         without = (Report("without-model", {"members": list(result.without)}),) if result.without else ()
-        ended = self._ended(None, "all rounds are held")
-        return Step(ended.state, without, ended.commit)
+        return replace(self._ended(None, "all rounds are held"), outputs=without)
 
-    def on_fetch_model(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[SessionState]:
-        if self._limits:
-            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for the model in the second stage of the round")
-        return self._hand_out(sender, message.chunk, ModelChunk(chunk=message.chunk))
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
+        if not heard.envelope.round:
+            raise self.unexpected(Fetch)
+        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(_Round).outgoing
+        piece, count = outgoing.chunk(sender, chunk), outgoing.sent(sender)
 
-    def on_sum_over(self, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
-        finished = self._sum
-        if finished is None:
-            raise LocalProtocolError("a secure sum ended that was not going on")
-        if finished.agreement.purpose == COUNTING and isinstance(result, Summed):
-            try:
-                return self._second_stage(finished, result, now)
-            except RemoteProtocolError as error:
-                result = ServerAborted(error.code, f"after the sum of counts: {error.detail}", "")
-        over = result
-        return Step(SessionState.BETWEEN_ROUNDS, (), lambda: self._round_done(finished, over, now))
+        def commit() -> list[Output]:
+            count()
+            return [self._transmit(sender, Chunk(chunk=chunk), payload=piece)]
 
-    def on_fetch_limits(self, sender: str, message: FetchLimits, payload: None, now: float) -> Step[SessionState]:
-        if not self._limits:
-            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for limits, and there are none yet")
-        return self._hand_out(sender, message.chunk, LimitsChunk(chunk=message.chunk))
+        return Step(self.state, (), commit)
+
+    def on_summed(self, summed: Summed, now: float) -> Step[SessionState]:
+        finished = self._finished()
+        if finished.agreement.purpose != COUNTING:
+            return self._round_done(finished, summed, now)
+        try:
+            return self._second_stage(finished, summed, now)
+        except RemoteProtocolError as error:
+            detail = f"after the sum of counts: {error.detail}"
+            return self._round_done(finished, ServerAborted(error.code, detail, ""), now)
+
+    def on_sum_aborted(self, aborted: ServerAborted, now: float) -> Step[SessionState]:
+        return self._round_done(self._finished(), aborted, now)
 
     def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
-        def commit() -> list[Output]:
-            if model_digest(model) != self._model_hash:
-                self._promises_needed = 0
-            self._set_model(model)
-            self.deadline = now + self._configuration.phase_seconds
-            return self._end_round()
+        closing = self.at(_Over).closing
+        if announce(model, Label.MODEL) != self._announced:
+            closing = _Closing(0)
+        ending = self._end_round(self.at(_Over).done)
 
-        return Step(SessionState.AWAIT_PROMISES, (), commit)
+        def commit() -> list[Output]:
+            self._set_model(model)
+            return ending()
+
+        deadline = now + self._configuration.phase_seconds
+        return Step(SessionState.AWAIT_PROMISES, (), commit, data=closing, deadline=deadline)
 
     def on_finish(self, model: bytes, now: float) -> Step[SessionState]:
-        if self._keeper.readers:
+        ending, keeper = self._end_round(self.at(_Over).done), self.keeper
+        if keeper is not None and keeper.readers:
             return Step(
                 SessionState.DISTRIBUTING,
-                (),
-                lambda: [*self._end_round(), *self._relay_key(self._keeper.distribute(model, now), now)],
+                commit=lambda: [*ending(), *self.relay(keeper, keeper.distribute(model, now), now)],
             )
         ended = self._ended(None, "all rounds are held")
-        return Step(ended.state, (), lambda: [*self._end_round(), *(ended.commit() or ())])
+        return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
 
-    def on_void_round(self, sender: str, message: VoidRound, payload: None, now: float) -> Step[SessionState]:
-        check_promise(self._roster, sender, message, message.signature)
-        return Step(self.state, commit=lambda: self._promises.add(sender, message))
+    def on_void_round(self, heard: Heard[VoidRound], now: float) -> Step[SessionState]:
+        check_promise(self._roster, heard.sender, heard.message, heard.message.signature)
+        return Step(self.state, commit=lambda: self._promises.add(heard.sender, heard.message))
 
     def on_no_promises(self, now: float) -> Step[SessionState]:
         return self._ended(
@@ -244,100 +305,73 @@ class TrainingServer(SessionAttendance):
             f"round {self.round} was aborted, and too few clients promised never to open its sum to repeat it",
         )
 
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
+        return Step(self.state, commit=lambda: self._leave(heard.sender, f"it gave up: {heard.message.detail}", now))
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
+        if sender in self.presence.barred:
+            return Step(self.state)
+        refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
+        return Step(self.state, (refused,), lambda: self._part_with(sender, error.code, error.detail, now, bar=True))
+
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
-        """The packet; None if it belongs to a conversation that is over."""
-        packet = decode(frames, MESSAGES)
-        if packet.kind is Hello:
-            if sender in self._links:
-                # A hello ends the conversation before it, also one that is refused: its sender expects a first answer.
-                self._links[sender] = Link(self._name, sender, self.session, self.traffic, MESSAGES)
-            return Link(self._name, sender, NO_SESSION, self.traffic, MESSAGES).packet(frames)
-        if sender not in self._links:
-            return None
-        packet = self._links[sender].packet(frames)
-        if packet.envelope.round > self.round:
-            raise RemoteProtocolError(Code.SESSION, f"{packet.envelope.type} of a round that has not begun")
-        stale = packet.envelope.round < self.round and packet.kind in (*SUM_TO_SERVER, FetchModel, FetchLimits)
-        gave_up = packet.kind is Abort and packet.envelope.round > 0
-        over = packet.envelope.round < self.round or self._sum is None
+        """The packet; None if it belongs to a conversation, a round or a stage that is over."""
+        packet = self.presence.read(sender, frames)
+        if packet is None or packet.kind is Hello:
+            return packet
+        kind, round = packet.kind, packet.envelope.round
+        if round > self.round:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
+        of_round = kind in SUM_TO_SERVER or (kind is Fetch and round > 0)
+        stale = round < self.round and of_round
+        gave_up = kind is Abort and round > 0
+        over = round < self.round or self.sum is None
         # Of the first stage, by somebody who is not in the second.
-        outside = self._sum is not None and bool(self._limits) and sender not in self._sum.agreement.cohort
-        too_late = outside and packet.kind in (*SUM_TO_SERVER, FetchModel)
-        return None if stale or too_late or (gave_up and over) else packet
+        outside = self.sum is not None and self.at(_Round).counted and sender not in self.sum.agreement.cohort
+        return None if stale or (outside and of_round) or (gave_up and over) else packet
 
-    def _in_sum(self, sender: str, packet: Packet) -> bool:
-        """Whether a message is for the secure sum that goes on."""
-        if self._sum is None or sender not in self._sum.agreement.cohort:
-            return False
-        return packet.kind in SUM_TO_SERVER or (packet.kind is Abort and packet.envelope.round == self.round)
+    def _finished(self) -> SumServer:
+        if self.sum is None:
+            raise LocalProtocolError("a secure sum ended that was not going on")
+        return self.sum
 
-    def _relay(self, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the secure sum says, and leave it when it is over."""
-        relayed: list[Output] = []
-        done: list[Output] = []
-        for output in outputs:
-            if isinstance(output, Send):
-                if output.to in self._links:
-                    relayed.append(self._transmit(output.to, output.message, payload=output.payload))
-            elif isinstance(output, Summed | ServerAborted):
-                done += self.trigger(Trigger.SUM_OVER, now, output)
-            else:
-                relayed.append(output)
-        return relayed + done
-
-    def _hand_out(self, member: str, chunk: int, answer: Message) -> Step[SessionState]:
-        """The next chunk of what the members of the round fetch now."""
-        outgoing = self._outgoing.get(member)
-        if outgoing is None:
-            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for what only the members of the round may fetch")
-        outgoing.check(chunk)
-        return Step(self.state, (), lambda: [self._transmit(member, answer, payload=outgoing.advance())])
-
-    def _second_stage(self, finished: AggregationServer, counted: Summed, now: float) -> Step[SessionState]:
+    def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
+        number, part = len(counted.survivors), self.at(_Round)
         try:
-            limits = derive_limits(counted.total, self._configuration, counted=len(counted.survivors))
+            limits = derive_limits(counted.total, self._configuration, counted=number)
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, str(error)) from None
         dropped = {drop.member for drop in finished.drops}
-        cohort = tuple(
-            name for name in counted.survivors if name in self._links and name not in dropped | {*self._lost}
-        )
+        cohort = tuple(name for name in counted.survivors if name in self.presence.there and name not in dropped)
         check_second_cohort(self._configuration, cohort, counted.survivors)
         try:
             first = self._agreement(cohort, self.round)
         except ValueError as error:
             raise RemoteProtocolError(Code.THRESHOLD, str(error)) from None
-        agreement = second_agreement(
-            first,
-            self._configuration,
-            counted=len(counted.survivors),
-            limits=limits_digest(limits),
-        )
-        start = StartSecondStage(cohort=self._bitmap(cohort), limits=agreement.purpose)
+        announced = announce(limits, Label.LIMITS)
+        agreement = second_agreement(first, self._configuration, counted=number, limits=announced.digest)
+        start = StartSecondStage(cohort=self.presence.bitmap(cohort), limits=announced)
+        drops = tuple(finished.drops)
+        second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
 
         def commit() -> list[Output]:
-            outputs = self._bar_culprits(finished, now)
-            self._limits, self._earlier = limits, tuple(finished.drops)
-            self._outgoing = {name: OutgoingModel(limits) for name in cohort}
-            self._sum = sum_server(agreement, now)
-            return [*outputs, *(self._transmit(name, start) for name in cohort if name in self._links)]
+            outputs = self._bar_culprits(drops, now)
+            self.sum = sum_server(agreement, now)
+            return [*outputs, *(self._transmit(name, start) for name in cohort if name in self.presence)]
 
-        return Step(SessionState.IN_ROUND, (), commit)
+        return Step(SessionState.IN_ROUND, (), commit, data=second)
 
     def _prepare(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
         """Start a round with these clients, or first let them agree on a key."""
-        there = tuple(name for name in cohort if name in self._links and name not in self._lost)
+        there, keeper = tuple(name for name in cohort if name in self.presence.there), self.keeper
         if len(there) < self._smallest_cohort:
             detail = f"only {len(there)} clients are there; a round takes at least {self._smallest_cohort}"
             return self._ended(Code.THRESHOLD, detail)
-        if self._configuration.group_key and not self._keeper.fits(there):
-
-            def agree_on_key() -> list[Output]:
-                self.deadline = None
-                return self._relay_key(self._keeper.agree(there, self._model, now), now)
-
-            return Step(SessionState.KEYING, (), agree_on_key)
+        if self._configuration.group_key and keeper is not None and not keeper.fits(there):
+            return Step(
+                SessionState.KEYING, commit=lambda: self.relay(keeper, keeper.agree(there, self._model, now), now)
+            )
         return self._start_round(there, now)
 
     def _start_round(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
@@ -347,23 +381,17 @@ class TrainingServer(SessionAttendance):
             return self._ended(Code.THRESHOLD, str(error))
         if self._configuration.enforce == "clients":
             agreement = counting_agreement(agreement, self._configuration)
-        start = StartRound(
-            cohort=self._bitmap(cohort),
-            model=self._model_hash,
-            model_bytes=len(self._model),
-            voided=self._promises.proofs(),
-        )
+        start = StartRound(cohort=self.presence.bitmap(cohort), model=self._announced, voided=self._promises.proofs())
 
         def commit() -> list[Output]:
-            self.round, self.deadline, self._promises_needed = agreement.round, None, 0
-            self._sum, self._round_began, self._in_round = sum_server(agreement, now), now, set(cohort)
-            self._cohort, self._earlier, self._limits = cohort, (), b""
-            self._outgoing = {name: OutgoingModel(self._model) for name in cohort}
-            self._keeper.round_begun()
+            self.round, self.sum, self._in_round = agreement.round, sum_server(agreement, now), set(cohort)
+            if self.keeper is not None:
+                self.keeper.round_begun()
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
-        return Step(SessionState.IN_ROUND, (), commit)
+        begun = _Round(now, cohort, OutgoingBlob(self._model, cohort))
+        return Step(SessionState.IN_ROUND, (), commit, data=begun)
 
     def _agreement(self, cohort: tuple[str, ...], round: int) -> Agreement:
         return agree(
@@ -372,69 +400,94 @@ class TrainingServer(SessionAttendance):
             roster=self._roster,
             configuration=self._configuration,
             cohort=cohort,
-            model=self._model_hash,
-            group_key=self._keeper.transcript,
+            model=self._announced.digest,
+            group_key=b"" if self.keeper is None else self.keeper.transcript,
             fewest_survivors=self._smallest_cohort,
         )
 
-    def _relay_key(self, outputs: list[Output], now: float) -> list[Output]:
-        """Pass on what the keeper of the keys says, and go on when it is done."""
-        relayed: list[Output] = []
-        done: list[Output] = []
-        for output in outputs:
-            if isinstance(output, Send):
-                if output.to in self._links:
-                    relayed.append(self._transmit(output.to, output.message, payload=output.payload, round=0))
-            elif isinstance(output, KeyReady | KeyFailed | KeyLost | Distributed):
-                done += self.trigger(Trigger.KEY_OVER, now, output)
-            elif isinstance(output, Refused):
-                relayed += self.reject(output.member, output.error, now)
-            else:
-                relayed.append(output)
-        return relayed + done
-
-    def _round_done(self, finished: AggregationServer, result: Summed | ServerAborted, now: float) -> list[Output]:
-        aborted = isinstance(result, ServerAborted)
-        sharers = self._promisers = finished.sharers
-        agreement = finished.agreement
-        needed = promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt)
-        self._promises_needed = needed if aborted and sharers and agreement.journalled else 0
-        self._sum = None
-        outputs = self._bar_culprits(finished, now)
-        if isinstance(result, ServerAborted) and result.culprit:
-            outputs += self._bar(result.culprit, result.code, result.detail, now)
-        self._last = RoundDone(
+    def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
+        sharers, agreement, part = finished.sharers, finished.agreement, self.at(_Round)
+        summed = result if isinstance(result, Summed) else None
+        aborted = result if isinstance(result, ServerAborted) else None
+        drops = tuple(finished.drops)
+        closing = _Closing(0)
+        if aborted and sharers and agreement.journalled:
+            needed = promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt)
+            closing = _Closing(needed, sharers)
+        done = RoundDone(
             round=self.round,
-            began=self._round_began,
-            cohort=self._cohort,
-            survivors=result.survivors if isinstance(result, Summed) else (),
-            dropped=(*self._earlier, *finished.drops),
-            total=result.total if isinstance(result, Summed) else None,
-            code=result.code if isinstance(result, ServerAborted) else None,
-            detail=result.detail if isinstance(result, ServerAborted) else "",
-            culprit=result.culprit if isinstance(result, ServerAborted) else "",
-            vectors=result.vectors if isinstance(result, Summed) else {},
+            began=part.began,
+            cohort=part.cohort,
+            survivors=summed.survivors if summed else (),
+            dropped=(*part.earlier, *drops),
+            total=summed.total if summed else None,
+            code=aborted.code if aborted else None,
+            detail=aborted.detail if aborted else "",
+            culprit=aborted.culprit if aborted else "",
+            vectors=summed.vectors if summed else {},
         )
-        return [*outputs, self._last]
+
+        def commit() -> list[Output]:
+            outputs = self._bar_culprits(drops, now)
+            if aborted and aborted.culprit:
+                outputs += self._part_with(aborted.culprit, aborted.code, aborted.detail, now, bar=True)
+            return [*outputs, done]
+
+        return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=_Over(done, closing))
+
+    def _end_round(self, done: RoundDone) -> Callable[[], list[Output]]:
+        """What tells the members of the last round that it is over."""
+        end = EndRound(code=done.code, detail=done.detail[:DETAIL_LIMIT])
+        return lambda: [self._transmit(name, end) for name in done.cohort if name in self._in_round]
+
+    def _bar_culprits(self, drops: Sequence[Dropped], now: float) -> list[Output]:
+        """Those who broke a rule in a sum are out."""
+        outputs: list[Output] = []
+        for dropped in drops:
+            if dropped.code not in NOT_AT_FAULT:
+                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now, bar=True)
+        return outputs
+
+    def _part_with(self, member: str, code: Code, detail: str, now: float, *, bar: bool = False) -> list[Output]:
+        """A member is out, and told so; for good if it broke a rule, even if its hello is what was wrong."""
+        bar |= code not in NOT_AT_FAULT
+        if member in self.presence.barred or not (bar or member in self.presence):
+            return []
+        if bar:
+            self.presence.barred.add(member)
+        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
+        return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
+
+    def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
+        """A member is gone from the session, and from the sum if one goes on."""
+        if not self.presence.leave(member):
+            return []
+        return [Report("left", {"member": member, "detail": detail}), *self._gone(member, code, detail, now)]
 
     def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
+        """What its leaving means for what goes on."""
         self._in_round.discard(member)
-        unkeyed = self._relay_key(self._keeper.left(member, code, detail, now), now)
-        return unkeyed if self._sum is None else self._relay(self._sum.drop(member, code, detail, now), now)
-
-    def _end_round(self) -> list[Output]:
-        end = EndRound(code=self._last.code, detail=self._last.detail[:DETAIL_LIMIT])
-        return [self._transmit(name, end) for name in self._last.cohort if name in self._in_round]
+        keeper, outputs = self.keeper, []
+        if keeper is not None:
+            outputs += self.relay(keeper, keeper.left(member, code, detail, now), now)
+        if self.sum is not None:
+            outputs += self.trigger(Trigger.DROP, now, member, code, detail)
+        return outputs
 
     def _ended(self, code: Code | None, detail: str) -> Step[SessionState]:
+        message: Message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
+
         def commit() -> list[Output]:
-            self.deadline = None
-            self._lost = {}
-            message: Message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
-            return [*(self._transmit(name, message, round=0) for name in self._links), Ended(code, detail)]
+            self.presence.end()
+            return [*(self._transmit(name, message, round=0) for name in self.presence.members), Ended(code, detail)]
 
         return Step(SessionState.ENDED, (), commit)
 
     def _set_model(self, model: bytes) -> None:
         self._model = model
-        self._model_hash = model_digest(model)
+        self._announced = announce(model, Label.MODEL)
+
+    def _transmit(
+        self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None
+    ) -> Transmit:
+        return self.presence.transmit(member, message, round=self.round if round is None else round, payload=payload)

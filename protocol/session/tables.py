@@ -1,7 +1,7 @@
 """The states and transition tables of a federation's session, for its clients and for its server.
 
-The messages of a secure sum go to its own machine (sum/client.py, sum/server.py), those about group
-keys to another (group_key/holder.py, group_key/keeper.py). What is not in a table is refused. The diagrams in docs/ are
+The messages of a secure sum go to a machine inside (sum/client.py, sum/server.py), those about group keys to another
+(group_key/holder.py, group_key/keeper.py). What is not in a table is refused. The diagrams in docs/ are
 drawn from these tables.
 """
 
@@ -10,17 +10,15 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Final
 
-from tacit.protocol.core.machine import IGNORE, Row, Table, Trigger
-from tacit.protocol.core.messages import Abort
-from tacit.protocol.group_key.session_tables import TO_HOLDER
+from tacit.protocol.core.machine import IGNORE, Inside, Row, Table, Trigger
+from tacit.protocol.core.messages import Abort, Chunk, Fetch
+from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
+from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
+from tacit.protocol.group_key.session_tables import TO_HOLDER, TO_KEEPER
 from tacit.protocol.session.messages import (
     EndRound,
-    FetchLimits,
-    FetchModel,
     Finish,
     Hello,
-    LimitsChunk,
-    ModelChunk,
     StartRound,
     StartSecondStage,
     VoidRound,
@@ -39,6 +37,7 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
+from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 
 SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequest)
 """What the server says within a secure sum."""
@@ -46,11 +45,11 @@ SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequ
 SUM_TO_SERVER: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
 """What clients say within a secure sum."""
 
-WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, ModelChunk, StartSecondStage, LimitsChunk)
+WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, StartSecondStage, Chunk)
 """What the server says in a round."""
 
-OUTSIDE_ROUNDS: Final = (Welcome, Finish, *TO_HOLDER)
-"""What the server says in no round; an Abort may come in one and outside."""
+OUTSIDE_ROUNDS: Final = (Welcome, Finish, *(kind for kind in TO_HOLDER if kind is not Chunk))
+"""What the server says in no round; an Abort or a Chunk may come in one and outside."""
 
 
 class TrainingState(Enum):
@@ -87,6 +86,20 @@ NO_ROUND: Final = (
     TrainingState.ENDED,
 )
 
+CLIENT_CONTAINS: Final = {
+    "sum": (TrainingState.AGGREGATING,),
+    "holder": tuple(
+        state
+        for state in TrainingState
+        if state not in (TrainingState.OFFLINE, TrainingState.AWAIT_WELCOME, TrainingState.ENDED)
+    ),
+}
+SERVER_CONTAINS: Final = {
+    "sum": (SessionState.IN_ROUND,),
+    "keeper": tuple(state for state in SessionState if state is not SessionState.ENDED),
+}
+"""What is inside, and in which states."""
+
 
 def _client_table() -> Table[TrainingState]:
     s = TrainingState
@@ -95,12 +108,16 @@ def _client_table() -> Table[TrainingState]:
         (s.AWAIT_WELCOME, Welcome): Row("on_welcome", (s.AWAIT_ROUND,)),
         (s.AWAIT_ROUND, StartRound): Row("on_start_round", (s.FETCHING_MODEL,)),
         (s.AWAIT_ROUND, EndRound): Row("on_end_round", (s.AWAIT_ROUND,)),
-        (s.AWAIT_ROUND, Trigger.KEY_OVER): Row("on_key_over", (s.ENDED,)),
-        (s.FETCHING_MODEL, ModelChunk): Row("on_model_chunk", (s.FETCHING_MODEL, s.TRAINING)),
+        **{(s.AWAIT_ROUND, kind): Inside("holder") for kind in TO_HOLDER},
+        (s.AWAIT_ROUND, GroupKey): Row("on_key", (s.AWAIT_ROUND,)),
+        (s.AWAIT_ROUND, ClientAborted): Row("on_key_aborted", (s.ENDED,)),
+        (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.TRAINING)),
         (s.TRAINING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
-        (s.AGGREGATING, Trigger.SUM_OVER): Row("on_sum_over", (s.AWAIT_ROUND, s.AWAIT_SECOND_STAGE)),
+        **{(s.AGGREGATING, kind): Inside("sum") for kind in SUM_TO_CLIENT},
+        (s.AGGREGATING, Contributed): Row("on_contributed", (s.AWAIT_ROUND, s.AWAIT_SECOND_STAGE)),
+        (s.AGGREGATING, ClientAborted): Row("on_sum_aborted", (s.AWAIT_ROUND,)),
         (s.AWAIT_SECOND_STAGE, StartSecondStage): Row("on_second_stage", (s.FETCHING_LIMITS,)),
-        (s.FETCHING_LIMITS, LimitsChunk): Row("on_limits_chunk", (s.FETCHING_LIMITS, s.LIMITING)),
+        (s.FETCHING_LIMITS, Chunk): Row("on_chunk", (s.FETCHING_LIMITS, s.LIMITING)),
         (s.LIMITING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
     }
     outside = (s.AWAIT_WELCOME, s.AWAIT_ROUND)
@@ -113,33 +130,40 @@ def _client_table() -> Table[TrainingState]:
         table[state, Abort] = Row("on_abort", (s.ENDED,) if state in outside else (s.AWAIT_ROUND, s.ENDED))
         table[state, Trigger.EXPIRE] = Row("on_expire", (s.ENDED,))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
+    table[s.AGGREGATING, Abort] = Inside("sum", table[s.AGGREGATING, Abort])
     return table
 
 
 def _server_table() -> Table[SessionState]:
     s = SessionState
-    going = tuple(state for state in s if state is not s.ENDED)
     prepared = (s.IN_ROUND, s.KEYING, s.ENDED)
     table: dict[Any, Any] = {
         (s.GATHERING, Trigger.COMPLETE): Row("on_ready", prepared),
         (s.GATHERING, Trigger.EXPIRE): Row("on_ready", prepared),
-        (s.KEYING, Trigger.KEY_OVER): Row("on_key_over", prepared),
-        (s.IN_ROUND, FetchModel): Row("on_fetch_model", (s.IN_ROUND,)),
-        (s.IN_ROUND, FetchLimits): Row("on_fetch_limits", (s.IN_ROUND,)),
-        (s.IN_ROUND, Trigger.SUM_OVER): Row("on_sum_over", (s.BETWEEN_ROUNDS, s.IN_ROUND)),
+        (s.KEYING, KeyReady): Row("on_key_ready", prepared),
+        (s.KEYING, KeyFailed): Row("on_key_failed", prepared),
+        (s.KEYING, KeyLost): Row("on_key_lost", (s.ENDED,)),
+        **{(s.IN_ROUND, cause): Inside("sum") for cause in (*SUM_TO_SERVER, Trigger.DROP)},
+        (s.IN_ROUND, Summed): Row("on_summed", (s.BETWEEN_ROUNDS, s.IN_ROUND)),
+        (s.IN_ROUND, ServerAborted): Row("on_sum_aborted", (s.BETWEEN_ROUNDS,)),
         (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", (s.AWAIT_PROMISES,)),
         (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED, s.DISTRIBUTING)),
         (s.AWAIT_PROMISES, Trigger.COMPLETE): Row("on_ready", prepared),
         (s.AWAIT_PROMISES, Trigger.EXPIRE): Row("on_no_promises", (s.ENDED,)),
-        (s.DISTRIBUTING, Trigger.KEY_OVER): Row("on_distributed", (s.ENDED,)),
+        (s.DISTRIBUTING, Distributed): Row("on_distributed", (s.ENDED,)),
     }
-    for state in going:
+    for state in SERVER_CONTAINS["keeper"]:
         table[state, Hello] = Row("on_hello", (state,))
         table[state, VoidRound] = Row("on_void_round", (state,))
         table[state, Abort] = Row("on_abort", (state,))
+        table[state, Refused] = Row("on_refused", (state,))
+        table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})
         if state not in (s.GATHERING, s.IN_ROUND):
             # What was under way when the round ended.
-            table.update({(state, kind): IGNORE for kind in (*SUM_TO_SERVER, FetchModel, FetchLimits)})
+            table.update({(state, kind): IGNORE for kind in SUM_TO_SERVER})
+            table[state, Fetch] = Inside("keeper", IGNORE)
+    table[s.IN_ROUND, Fetch] = Inside("keeper", Row("on_fetch", (s.IN_ROUND,)))
+    table[s.IN_ROUND, Abort] = Inside("sum", Row("on_abort", (s.IN_ROUND,)))
     return table
 
 

@@ -1,4 +1,4 @@
-"""What the server of a secure sum does alike in every phase: wait for members, let them go, go on, give up.
+"""What every server of a sum does alike: wait for members, let them go, take vectors, go on, give up.
 
 A phase waits for a set of members and ends when nobody is waited for any more: each has answered or is out. Whoever
 breaks a rule, gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the
@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.core.machine import Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step, Table, Trigger
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.messages import FetchVector
-from tacit.protocol.sum.results import Dropped, ServerAborted
-from tacit.protocol.sum.tables import SERVER_TABLES, ServerState
+from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
+from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
+from tacit.protocol.sum.tables import ServerState
 from tacit.protocol.sum.vector_sum import VectorSum
 
 
-class Attendance(Machine[ServerState]):
-    """The members of one secure sum. All are waited for from the start; `now` starts the first deadline."""
+class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAborted):
+    """The members of one sum. All are waited for from the start; `now` starts the first deadline."""
 
-    def __init__(self, agreement: Agreement, now: float) -> None:
-        super().__init__(SERVER_TABLES["active" if agreement.active else "semi-honest"], ServerState.ADVERTISE_KEYS)
+    def __init__(self, table: Table[ServerState], state: ServerState, agreement: Agreement, now: float) -> None:
+        super().__init__(table, state)
         self.agreement = agreement
         self.deadline = now + agreement.train_seconds + agreement.phase_seconds
         self.waiting = set(range(agreement.size))
@@ -34,9 +35,7 @@ class Attendance(Machine[ServerState]):
         self._vectors = VectorSum(agreement)
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is gone."""
-        if member not in self.agreement.cohort:
-            return []
+        """A member is gone. Somebody who is no member of this sum does not matter to it."""
         return self.trigger(Trigger.DROP, now, member, code, detail)
 
     @property
@@ -52,12 +51,30 @@ class Attendance(Machine[ServerState]):
             for member, (phase, code, detail) in sorted(self.dropped.items())
         ]
 
+    @property
+    def sharers(self) -> tuple[str, ...]:
+        """Who was told to send a masked vector; empty before that, and where nothing is masked."""
+        return ()
+
+    @property
+    def training(self) -> bool:
+        """Whether nobody has said yet that it has trained."""
+        raise NotImplementedError
+
+    def hears(self, sender: str, envelope: Envelope) -> bool:
+        return sender in self.agreement.places and envelope.round == self.agreement.round
+
+    def late(self, sender: str, packet: Packet) -> bool:
+        member = self.agreement.places[sender]
+        answered = packet.kind is not Abort and member not in self.waiting
+        return answered or (packet.kind is MaskedInput and self._vectors.announced(member))
+
     def complete(self) -> bool:
         return not self.waiting
 
-    def on_abort(self, sender: str, message: Abort, payload: None, now: float) -> Step[ServerState]:
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[ServerState]:
         # The code is what the client holds against others; it is no fault of its own.
-        return self._drop(sender, Code.LEFT, f"it gave up: {message.detail}", tell=False)
+        return self._drop(heard.sender, Code.LEFT, f"it gave up: {heard.message.detail}", tell=False)
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[ServerState]:
         return self._drop(member, code, detail, tell=False)
@@ -76,12 +93,27 @@ class Attendance(Machine[ServerState]):
 
         return Step(self.state, tuple(output for step in steps for output in step.outputs), commit)
 
+    def on_vector_chunk(self, heard: Heard[VectorChunk], now: float) -> Step[ServerState]:
+        member, chunk = self.agreement.places[heard.sender], heard.message.chunk
+        self._vectors.check(member, chunk)
+        words = self._vectors.words(heard.payload or b"", chunk)
+
+        def commit() -> list[Output]:
+            requests = self._vectors.store(member, chunk, words)
+            self.waiting -= self._vectors.included
+            hard_limit = self._phase_began + self.agreement.input_seconds
+            # Without masks others may still train, and are waited for longer.
+            self.deadline = min(max(self.deadline or now, now + self.agreement.phase_seconds), hard_limit)
+            return self._requests(requests)
+
+        return Step(self.state, (), commit)
+
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[ServerState]:
         return self._drop(sender, error.code, error.detail, tell=True)
 
     def _drop(self, name: str, code: Code, detail: str, *, tell: bool) -> Step[ServerState]:
-        member = self.agreement.places[name]
-        if member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
+        member = self.agreement.places.get(name)
+        if member is None or member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
             return Step(self.state)
         phase = self.state.value
         report = Report("dropped", {"member": name, "phase": phase, "code": code.name, "detail": detail})
@@ -103,6 +135,25 @@ class Attendance(Machine[ServerState]):
             self.waiting.discard(member)
 
         return Step(self.state, outputs, commit)
+
+    def _take_vector(self, heard: Heard[MaskedInput], store: Callable[[], None], *reports: Report) -> Step[ServerState]:
+        """A vector is ready: take it, or ask for it when its turn comes."""
+        member, payload = self.agreement.places[heard.sender], heard.payload
+        if (payload is not None) != (self.agreement.chunks == 1):
+            raise RemoteProtocolError(
+                Code.VECTOR, "a vector of one chunk comes at once, a longer one when it is fetched"
+            )
+        words = None if payload is None else self._vectors.words(payload, 0)
+
+        def commit() -> list[Output]:
+            store()
+            if words is None:
+                return self._requests(self._vectors.enqueue(member))
+            self._vectors.add(member, words)
+            self.waiting.discard(member)
+            return []
+
+        return Step(self.state, reports, commit)
 
     def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
         self.waiting = set(members)
@@ -128,7 +179,6 @@ class Attendance(Machine[ServerState]):
         sends = [Send(name, abort) for member, name in enumerate(self.agreement.cohort) if member not in self.dropped]
 
         def commit() -> None:
-            self.deadline = None
             self.waiting = set()
 
         return Step(ServerState.ABORTED, (*sends, ServerAborted(code, detail, culprit)), commit)

@@ -19,8 +19,6 @@ from typing import Final
 import numpy as np
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.model_transfer import IncomingModel
-from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.counting import COUNTING_RING, CountPacking
@@ -38,11 +36,6 @@ def packing(configuration: Configuration) -> CountPacking:
 def limits_bytes(configuration: Configuration) -> int:
     """Length of the limits."""
     return -(-sum(configuration.tensor_sizes) // 8)
-
-
-def limits_digest(limits: bytes | bytearray) -> bytes:
-    """32 bytes that identify limits."""
-    return digest(Label.LIMITS, limits)
 
 
 def counting_agreement(agreement: Agreement, configuration: Configuration) -> Agreement:
@@ -65,14 +58,6 @@ def second_agreement(agreement: Agreement, configuration: Configuration, *, coun
 def spare(configuration: Configuration, counted: int) -> int:
     """How many of those counted may be lost in stage two."""
     return counted - configuration.fewest_survivors(counted)
-
-
-class IncomingLimits(IncomingModel):
-    """The limits on their way to a client."""
-
-    def _check(self) -> None:
-        if limits_digest(self._data) != self._expected:
-            raise RemoteProtocolError(Code.MODEL, "the limits that came are not those that were announced")
 
 
 def derive_limits(total: Words, configuration: Configuration, *, counted: int) -> bytes:

@@ -1,33 +1,41 @@
 """The server of a sum without secure aggregation: it waits for the vectors, sees each of them, and adds them up.
 
-It is the server of a secure sum (sum/server.py) of whose phases only MASKED_INPUT is left, which begins with
-the training: whoever is silent when the training should be over, and a phase after it, is dropped, and a transfer that
-moves extends that. Whoever breaks a rule is excluded and named. A vector that is whole counts, even if its client goes
-afterwards. The sum needs as many vectors as the agreement says, but no holder of anything.
+Of the phases of a secure sum (sum/server.py) only MASKED_INPUT is left, which begins with the training: whoever is
+silent when the training should be over, and a phase after it, is dropped, and a transfer that moves extends that.
+Whoever breaks a rule is excluded and named. A vector that is whole counts, even if its client goes afterwards. The sum
+needs as many vectors as the agreement says, but no holder of anything.
 """
 
 from __future__ import annotations
 
-from tacit.protocol.core.machine import Step
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Heard, Step
+from tacit.protocol.core.members import decode_members
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.attendance import Attendance
+from tacit.protocol.sum.messages import MaskedInput
 from tacit.protocol.sum.plain_tables import PLAIN_SERVER_TABLE
 from tacit.protocol.sum.results import Summed
-from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.tables import ServerState
 
 
-class PlainSumServer(AggregationServer):
+class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
     """The server of one such sum. Members are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
-        super().__init__(agreement, now)
-        self.table, self.state = PLAIN_SERVER_TABLE, ServerState.MASKED_INPUT
+        super().__init__(PLAIN_SERVER_TABLE, ServerState.MASKED_INPUT, agreement, now)
         self._phase_began = now + agreement.train_seconds
+        self._ready: set[int] = set()
 
     @property
     def training(self) -> bool:
-        """Whether nobody has said yet that its vector is ready."""
-        return not self._complaints
+        return not self._ready
+
+    def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
+        if decode_members(heard.message.complaints, self.agreement.size):
+            raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that nobody has")
+        member = self.agreement.places[heard.sender]
+        return self._take_vector(heard, lambda: self._ready.add(member))
 
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement
@@ -35,13 +43,5 @@ class PlainSumServer(AggregationServer):
         if shortage := self._shortage(len(survivors), "clients sent a vector", agreement.fewest_survivors):
             return shortage
         names = tuple(agreement.cohort[member] for member in survivors)
-
-        def commit() -> None:
-            self.deadline = None
-
         vectors = {agreement.cohort[member]: words for member, words in sorted(self._vectors.vectors.items())}
-        return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names, vectors),), commit)
-
-    def _owners(self, holder: int) -> tuple[int, ...]:
-        # Nobody holds shares, so that nobody can complain.
-        return ()
+        return Step(ServerState.COMPLETED, (Summed(self._vectors.total, names, vectors),))

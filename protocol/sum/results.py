@@ -10,6 +10,7 @@ import msgspec
 import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output, Result
 
 
 class Contribution(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,14 +28,21 @@ class Contribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Journal:
+class Journal(Output):
     """Output, to be on disk before the next output leaves."""
 
     contribution: Contribution
 
 
 @dataclass(frozen=True)
-class ClientAborted:
+class Contributed(Result):
+    """Output: the client has done its part; `opened`: whose sum it helped to open."""
+
+    opened: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ClientAborted(Result):
     """Output: the client gave the round up."""
 
     code: Code
@@ -54,7 +62,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Summed:
+class Summed(Result):
     """Output: the sum over the survivors, as ring words."""
 
     total: npt.NDArray[Any]
@@ -64,7 +72,7 @@ class Summed:
 
 
 @dataclass(frozen=True)
-class ServerAborted:
+class ServerAborted(Result):
     """Output: there is no sum, and why; `culprit` is the member at fault or empty."""
 
     code: Code

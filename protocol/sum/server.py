@@ -7,11 +7,10 @@ threshold the round ends in ABORTED, and nothing is revealed. Late and repeated 
 
 from __future__ import annotations
 
-from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output, Report, Step
+from tacit.protocol.core.machine import Heard, Report, Step
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
 from tacit.protocol.sum.agreement import Agreement
@@ -26,22 +25,22 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
     UnmaskShares,
-    VectorChunk,
 )
 from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood
 from tacit.protocol.sum.results import Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, check_share
-from tacit.protocol.sum.tables import ServerState
+from tacit.protocol.sum.tables import SERVER_TABLES, ServerState
 from tacit.protocol.sum.transcript import shares_signed, survivors_signed
 from tacit.protocol.sum.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
 from tacit.secagg.shamir import SHARE_BYTES
 
 
-class AggregationServer(Attendance):
+class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
     """The server of one secure sum. Members are waited for from the start; `now` starts the first deadline."""
 
     def __init__(self, agreement: Agreement, now: float) -> None:
-        super().__init__(agreement, now)
+        table = SERVER_TABLES["active" if agreement.active else "semi-honest"]
+        super().__init__(table, ServerState.ADVERTISE_KEYS, agreement, now)
         self._adverts: dict[int, Advert] = {}
         self._taken_keys: set[bytes] = set()
         self._choices: dict[int, tuple[int, ...]] = {}
@@ -60,22 +59,15 @@ class AggregationServer(Attendance):
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        """Who was told to send a masked vector; empty before MASKED_INPUT."""
         return tuple(self.agreement.cohort[member] for member in self._packets) if self._sharing else ()
 
     @property
     def training(self) -> bool:
-        """Whether nobody has said yet that it has trained."""
         return self.state is ServerState.ADVERTISE_KEYS and not self.answered
 
-    def late(self, sender: str, packet: Packet) -> bool:
-        member = self.agreement.places[sender]
-        answered = packet.kind is not Abort and member not in self.waiting
-        return answered or (packet.kind is MaskedInput and self._vectors.announced(member))
-
-    def on_advertise_keys(self, sender: str, message: AdvertiseKeys, payload: None, now: float) -> Step[ServerState]:
-        member = self.agreement.places[sender]
-        advert, choices = check_advert(self.agreement, member, message)
+    def on_advertise_keys(self, heard: Heard[AdvertiseKeys], now: float) -> Step[ServerState]:
+        member = self.agreement.places[heard.sender]
+        advert, choices = check_advert(self.agreement, member, heard.message)
         refuse_equal_keys({member: advert})
         keys = {advert.channel_key, advert.mask_key}
         if self._taken_keys & keys:
@@ -114,16 +106,22 @@ class AggregationServer(Attendance):
 
         return self._next(ServerState.SHARE_KEYS, {member: peer_keys(member) for member in advertised}, commit)
 
-    def on_share_keys(self, sender: str, message: ShareKeys, payload: None, now: float) -> Step[ServerState]:
+    def on_share_keys(self, heard: Heard[ShareKeys], now: float) -> Step[ServerState]:
+        message = heard.message
         agreement = self.agreement
-        member = agreement.places[sender]
+        member = agreement.places[heard.sender]
         holders = self._neighbourhoods[member].holders
         if decode_members(message.holders, agreement.size) != holders:
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
         if len(message.packets) != PACKET_BYTES * len(holders):
             raise RemoteProtocolError(Code.SHARES, f"{len(holders)} packets do not have {len(message.packets)} bytes")
         parts = shares_signed(
-            agreement, self._adverts_digest, member, message.seed_commitment, message.holders, message.packets
+            agreement,
+            self._adverts_digest,
+            member,
+            message.seed_commitment,
+            message.holders,
+            message.packets,
         )
         agreement.check_signature(member, message.signature, Label.SIGN_SHARES, *parts)
 
@@ -160,50 +158,20 @@ class AggregationServer(Attendance):
 
         return self._next(ServerState.MASKED_INPUT, {member: peer_shares(member) for member in sharers}, commit)
 
-    def on_masked_input(
-        self, sender: str, message: MaskedInput, payload: Frame | None, now: float
-    ) -> Step[ServerState]:
+    def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
         agreement = self.agreement
-        member = agreement.places[sender]
-        complaints = decode_members(message.complaints, agreement.size)
+        member = agreement.places[heard.sender]
+        complaints = decode_members(heard.message.complaints, agreement.size)
         if not set(complaints) <= set(self._owners(member)):
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
-        if (payload is not None) != (agreement.chunks == 1):
-            raise RemoteProtocolError(
-                Code.VECTOR, "a vector of one chunk comes at once, a longer one when it is fetched"
-            )
-        reports = tuple(Report("complaint", {"by": sender, "against": agreement.cohort[owner]}) for owner in complaints)
-        if payload is None:
+        reports = tuple(
+            Report("complaint", {"by": heard.sender, "against": agreement.cohort[owner]}) for owner in complaints
+        )
 
-            def commit_ready() -> list[Output]:
-                self._complaints[member] = complaints
-                return self._requests(self._vectors.enqueue(member))
-
-            return Step(self.state, reports, commit_ready)
-        words = self._vectors.words(payload, 0)
-
-        def commit() -> None:
+        def store() -> None:
             self._complaints[member] = complaints
-            self._vectors.add(member, words)
 
-        return self._answered(member, commit, *reports)
-
-    def on_vector_chunk(
-        self, sender: str, message: VectorChunk, payload: Frame | None, now: float
-    ) -> Step[ServerState]:
-        member = self.agreement.places[sender]
-        self._vectors.check(member, message.chunk)
-        words = self._vectors.words(payload or b"", message.chunk)
-
-        def commit() -> list[Output]:
-            requests = self._vectors.store(member, message.chunk, words)
-            self.waiting -= self._vectors.included
-            hard_limit = self._phase_began + self.agreement.input_seconds
-            # Without masks others may still train, and are waited for longer.
-            self.deadline = min(max(self.deadline or now, now + self.agreement.phase_seconds), hard_limit)
-            return self._requests(requests)
-
-        return Step(self.state, (), commit)
+        return self._take_vector(heard, store, *reports)
 
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement
@@ -236,15 +204,13 @@ class AggregationServer(Attendance):
         request = UnmaskRequest(survivors=bitmap, signers=encode_members((), agreement.size), signatures=b"")
         return self._next(ServerState.UNMASK, dict.fromkeys(present, request), commit)
 
-    def on_confirm_survivors(
-        self, sender: str, message: ConfirmSurvivors, payload: None, now: float
-    ) -> Step[ServerState]:
-        member = self.agreement.places[sender]
+    def on_confirm_survivors(self, heard: Heard[ConfirmSurvivors], now: float) -> Step[ServerState]:
+        member = self.agreement.places[heard.sender]
         parts = survivors_signed(self._sharing, member, self._survivors_bitmap)
-        self.agreement.check_signature(member, message.signature, Label.SIGN_SURVIVORS, *parts)
+        self.agreement.check_signature(member, heard.message.signature, Label.SIGN_SURVIVORS, *parts)
 
         def commit() -> None:
-            self._signatures[member] = message.signature
+            self._signatures[member] = heard.message.signature
 
         return self._answered(member, commit)
 
@@ -269,9 +235,10 @@ class AggregationServer(Attendance):
 
         return self._next(ServerState.UNMASK, {member: unmask_request(member) for member in present}, commit)
 
-    def on_unmask_shares(self, sender: str, message: UnmaskShares, payload: None, now: float) -> Step[ServerState]:
+    def on_unmask_shares(self, heard: Heard[UnmaskShares], now: float) -> Step[ServerState]:
+        message = heard.message
         agreement = self.agreement
-        holder = agreement.places[sender]
+        holder = agreement.places[heard.sender]
         complaints = self._complaints[holder]
         owners = tuple(owner for owner in self._owners(holder) if owner not in complaints)
         if decode_members(message.owners, agreement.size) != owners:
@@ -313,7 +280,6 @@ class AggregationServer(Attendance):
         names = tuple(agreement.cohort[member] for member in self._survivors)
 
         def commit() -> None:
-            self.deadline = None
             self.masks = remove_masks(
                 agreement,
                 self._vectors.total,

@@ -83,8 +83,7 @@ class VectorSum:
         if transfer.done:
             self.add(member, buffer)
             return self.discard(member)
-        following = transfer.request_after(chunk)
-        return [] if following is None else [(member, following)]
+        return [(member, following) for following in transfer.requests]
 
     def discard(self, member: int) -> list[tuple[int, int]]:
         """Forget an upload, finished or not; returns what to ask for now."""
@@ -99,5 +98,5 @@ class VectorSum:
             member = self._queue.popleft()
             transfer = Transfer(self._agreement.chunks)
             self._uploads[member] = (np.empty(self._agreement.length, self._agreement.ring.word), transfer)
-            requests += [(member, chunk) for chunk in transfer.first_requests()]
+            requests += [(member, chunk) for chunk in transfer.requests]
         return requests

@@ -11,8 +11,8 @@ from tacit.protocol.core.machine import Machine, Output, Send
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.relay import GroupKeyRelay
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.attendance import Attendance
+from tacit.protocol.sum.participant import Participant
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.stage import Done, Stage
@@ -21,8 +21,8 @@ from tacit.simulate.conformance.stage import Done, Stage
 class ExchangeStage(Stage):
     """Plays some of the machines of one exchange. Subclasses make them, and describe what they report."""
 
-    member: ClassVar[type[AggregationClient] | type[GroupKeyMember]]
-    server: ClassVar[type[AggregationServer] | type[GroupKeyRelay]]
+    member: ClassVar[type[Participant] | type[GroupKeyMember]]
+    server: ClassVar[type[Attendance] | type[GroupKeyRelay]]
 
     def __init__(self) -> None:
         super().__init__()

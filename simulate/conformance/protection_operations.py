@@ -13,10 +13,11 @@ from msgspec import Meta
 
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import derive_limits, limits_digest
+from tacit.protocol.sum.counting import derive_limits
 from tacit.secagg.counting import COUNTING_RING, CountPacking
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
@@ -67,7 +68,7 @@ def find_limits(*, configuration: Octets, words: Octets, counted: int) -> dict[s
     """The limits that follow from a sum of counts, as packed words, of so many clients; and their digest."""
     read = decode_structure(bytes(configuration), Configuration, limit=BODY_LIMIT)
     limits = derive_limits(COUNTING_RING.unpack(words), read, counted=counted)
-    return {"limits": limits, "digest": limits_digest(limits)}
+    return {"limits": limits, "digest": digest(Label.LIMITS, limits)}
 
 
 def coordinate(

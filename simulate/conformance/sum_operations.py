@@ -10,9 +10,9 @@ from tacit.protocol.core.machine import Output, Report
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
-from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.attendance import Attendance
+from tacit.protocol.sum.participant import Participant
+from tacit.protocol.sum.results import ClientAborted, Contributed, Journal, ServerAborted, Summed
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
@@ -34,7 +34,7 @@ class SumClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SumStage(ExchangeStage):
     """One secure sum."""
 
-    member, server = AggregationClient, AggregationServer
+    member, server = Participant, Attendance
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,6 +65,8 @@ class SumStage(ExchangeStage):
             case Journal(contribution=entry):
                 event = {"event": "journal", "sharers": entry.sharers, "unmasked": entry.unmasked}
                 return [event]
+            case Contributed():
+                return []  # Its state says so.
             case ClientAborted() | ServerAborted():
                 return [coded("aborted", output.code, culprit=output.culprit)]
             case Summed():

@@ -25,11 +25,9 @@ from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.group_key.relay import GroupKeyRelay
 from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.rounds import SumServer, sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.plain_client import PlainSumClient
-from tacit.protocol.sum.plain_server import PlainSumServer
-from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.attendance import Attendance
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.ring import Ring
 
@@ -124,7 +122,7 @@ class MemoryExchange:
         self.dead.add(name)
         self._queue = deque(delivery for delivery in self._queue if delivery.sender != name)
         server = self.parties[self._server]
-        if name != self._server and isinstance(server, (AggregationServer, GroupKeyRelay)):
+        if name != self._server and isinstance(server, (Attendance, GroupKeyRelay)):
             self.emit(self._server, server.drop(name, Code.LEFT, "killed", self.now))
 
     def emit(self, party: str, outputs: list[Output]) -> None:
@@ -152,12 +150,9 @@ class MemorySum(MemoryExchange):
     ) -> None:
         super().__init__(agreement.server, agreement.cohort, session=agreement.session, round=agreement.round)
         self.agreement, self.signing, self.vectors, self.entropy = agreement, signing, vectors, entropy
-        secure = agreement.secure
-        self.server = (AggregationServer if secure else PlainSumServer)(agreement, self.now)
+        self.server = sum_server(agreement, self.now)
         self.clients = {
-            name: (AggregationClient if secure else PlainSumClient)(
-                agreement, name, signing=signing[name], vector=vectors[name], entropy=entropy
-            )
+            name: sum_client(agreement, name, signing=signing[name], vector=vectors[name], entropy=entropy)
             for name in agreement.cohort
         }
 
@@ -165,7 +160,7 @@ class MemorySum(MemoryExchange):
     def parties(self) -> dict[str, Machine[Any]]:
         return {self.agreement.server: self.server, **self.clients}
 
-    def run(self) -> AggregationServer:
+    def run(self) -> SumServer:
         """Start every client and deliver until nothing is under way and no deadline is left."""
         self.start()
         self.settle()

@@ -23,9 +23,9 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Fetch, Message
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.session.messages import MESSAGES, FetchModel, Finish, Hello
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 
 CHEAT = "client-4"
 HONEST = ("client-1", "client-2", "client-3")
@@ -71,7 +71,7 @@ async def raw(keys: PartyKeys, server: bytes, address: str) -> AsyncIterator[zmq
 
 async def ask_and_never_read(member: Member) -> None:
     for _ in range(MANY):
-        await member.say(FetchModel(chunk=0))
+        await member.say(Fetch(chunk=0))
 
 
 async def talk_out_of_turn(member: Member) -> None:
@@ -80,7 +80,7 @@ async def talk_out_of_turn(member: Member) -> None:
 
 
 async def repeat_itself(member: Member) -> None:
-    frames = member.link.frames(FetchModel(chunk=0), round=1)
+    frames = member.link.frames(Fetch(chunk=0), round=1)
     for _ in range(MANY):
         await member.socket.send_multipart(frames)
 
@@ -100,7 +100,7 @@ async def send_many_frames(member: Member) -> None:
 
 
 async def send_a_large_body(member: Member) -> None:
-    frames = member.link.frames(FetchModel(chunk=0), round=1)
+    frames = member.link.frames(Fetch(chunk=0), round=1)
     await member.socket.send_multipart([frames[0], bytes(9 << 20)])
 
 

@@ -124,14 +124,14 @@ def sharing_others(*, key: bool = False, seed: bool = False) -> Change:
     """Good shares of other secrets than those committed to."""
 
     def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
-        client = run.clients[CHEAT]
+        client = run.clients[CHEAT].data
         packets = seal_shares(
             run.agreement,
             keys_digest(run),
             owner=MEMBER,
-            channel=client._channel,
-            secrets=(bytes(32) if key else client._mask_key.private, bytes(32) if seed else client._seed),
-            holders={member: advert.channel_key for member, advert in client._adverts.items()},
+            channel=client.channel,
+            secrets=(bytes(32) if key else client.mask_key.private, bytes(32) if seed else client.seed),
+            holders={member: advert.channel_key for member, advert in client.adverts.items()},
             entropy=run.entropy,
         )
         return resigned(run, message, packets=packets)
@@ -269,7 +269,7 @@ def test_the_wrong_kind_of_share(active: bool, summed: ExactSum, cheats: Any) ->
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.sender == CHEAT and delivery.kind == "masked-input":
-            keys["c0"] = run.clients[CHEAT]._held[0].key
+            keys["c0"] = run.clients[CHEAT].data.held[0].key
         if delivery.sender == CHEAT and isinstance(delivery.message, UnmaskShares):
             return [replace(delivery, message=change(run, delivery.message))]
         return [delivery]

@@ -27,8 +27,8 @@ modes = pytest.mark.parametrize("active", [True, False], ids=["active", "semi-ho
 
 def pooled(run: MemorySum, coalition: range) -> dict[str, npt.NDArray[np.uint16]]:
     """The shares [holders, 18] of both secrets of c0 that these members hold once all have masked their vectors."""
-    assert run.advance(lambda: all(client._masks for client in run.clients.values()))
-    held = [run.clients[run.agreement.cohort[member]]._held[0] for member in coalition]
+    assert run.advance(lambda: all(client.masks for client in run.clients.values()))
+    held = [run.clients[run.agreement.cohort[member]].data.held[0] for member in coalition]
     return {
         "key": np.concatenate([shares_array(shares.key) for shares in held]),
         "seed": np.concatenate([shares_array(shares.seed) for shares in held]),

@@ -255,7 +255,7 @@ def test_a_members_own_record_must_be_the_one_it_sent(kind: str) -> None:
             public = AgreementKey(bytes(32)).public
             own = commit_record(run.agreement, 0, signing, channel_key=public, contribution=bytes(32))
         else:
-            own = run.members["c0"]._transcript.confirmation(b"another", signing, 0)
+            own = run.members["c0"].data.transcript.confirmation(b"another", signing, 0)
         return retold(told, own + records(told)[len(own) :])
 
     blames_server(tell(run, kind, lie).run(), Code.KEYS, Code.SECRET)
@@ -315,7 +315,7 @@ def test_no_mixture_of_lies_makes_two_keys(lies: list[tuple[str, int, int, int]]
 def test_a_list_with_one_channel_key_twice_is_refused() -> None:
     run = memory_group_key(SIZE)
     run.start()
-    public = run.members["c1"]._secrets.channel.public
+    public = run.members["c1"].data.channel.public
     record = commit_record(run.agreement, 2, run.signing["c2"], channel_key=public, contribution=bytes(32))
     tell(run, "peer-key-commits", lambda told: retold(told, records(told)[:-COMMIT_BYTES] + record))
     run.settle()

@@ -73,7 +73,7 @@ def test_a_member_whose_fault_the_relay_can_see_is_named(case: str) -> None:
 def test_the_channel_key_of_another_member_is_refused() -> None:
     run = memory_group_key(SIZE)
     run.start()
-    taken = run.members["c0"]._secrets.channel.private
+    taken = run.members["c0"].data.channel.private
     thief = GroupKeyMember(run.agreement, "c1", signing=run.signing["c1"], entropy=lambda size: taken)
     (send,) = thief.start(0.0)
     run.say_instead("key-commit", "c1", lambda delivery: [send.message])
@@ -101,7 +101,7 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
 
     def say(delivery: Delivery) -> list[Message]:
         c1 = run.members["c1"]
-        packet = wrong(c1._transcript, c1._secrets.channel, run.signing["c1"])
+        packet = wrong(c1.data.transcript, c1.data.channel, run.signing["c1"])
         assert isinstance(delivery.message, KeyContribution)
         return [KeyContribution(epoch=0, packets=delivery.message.packets[:PACKET_BYTES] + packet)]
 
@@ -110,7 +110,7 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
 
 def wrong_confirmation(run: MemoryGroupKey, name: str) -> ConfirmKey:
     """A signed confirmation of another key."""
-    record = run.members[name]._transcript.confirmation(b"another", run.signing[name], run.agreement.places[name])
+    record = run.members[name].data.transcript.confirmation(b"another", run.signing[name], run.agreement.places[name])
     return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 
 
@@ -149,7 +149,7 @@ def test_a_confirmation_of_another_key_names_its_owner() -> None:
 def test_a_false_complaint_names_who_makes_it(kind: str, accused: int, private: bytes | None, code: Code) -> None:
     run = memory_group_key(SIZE)
     run.start()
-    own = run.members["c1"]._secrets.channel.private
+    own = run.members["c1"].data.channel.private
     complaint = KeyComplaint(epoch=0, accused=accused, channel_private=own if private is None else private)
     run.say_instead(kind, "c1", lambda delivery: [complaint])
     run.settle()
@@ -164,7 +164,7 @@ def test_two_that_cheat_together_frame_nobody(complaining: str, accused: int) ->
     run = memory_group_key(SIZE)
     cheat(run, other_contribution)
     run.start()
-    private = {name: member._secrets.channel.private for name, member in run.members.items()}
+    private = {name: member.data.channel.private for name, member in run.members.items()}
     run.say_instead("key-complaint", "c2", lambda delivery: [wrong_confirmation(run, "c2")])
     run.say_instead("peer-key-confirmations", RELAY, lambda delivery: [])
     assert run.advance(lambda: run.relay.state is RelayState.KEY_ACCEPT)

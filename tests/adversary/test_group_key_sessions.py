@@ -10,25 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec import structs
 
+from tacit.protocol.core.blob import NO_BLOB, announce
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Message
-from tacit.protocol.core.model_transfer import model_digest
+from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Blob, Chunk, Fetch, Message
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
-    FetchKeyedModel,
     KeyAccepted,
     KeyCommit,
     KeyComplaint,
     KeyContribution,
     KeyedModel,
-    KeyedModelChunk,
     PeerKeyCommits,
     PeerKeyConfirmations,
     ReencryptModel,
@@ -72,14 +71,17 @@ def bitmap(*members: int) -> bytes:
 
 
 def stopped_before(kind: type[Message], nth: int = 1, **changes: Any) -> MemoryFederation:
-    """A federation in which nothing reaches the victim from its nth message of that kind on."""
+    """A federation in which nothing reaches the victim from its nth message of that kind on; chunks are those outside
+    of rounds."""
     one = federation(**changes)
     held: list[Parcel] = []
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if parcel.receiver != CLIENT or (parcel.packet.kind is not kind and len(held) < nth):
+        packet = parcel.packet
+        here = packet.kind is kind and not (kind in (Fetch, Chunk) and packet.envelope.round)
+        if parcel.receiver != CLIENT or (not here and len(held) < nth):
             return [parcel]
-        if parcel.packet.kind is kind:
+        if here:
             held.append(parcel)
         return [parcel] if len(held) < nth else []
 
@@ -93,7 +95,7 @@ def stopped_before(kind: type[Message], nth: int = 1, **changes: Any) -> MemoryF
 def refused(one: MemoryFederation, message: Message, code: Code, text: str, payload: Any = None) -> None:
     """The victim hears this, ends the session for that reason, says so and forgets its keys."""
     client = one.clients[CLIENT]
-    holder: Any = client._holder
+    holder: Any = client.holder
     transmitted, ended = one.put(one.forge(SERVER, CLIENT, message, round=0, payload=payload))
     assert isinstance(ended, Ended)
     assert ended.code is code, ended
@@ -101,7 +103,7 @@ def refused(one: MemoryFederation, message: Message, code: Code, text: str, payl
     abort = decode(transmitted.frames, MESSAGES).parse()
     assert isinstance(abort, Abort)
     assert (abort.code, abort.culprit) == (code, SERVER)
-    assert (holder._keys, holder._attempt, client.next_deadline) == ({}, None, None)
+    assert (holder._keys, holder.attempt, client.next_deadline) == ({}, None, None)
 
 
 START = {"epoch": 0, "members": bitmap(0, 1, 2, 3)}
@@ -161,7 +163,7 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
     one = {
         "no key yet": lambda: stopped_before(StartKey),
         "being agreed on": lambda: stopped_before(PeerKeyCommits),
-        "to encrypt the model": lambda: stopped_before(KeyedModelChunk, initial_model="server"),
+        "to encrypt the model": lambda: stopped_before(Chunk, initial_model="server"),
         "called off": lambda: stopped_before(StartRound, nth=2),
         "other members": lambda: stopped_before(StartRound, nth=2),
         "used up": lambda: stopped_before(StartKey, nth=2, rekey_every=1),
@@ -172,7 +174,7 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
     assert client.state is TrainingState.AWAIT_ROUND
     number, before = client.round + 1, len(one.outcome(Train, CLIENT))
     model = np.full(10, 0.5, "<f4").tobytes()
-    start = StartRound(cohort=bitmap(*cohort), model=model_digest(model), model_bytes=len(model), voided=())
+    start = StartRound(cohort=bitmap(*cohort), model=announce(model, Label.MODEL), voided=())
     outputs = one.put(one.forge(SERVER, CLIENT, start, round=number))
     (over,) = [output for output in outputs if isinstance(output, RoundOver)]
     assert (over.round, over.code) == (number, Code.KEYS)
@@ -183,7 +185,8 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
     assert len(inputs) == client.round - (client.round == number)
 
 
-ORDER = {"epoch": 1, "source": "key", "former": 0, "model": bytes(32), "model_bytes": 40}
+OTHER = Blob(digest=bytes(32), size=40)
+ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER}
 
 
 @pytest.mark.threat("server/group-key-oracle")
@@ -192,8 +195,8 @@ ORDER = {"epoch": 1, "source": "key", "former": 0, "model": bytes(32), "model_by
     [
         ({"epoch": 0}, Code.MODEL, "for another key"),
         ({"epoch": 2}, Code.MODEL, "for another key"),
-        ({"model_bytes": 0}, Code.MODEL, "another length"),
-        ({"model_bytes": 44}, Code.MODEL, "another length"),
+        ({"model": structs.replace(OTHER, size=0)}, Code.MODEL, "another length"),
+        ({"model": structs.replace(OTHER, size=44)}, Code.MODEL, "another length"),
         ({"source": "clients"}, Code.MODEL, "another length"),
         ({"former": 7}, Code.KEYS, "does not hold the key of epoch 7"),
         ({"source": "server"}, Code.MODEL, "the first model is to come from server"),
@@ -207,7 +210,7 @@ def test_a_model_is_encrypted_only_as_agreed(fields: Any, code: Code, text: str)
 
 @pytest.mark.threat("server/group-key-oracle")
 @pytest.mark.parametrize("message", [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})),
-                                     KeyedModel(epoch=0, model=bytes(32), model_bytes=40)])  # fmt: skip
+                                     KeyedModel(epoch=0, model=OTHER)])  # fmt: skip
 def test_where_models_are_not_encrypted_none_is(message: Message) -> None:
     one = stopped_before(StartRound, protection="none", initial_model="server")
     refused(one, message, Code.UNEXPECTED, "not encrypted")
@@ -223,7 +226,7 @@ def test_a_key_of_long_ago_is_forgotten() -> None:
 LONG = CHUNK_BYTES // 4 + 3
 """Parameters of a model of two chunks."""
 SWAPS: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
-    "another model": (0, lambda chunk: flip(chunk), "is not the one that was announced"),
+    "another model": (0, lambda chunk: flip(chunk), "is not what was announced"),
     "a byte less": (0, lambda chunk: chunk[:-1], "does not have"),
     "out of order": (1, lambda chunk: chunk[:12], "where chunk 0 of 2 was due"),
     "beyond the end": (7, lambda chunk: chunk, "where chunk 0 of 2 was due"),
@@ -236,16 +239,16 @@ SWAPS: dict[str, tuple[int, Callable[[bytes], bytes], str]] = {
 def test_a_model_other_than_announced_is_refused(swap: str, last: bool) -> None:
     """The one to encrypt anew, and the last one."""
     changes = {"initial_model": "clients" if last else "server", "parameters": LONG, "rounds": 1}
-    one = stopped_before(KeyedModelChunk, **changes)
+    one = stopped_before(Chunk, **changes)
     number, change, text = SWAPS[swap]
     size = CHUNK_BYTES if swap != "out of order" else 12
     payload = change(one.model[:size])
     before = list(one.outputs)
     if swap == "another model":  # It shows at the end.
-        one.put(one.forge(SERVER, CLIENT, KeyedModelChunk(chunk=0), round=0, payload=payload))
+        one.put(one.forge(SERVER, CLIENT, Chunk(chunk=0), round=0, payload=payload))
         number, payload = 1, one.model[CHUNK_BYTES:]
     code = Code.UNEXPECTED if "order" in swap or "beyond" in swap else Code.MODEL
-    refused(one, KeyedModelChunk(chunk=number), code, text, payload)
+    refused(one, Chunk(chunk=number), code, text, payload)
     assert {type(output) for _, output in one.outputs[len(before) :]} <= {Ended, Report}
 
 
@@ -253,31 +256,33 @@ def test_a_model_other_than_announced_is_refused(swap: str, last: bool) -> None:
 def test_a_model_that_is_not_finite_is_not_encrypted() -> None:
     one = stopped_before(ReencryptModel, initial_model="server")
     model = np.full(10, np.nan, "<f4").tobytes()
-    order = ReencryptModel(epoch=0, source="server", former=0, model=model_digest(model), model_bytes=40)
+    order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, Label.MODEL))
     one.put(one.forge(SERVER, CLIENT, order, round=0))
-    refused(one, KeyedModelChunk(chunk=0), Code.MODEL, "not finite", model)
+    refused(one, Chunk(chunk=0), Code.MODEL, "not finite", model)
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
 @pytest.mark.parametrize(
-    "fields", [{"epoch": 1}, {"model_bytes": 36}, {"model_bytes": 0}], ids=lambda fields: next(iter(fields))
+    "fields",
+    [{"epoch": 1}, {"model": Blob(digest=bytes(32), size=36)}, {"model": NO_BLOB}],
+    ids=lambda fields: next(iter(fields)),
 )
 def test_a_last_model_under_another_key_or_of_another_length_is_refused(fields: Any) -> None:
     one = stopped_before(KeyedModel, rounds=1)
-    offer = {"epoch": 0, "model": bytes(32), "model_bytes": 40} | fields
+    offer = {"epoch": 0, "model": OTHER} | fields
     refused(one, KeyedModel(**offer), Code.MODEL, "under another key, or has another length")
 
 
 @pytest.mark.threat("server/keyed-model-swapped")
 @pytest.mark.parametrize("chunks", [(1,), (0, 0), (0, 2), (0, 1, 2)])
 def test_every_chunk_of_a_provided_model_goes_out_once(chunks: tuple[int, ...]) -> None:
-    one = stopped_before(FetchKeyedModel, parameters=LONG)
+    one = stopped_before(Fetch, parameters=LONG)
     *right, wrong = chunks
     for chunk in right:
-        (output,) = one.put(one.forge(SERVER, CLIENT, FetchKeyedModel(chunk=chunk), round=0))
-        assert decode(output.frames, MESSAGES).kind is KeyedModelChunk
+        (output,) = one.put(one.forge(SERVER, CLIENT, Fetch(chunk=chunk), round=0))
+        assert decode(output.frames, MESSAGES).kind is Chunk
     text = "asks for chunk" if chunks != (0, 1, 2) else "not expected"
-    refused(one, FetchKeyedModel(chunk=wrong), Code.UNEXPECTED, text)
+    refused(one, Fetch(chunk=wrong), Code.UNEXPECTED, text)
 
 
 @pytest.mark.threat("server/group-key-split")
@@ -315,13 +320,13 @@ Cheat = Callable[[MemoryFederation, Parcel], Any]
 
 
 def attempt_of(one: MemoryFederation) -> Any:
-    return one.clients[CLIENT]._holder._attempt  # type: ignore[union-attr]
+    return one.clients[CLIENT].holder.attempt  # type: ignore[union-attr]
 
 
 def other_contribution(one: MemoryFederation, parcel: Parcel) -> Any:
     """Signed, for client-1, and another than it committed to."""
     member = attempt_of(one)
-    packet = member._transcript.packet(member._secrets.channel, one.signing[CLIENT], bytes(32), owner=0, holder=1)
+    packet = member.data.transcript.packet(member.data.channel, one.signing[CLIENT], bytes(32), owner=0, holder=1)
     said: Any = parcel.message
     return remake(said, packets=packet + said.packets[PACKET_BYTES:])
 
@@ -330,22 +335,22 @@ def noise(one: MemoryFederation, parcel: Parcel) -> Any:
     """Signed, for client-1, and unreadable."""
     place = [place.to_bytes(2, "little") for place in (0, 1)]
     sealed = bytes(SEALED_BYTES)
-    signature = one.signing[CLIENT].sign(Label.SIGN_CONTRIBUTION, attempt_of(one)._transcript.digest, *place, sealed)
+    signature = one.signing[CLIENT].sign(
+        Label.SIGN_CONTRIBUTION, attempt_of(one).data.transcript.digest, *place, sealed
+    )
     said: Any = parcel.message
     return remake(said, packets=sealed + signature + said.packets[PACKET_BYTES:])
 
 
 def other_confirmation(one: MemoryFederation, parcel: Parcel) -> Any:
     """Signed, of another key."""
-    record = attempt_of(one)._transcript.confirmation(b"another", one.signing[CLIENT], 0)
+    record = attempt_of(one).data.transcript.confirmation(b"another", one.signing[CLIENT], 0)
     return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 
 
 def complaint(accused: int, private: bytes | None = None) -> Cheat:
     def make(one: MemoryFederation, parcel: Parcel) -> Any:
-        return KeyComplaint(
-            epoch=0, accused=accused, channel_private=private or attempt_of(one)._secrets.channel.private
-        )
+        return KeyComplaint(epoch=0, accused=accused, channel_private=private or attempt_of(one).data.channel.private)
 
     return make
 
@@ -375,11 +380,11 @@ CHEATS: dict[str, tuple[type[Message], Cheat, Code]] = {
     "unfounded": (KeyAccepted, complaint(2, b"\1" * 32), Code.KEYS),
     "complaint of itself": (ConfirmKey, complaint(0), Code.MEMBERS),
     "other key": (KeyedModel, said(epoch=1), Code.MODEL),
-    "other length": (KeyedModel, said(model_bytes=36), Code.MODEL),
-    "other model": (KeyedModelChunk, with_payload(flip), Code.MODEL),
-    "short chunk": (KeyedModelChunk, with_payload(lambda chunk: chunk[:-4]), Code.MODEL),
-    "other chunk": (KeyedModelChunk, said(chunk=1), Code.UNEXPECTED),
-    "chunk fetched out of turn": (FetchKeyedModel, said(chunk=1), Code.UNEXPECTED),
+    "other length": (KeyedModel, said(model=lambda model: structs.replace(model, size=36)), Code.MODEL),
+    "other model": (Chunk, with_payload(flip), Code.MODEL),
+    "short chunk": (Chunk, with_payload(lambda chunk: chunk[:-4]), Code.MODEL),
+    "other chunk": (Chunk, said(chunk=1), Code.UNEXPECTED),
+    "chunk fetched out of turn": (Fetch, said(chunk=1), Code.UNEXPECTED),
 }  # fmt: skip
 
 
@@ -387,7 +392,7 @@ def named_and_barred(one: MemoryFederation, code: Code) -> None:
     """The cheat is out with the reason and stays out; the others got another key, and their rounds are exact."""
     reports = [report.fields for report in one.outcome(Report, SERVER) if report.event == "key-failed"]
     assert [(fields["epoch"], fields["code"], fields["by"]) for fields in reports] == [(0, code.name, [CLIENT])]
-    assert one.server._barred == {CLIENT}
+    assert one.server.presence.barred == {CLIENT}
     ended = one.ended(CLIENT)
     assert ended is not None
     assert ended.code is code
@@ -419,7 +424,8 @@ def test_a_member_that_cheats_is_named_and_the_others_get_a_key(case: str) -> No
             honest: Any = cheated[0].message  # What this client expects there.
             own = honest.tag + honest.signature
             return [altered(parcel, message=remake(message, confirmations=own + message.confirmations[len(own) :]))]
-        if (parcel.sender, parcel.packet.kind) != (CLIENT, kind) or cheated:
+        in_round = kind in (Fetch, Chunk) and parcel.packet.envelope.round
+        if (parcel.sender, parcel.packet.kind) != (CLIENT, kind) or cheated or in_round:
             return [parcel]
         cheated.append(parcel)
         lie = cheat(one, parcel)
@@ -463,5 +469,5 @@ def test_who_is_no_member_of_an_attempt_does_not_end_it(barred: bool) -> None:
     one.settle()
     assert commits
     assert [report for report in one.outcome(Report, SERVER) if report.event == "key-failed"] == []
-    assert (CLIENT in one.server._barred) == barred
+    assert (CLIENT in one.server.presence.barred) == barred
     assert one.outcome(RoundDone)[0].survivors == one.roster.clients[1:]

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.session.messages import ModelChunk, StartRound, Welcome
+from tacit.protocol.core.messages import Abort, Blob, Chunk, Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.simulate.world.memory_federation import SERVER, Parcel, small_configuration
@@ -24,6 +25,11 @@ Deceived = Callable[..., Any]
 
 def with_one_number(number: float) -> bytes:
     return MODEL[:-4] + np.array(number, "<f4").tobytes()
+
+
+def of_this_length(model: bytes) -> Blob:
+    """The announcement of another model, in the length of the right one."""
+    return Blob(digest=announce(model, Label.MODEL).digest, size=len(MODEL))
 
 
 def check_round_without_the_victim(one: Any, refusal: str, code: Code = Code.MODEL) -> None:
@@ -53,8 +59,8 @@ OTHER_MODELS = {
 @pytest.mark.parametrize("model", OTHER_MODELS.values(), ids=OTHER_MODELS)
 def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Deceived, model: bytes) -> None:
     """Shape and dtype are not said: the layout is agreed on, and a model is so many little-endian float32."""
-    one = deceived().tell(StartRound, model=digest(Label.MODEL, model), model_bytes=len(model))
-    one.tell(ModelChunk, payload=model).deceive()
+    one = deceived().tell(StartRound, model=announce(model, Label.MODEL))
+    one.tell(Chunk, payload=model).deceive()
     check_round_without_the_victim(one, f"a model of {len(model)} bytes; its layout has {len(MODEL)}")
 
 
@@ -63,7 +69,7 @@ def test_a_model_of_another_form_is_refused_when_it_is_announced(deceived: Decei
     "model", [model for model in OTHER_MODELS.values() if model] + [MODEL[:-1], MODEL + b"\x00", b"\x00"]
 )
 def test_a_model_of_another_form_is_refused_when_it_comes(deceived: Deceived, model: bytes) -> None:
-    one = deceived().tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+    one = deceived().tell(StartRound, model=of_this_length(model)).tell(Chunk, payload=model).deceive()
     check_round_without_the_victim(one, f"chunk 0 of the model does not have {len(MODEL)} bytes")
 
 
@@ -72,7 +78,7 @@ def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
     one = deceived()
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        bare = parcel.receiver == VICTIM and parcel.packet.kind is ModelChunk
+        bare = parcel.receiver == VICTIM and parcel.packet.kind is Chunk
         return [replace(parcel, frames=parcel.frames[:2]) if bare else parcel]
 
     one.hook = hook
@@ -84,17 +90,17 @@ def test_a_chunk_without_its_array_is_refused(deceived: Deceived) -> None:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        (StartRound, {"model": bytes(32)}),
-        (StartRound, {"model": digest(Label.CONFIGURATION, MODEL)}),
-        (ModelChunk, {"payload": with_one_number(8)}),
-        (ModelChunk, {"payload": with_one_number(np.nan)}),
+        (StartRound, {"model": Blob(digest=bytes(32), size=len(MODEL))}),
+        (StartRound, {"model": announce(MODEL, Label.CONFIGURATION)}),
+        (Chunk, {"payload": with_one_number(8)}),
+        (Chunk, {"payload": with_one_number(np.nan)}),
     ],
 )
 def test_a_model_that_is_not_the_announced_one_is_refused(
-    deceived: Deceived, kind: type[Message], changes: dict[str, bytes]
+    deceived: Deceived, kind: type[Message], changes: dict[str, Any]
 ) -> None:
     one = deceived().tell(kind, **changes).deceive()
-    check_round_without_the_victim(one, "the model that came is not the one that was announced")
+    check_round_without_the_victim(one, "what came of the model is not what was announced")
 
 
 @pytest.mark.threat("server/bad-model")
@@ -104,29 +110,34 @@ def test_a_model_with_numbers_that_are_not_finite_is_refused(deceived: Deceived,
         numbers = np.frombuffer(MODEL, "<f4").copy()
         numbers[place] = number
         model = numbers.tobytes()
-        one = deceived().tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+        one = deceived().tell(StartRound, model=of_this_length(model)).tell(Chunk, payload=model).deceive()
         check_round_without_the_victim(one, "the model has numbers that are not finite")
 
 
 @pytest.mark.threat("server/bad-model")
 def test_a_chunk_that_was_not_asked_for_is_refused(deceived: Deceived) -> None:
-    one = deceived().tell(ModelChunk, chunk=1).deceive()
+    one = deceived().tell(Chunk, chunk=1).deceive()
     check_round_without_the_victim(one, "chunk 1 came where chunk 0 of 1 was due", Code.UNEXPECTED)
 
 
 @pytest.mark.threat("server/bad-model")
 def test_a_huge_model_takes_no_memory_before_it_comes(deceived: Deceived) -> None:
     huge = encode_structure(small_configuration(5, tensor_sizes=(2**38,)))
-    one = deceived().tell(Welcome, configuration=huge).tell(StartRound, model_bytes=2**40).deceive()
+    one = (
+        deceived()
+        .tell(Welcome, configuration=huge)
+        .tell(StartRound, model=Blob(digest=bytes(32), size=2**40))
+        .deceive()
+    )
     check_round_without_the_victim(one, "chunk 0 of the model does not have 1048576 bytes")
 
 
 @pytest.mark.threat("server/pickle")
 @pytest.mark.parametrize("announced", [False, True])
 def test_a_pickle_is_no_model(deceived: Deceived, trap: bytes, announced: bool) -> None:
-    one = deceived().tell(ModelChunk, payload=trap)
+    one = deceived().tell(Chunk, payload=trap)
     if announced:
-        one.tell(StartRound, model=digest(Label.MODEL, trap), model_bytes=len(trap))
+        one.tell(StartRound, model=announce(trap, Label.MODEL))
     one.deceive()
     length = f"a model of {len(trap)} bytes" if announced else f"does not have {len(MODEL)} bytes"
     check_round_without_the_victim(one, length)
@@ -138,7 +149,7 @@ def test_a_pickle_of_the_right_length_is_numbers(deceived: Deceived, trap: bytes
     parameters = len(trap) // 4 + 2
     model = trap + bytes(4 * (parameters - 1) - len(trap)) + np.array(np.nan, "<f4").tobytes()
     one = deceived(tensor_sizes=(parameters,))
-    one.tell(StartRound, model=digest(Label.MODEL, model)).tell(ModelChunk, payload=model).deceive()
+    one.tell(StartRound, model=announce(model, Label.MODEL)).tell(Chunk, payload=model).deceive()
     check_round_without_the_victim(one, "the model has numbers that are not finite")
 
 
@@ -154,7 +165,7 @@ def test_a_pickle_is_no_configuration(deceived: Deceived, trap: bytes) -> None:
 
 @pytest.mark.threat("server/pickle")
 @pytest.mark.parametrize("place", ["envelope", "body"])
-@pytest.mark.parametrize("kind", [Welcome, StartRound, ModelChunk, PeerKeys, PeerShares, Survivors, UnmaskRequest])
+@pytest.mark.parametrize("kind", [Welcome, StartRound, Chunk, PeerKeys, PeerShares, Survivors, UnmaskRequest])
 def test_a_pickle_is_no_message(deceived: Deceived, trap: bytes, kind: type[Message], place: str) -> None:
     one = deceived()
     said: list[Abort] = []

@@ -27,10 +27,10 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.session.messages import MESSAGES, Hello, ModelChunk, StartRound, Welcome
+from tacit.protocol.session.messages import MESSAGES, Hello, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum.messages import MaskedInput, UnmaskRequest, UnmaskShares
@@ -204,7 +204,7 @@ async def test_a_model_with_nan_is_refused(federation: Any) -> None:
     numbers[-1] = np.nan
     model = numbers.tobytes()
     announcing = to_victim(StartRound, lambda said: [said.changed(model=digest(Label.MODEL, model))])
-    sending = to_victim(ModelChunk, lambda said: [replace(said, payload=model)])
+    sending = to_victim(Chunk, lambda said: [replace(said, payload=model)])
     async with cheating(federation) as server:
         abort = await refused(server, lambda said: [last for first in announcing(said) for last in sending(first)])
         assert (abort.code, abort.detail) == (Code.MODEL, "the model has numbers that are not finite")
@@ -224,7 +224,7 @@ async def test_a_model_of_another_architecture_is_not_trained(federation: Any) -
 
 PICKLES: dict[str, tuple[Callable[[Any, bytes], Lie], Code]] = {
     "body": (lambda _, trap: to_victim(StartRound, lambda said: [replace(said, body=trap)]), Code.MALFORMED),
-    "model": (lambda _, trap: to_victim(ModelChunk, lambda said: [replace(said, payload=trap)]), Code.MODEL),
+    "model": (lambda _, trap: to_victim(Chunk, lambda said: [replace(said, payload=trap)]), Code.MODEL),
     "configuration": (
         lambda _, trap: to_victim(Welcome, lambda said: [said.changed(configuration=trap)]),
         Code.MALFORMED,

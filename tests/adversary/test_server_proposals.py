@@ -11,16 +11,9 @@ from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
-from tacit.protocol.session.messages import (
-    EndRound,
-    Finish,
-    LimitsChunk,
-    StartRound,
-    StartSecondStage,
-    Welcome,
-)
+from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_records
@@ -299,7 +292,7 @@ ACCEPTED = sorted(
 @pytest.mark.parametrize("kind", [*ACCEPTED, None], ids=lambda kind: kind.TYPE if kind else "metrics-request")
 def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Message] | None) -> None:
     """Every message that a client admits with one more field, and a type of its own: refused before it is acted on."""
-    one = deceived(**COUNTED if kind in (StartSecondStage, LimitsChunk) else {})
+    one = deceived(**COUNTED if kind in (StartSecondStage, Chunk) else {})
     moment = Survivors if kind is None or kind in EXAMPLES else kind
 
     def hook(parcel: Parcel) -> list[Parcel]:

@@ -7,17 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.session.messages import (
-    EndRound,
-    FetchModel,
-    ModelChunk,
-    Promise,
-    StartRound,
-    VoidedRound,
-    Welcome,
-)
+from tacit.protocol.session.messages import EndRound, Promise, StartRound, VoidedRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.voiding import promise
 from tacit.protocol.sum.messages import (
@@ -38,8 +30,8 @@ VICTIM = "client-0"
 Deceived = Callable[..., Any]
 ROUND = (
     StartRound,
-    FetchModel,
-    ModelChunk,
+    Fetch,
+    Chunk,
     AdvertiseKeys,
     PeerKeys,
     ShareKeys,
@@ -97,7 +89,7 @@ RESTARTS: dict[Callable[[Any, Parcel], Parcel], Code] = {
     the_last_message_again: Code.SEQUENCE,
     the_keys_again: Code.UNEXPECTED,
 }
-MOMENTS = (ModelChunk, PeerKeys, PeerShares, Survivors, UnmaskRequest, EndRound)
+MOMENTS = (Chunk, PeerKeys, PeerShares, Survivors, UnmaskRequest, EndRound)
 """What the server says next where it begins again instead, in every phase of a round."""
 
 
@@ -108,7 +100,7 @@ MOMENTS = (ModelChunk, PeerKeys, PeerShares, Survivors, UnmaskRequest, EndRound)
         (moment, restart)
         for restart in RESTARTS
         for moment in MOMENTS
-        if restart is not the_keys_again or moment not in (ModelChunk, PeerKeys)
+        if restart is not the_keys_again or moment not in (Chunk, PeerKeys)
     ],
 )
 def test_nothing_is_begun_again_in_a_session(
@@ -134,7 +126,7 @@ def test_nothing_is_begun_again_in_a_session(
         assert aborts == [Code.REPEATED_MODEL]
     else:
         assert aborts == [RESTARTS[restart]]
-    assert sent(one, AdvertiseKeys, VICTIM) == (moment is not ModelChunk)
+    assert sent(one, AdvertiseKeys, VICTIM) == (moment is not Chunk)
     assert sent(one, MaskedInput, VICTIM) == (moment in (Survivors, UnmaskRequest, EndRound))
     assert sent(one, UnmaskShares, VICTIM) == (moment is EndRound)
     (done,) = one.outcome(RoundDone)

@@ -18,7 +18,7 @@ from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output, Send
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Blob, Message
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.holder import GroupKeyHolder
@@ -63,14 +63,14 @@ class Held:
 
 
 @dataclass(frozen=True)
-class CalledOff:
+class CalledOff(Output):
     """The client heard that this epoch was ended."""
 
     epoch: int
 
 
 @dataclass(frozen=True)
-class Begun:
+class Begun(Output):
     """A round began under this key: for a client, or at the server with its epoch and members."""
 
     epoch: int
@@ -79,7 +79,7 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Started:
+class Started(Output):
     """The server began an attempt."""
 
     epoch: int
@@ -187,7 +187,9 @@ class SessionKeeper(GroupKeyKeeper):
 def start_round(roster: Roster, members: tuple[str, ...]) -> StartRound:
     """A round with these clients; its model does not matter here."""
     places = [roster.clients.index(name) for name in members]
-    return StartRound(cohort=encode_members(places, len(roster.clients)), model=bytes(32), model_bytes=4, voided=())
+    return StartRound(
+        cohort=encode_members(places, len(roster.clients)), model=Blob(digest=bytes(32), size=4), voided=()
+    )
 
 
 @dataclass(frozen=True)
@@ -285,12 +287,12 @@ def _remember_client(history: History, output: Output, cause: Message | None, cl
 
 
 def _said(message: Message, client: Any) -> Hashable:
-    attempt = client._attempt
+    attempt = client.attempt
     if isinstance(message, KeyCommit | KeyContribution):
         return Said(message, message.epoch, attempt.agreement.members)
     if isinstance(message, ConfirmKey):
         record = message.tag + message.signature
-        return Confirmed(message.epoch, attempt.agreement.members, attempt._secrets.key, record)
+        return Confirmed(message.epoch, attempt.agreement.members, attempt.data.key, record)
     return None
 
 
@@ -316,7 +318,7 @@ class KeyRules:
     def _broken(machine: SessionHolder, history: History) -> Iterator[str]:
         if machine.state is HolderState.AGREEING and machine.next_deadline is None:
             yield "waits for the others without a deadline"
-        if machine.over and (machine._keys or machine._attempt is not None):
+        if machine.over and (machine._keys or machine.attempt is not None):
             yield "keeps secrets after its session"
         if SpokeAfterwards() in history:
             yield "spoke after its session was over"

@@ -150,7 +150,7 @@ class KeyLyingWorld:
     def _passed_on(self, member: int, client: int, said: Facts) -> Iterator[int]:
         """Letters made of what the members of this client's attempt said in it."""
         machine: Any = self.cohort.clients[member].machine(client)
-        attempt = machine._attempt
+        attempt = machine.attempt
         if attempt is None:
             return
         names, places = attempt.agreement.members, self.cohort.agreement.places

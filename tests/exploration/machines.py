@@ -9,8 +9,8 @@ that is set may pass at any moment, whatever else is under way, as between parti
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, fields, is_dataclass
 from functools import singledispatch
 from typing import Any, Final
 
@@ -73,6 +73,8 @@ def _(value: Any) -> Any:
 @singledispatch
 def fingerprint(value: Any) -> Any:
     """Hashable, and equal for states that behave alike."""
+    if is_dataclass(value):  # What a state of a machine holds, among others.
+        return type(value), _of_fields((field.name, getattr(value, field.name)) for field in fields(value))
     return value
 
 
@@ -106,8 +108,11 @@ def _(value: Transcript) -> Any:
 @fingerprint.register(VectorSum)
 @fingerprint.register(SymbolicEntropy)
 def _(value: Any) -> Any:
-    fields = value.__dict__.items()
-    return frozenset([(name, _abstract(name, part)) for name, part in fields if name not in UNPRINTED])
+    return _of_fields(value.__dict__.items())
+
+
+def _of_fields(items: Iterable[tuple[str, Any]]) -> Any:
+    return frozenset([(name, _abstract(name, part)) for name, part in items if name not in UNPRINTED])
 
 
 def _abstract(name: str, value: Any) -> Any:
@@ -206,7 +211,7 @@ class States:
             cause = letter.message
             outputs = machine.receive(peer, letter.packet, 0.0)
         elif event is Trigger.EXPIRE:
-            deadline = getattr(machine, "next_deadline", machine.deadline)
+            deadline = machine.next_deadline
             outputs = [] if deadline is None else machine.expire(deadline)
         elif event is Trigger.DROP:
             outputs = self._dropped(machine, peer)

@@ -1,15 +1,16 @@
 """Group keys explored: the real machines keep every rule, and machines that lack one check each are caught."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tacit.protocol.core.codec import Packet
-from tacit.protocol.core.machine import Output, Step, Trigger
+from tacit.protocol.core.machine import Heard, Output, Step, Trigger
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.messages import EndKey, StartKey
-from tacit.protocol.group_key.session_tables import HolderState
+from tacit.protocol.group_key.session_tables import HolderState, KeeperState
 from tacit.protocol.group_key.tables import MemberState, RelayState
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.group_key import KeyCohort, SessionHolder, SessionKeeper
@@ -39,22 +40,22 @@ def test_no_lie_within_bounds_breaks_a_rule(size: int, epochs: int) -> None:
 
 
 class BeginsEpochsTwice(SessionHolder):
-    def on_start_key(self, sender: str, message: StartKey, payload: None, now: float) -> Step[Any]:
+    def on_start_key(self, heard: Heard[StartKey], now: float) -> Step[Any]:
         self._epoch = -1
-        return super().on_start_key(sender, message, payload, now)
+        return super().on_start_key(heard, now)
 
 
 class KeepsWhatWasCalledOff(SessionHolder):
-    def on_end_key(self, sender: str, message: EndKey, payload: None, now: float) -> Step[Any]:
+    def on_end_key(self, heard: Heard[EndKey], now: float) -> Step[Any]:
         keys, state = dict(self._keys), self.state
-        step = super().on_end_key(sender, message, payload, now)
+        step = super().on_end_key(heard, now)
 
         def commit() -> None:
             step.commit()
             if state is HolderState.KEYED:
                 self._keys, self.state = keys, state
 
-        return Step(step.state, step.outputs, commit)
+        return replace(step, commit=commit)
 
 
 class TakesAnyKey(SessionHolder):
@@ -68,11 +69,11 @@ class AcceptsUnconfirmed(SessionHolder):
     """Takes silence for consent."""
 
     def expire(self, now: float) -> list[Output]:
-        attempt = self._attempt
+        attempt = self.attempt
         if attempt is None or attempt.state is not MemberState.AWAIT_PEER_CONFIRMATIONS:
             return super().expire(now)
-        key = GroupKey(self._epoch, attempt._secrets.key, attempt.agreement.members, attempt._transcript.digest)
-        return self._relay(attempt, [key], now)
+        key = GroupKey(self._epoch, attempt.data.key, attempt.agreement.members, attempt.data.transcript.digest)
+        return self.relay(attempt, [key], now)
 
 
 class ForgetsNothing(SessionHolder):
@@ -83,9 +84,8 @@ class ForgetsNothing(SessionHolder):
 
 
 class WaitsForEver(SessionHolder):
-    @property
-    def next_deadline(self) -> float | None:
-        return None
+    def deadlines(self) -> Iterator[float]:
+        return iter(())
 
 
 class BeginsTooEarly(SessionKeeper):
@@ -93,9 +93,10 @@ class BeginsTooEarly(SessionKeeper):
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
         outputs = super().receive(sender, packet, now)
-        if self._attempt is not None and self._attempt.state is RelayState.KEY_ACCEPT:
-            self._attempt.waiting.clear()
-            outputs += self._going_on(self._relay(self._attempt.trigger(Trigger.COMPLETE, now), now), now)
+        attempt = self.attempt
+        if attempt is not None and attempt.state is RelayState.KEY_ACCEPT:
+            attempt.waiting.clear()
+            outputs += self._going_on(self.relay(attempt, attempt.trigger(Trigger.COMPLETE, now), now), now)
         return outputs
 
 
@@ -112,8 +113,8 @@ class BeginsTheSameEpoch(SessionKeeper):
 class BlamesLatecomers(SessionKeeper):
     """Takes what crosses the end of an attempt for a wrong message of the next."""
 
-    def _epoch_of(self, packet: Packet) -> int:
-        return self._epoch
+    def late(self, sender: str, packet: Packet) -> bool:
+        return self.state is not KeeperState.AGREEING and super().late(sender, packet)
 
 
 def liar(holder: type[SessionHolder]) -> World[Any]:

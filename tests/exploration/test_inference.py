@@ -55,7 +55,7 @@ def test_what_is_of_a_former_session_is_found_by_the_session(monkeypatch: pytest
 def test_what_is_of_a_former_pass_is_found_by_its_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("session", "data_owner", "model_owner"):
         monkeypatch.setattr(f"tacit.protocol.inference.{module}.Link", AnyNumber)
-    monkeypatch.setattr(InferenceSession, "_read", lambda session, frames: session._link.packet(frames))
+    monkeypatch.setattr(InferenceSession, "_accept", lambda session, packet: bool(session._link.accept(packet)))
     with pytest.raises(RuleBroken, match="takes something else for"):
         explore(InferenceWorld(passes=2, sessions=1))
 

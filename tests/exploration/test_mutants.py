@@ -1,13 +1,14 @@
 """The explorer can fail: each of these machines lacks one check, and each is caught."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
 from tacit.protocol.core.codec import Packet
-from tacit.protocol.core.machine import Row, Step
+from tacit.protocol.core.machine import Heard, Output, Row, Step
 from tacit.protocol.core.members import Members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.client import AggregationClient
@@ -24,8 +25,11 @@ from tests.exploration.secure_sum import Cohort
 class Remembering(AggregationClient):
     """Keeps its secrets, so that a wrong row has something to give away."""
 
-    def forget(self) -> None:
-        self.deadline = None
+    def _take(self, step: Step[ClientState], now: float) -> list[Output]:
+        kept = self.data
+        outputs = super()._take(step, now)
+        self.data = self.data or kept
+        return outputs
 
     def admit(self, state: ClientState, kind: type[Message], handler: str, to: ClientState) -> None:
         self.table = {**self.table, (state, kind): Row(handler, (to,))}
@@ -38,11 +42,14 @@ class OpensTwice(Remembering):
 
 
 class OpensAfterGivingUp(Remembering):
-    _sharers = Members(bytes(1), 8)  # Until it knows better.
-
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.admit(ClientState.ABORTED, UnmaskRequest, "on_unmask_request", ClientState.DONE)
+
+    def on_unmask_request(self, heard: Heard[UnmaskRequest], now: float) -> Step[ClientState]:
+        if not hasattr(self.data, "held"):
+            raise self.unexpected(UnmaskRequest)
+        return super().on_unmask_request(heard, now)
 
 
 class OpensWithoutThreshold(AggregationClient):
@@ -52,31 +59,27 @@ class OpensWithoutThreshold(AggregationClient):
 
 
 class OpensForStrangers(AggregationClient):
-    def _checked_survivors(self, bitmap: bytes) -> Members:
-        self._sharers, sharers = Members(b"\xff", 8), self._sharers
-        try:
-            return super()._checked_survivors(bitmap)
-        finally:
-            self._sharers = sharers
+    def _checked_survivors(self, own: Any, bitmap: bytes) -> Members:
+        return super()._checked_survivors(replace(own, sharers=Members(b"\xff", 8)), bitmap)
 
 
 class OpensItself(AggregationClient):
-    def _checked_survivors(self, bitmap: bytes) -> Members:
+    def _checked_survivors(self, own: Any, bitmap: bytes) -> Members:
         self.member, member = next(iter(Members(bitmap, self.agreement.size)), self.member), self.member
         try:
-            return super()._checked_survivors(bitmap)
+            return super()._checked_survivors(own, bitmap)
         finally:
             self.member = member
 
 
 class ChecksNoSignature(AggregationClient):
-    def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None: ...
+    def _check_signatures(self, *arguments: Any) -> None: ...
 
 
 class BelievesTheRequest(AggregationClient):
-    def on_unmask_request(self, sender: str, message: UnmaskRequest, payload: None, now: float) -> Step[ClientState]:
-        self._survivors = Members(message.survivors, self.agreement.size)
-        return super().on_unmask_request(sender, message, payload, now)
+    def on_unmask_request(self, heard: Heard[UnmaskRequest], now: float) -> Step[ClientState]:
+        self.data = replace(self.data, survivors=Members(heard.message.survivors, self.agreement.size))
+        return super().on_unmask_request(heard, now)
 
 
 class OpensUnconfirmed(BelievesTheRequest, Remembering):
@@ -93,20 +96,15 @@ class SignsTwice(Remembering):
 
 
 class SwapsShares(AggregationClient):
-    def on_unmask_request(self, sender: str, message: UnmaskRequest, payload: None, now: float) -> Step[ClientState]:
-        self._held = {owner: HeldShares(held.seed, held.key) for owner, held in self._held.items()}
-        return super().on_unmask_request(sender, message, payload, now)
+    def on_unmask_request(self, heard: Heard[UnmaskRequest], now: float) -> Step[ClientState]:
+        swapped = {owner: HeldShares(held.seed, held.key) for owner, held in self.data.held.items()}
+        self.data = replace(self.data, held=swapped)
+        return super().on_unmask_request(heard, now)
 
 
 class WaitsForEver(AggregationClient):
     def on_peer_keys(self, *arguments: Any) -> Step[ClientState]:
-        step = super().on_peer_keys(*arguments)
-
-        def commit() -> None:
-            step.commit()
-            self.deadline = None
-
-        return Step(step.state, step.outputs, commit)
+        return replace(super().on_peer_keys(*arguments), deadline=None)
 
 
 class AddsTwice(AggregationServer):

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.messages import Abort, Chunk, Fetch
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
-from tacit.protocol.session.messages import MESSAGES, FetchLimits, LimitsChunk, StartSecondStage, VoidRound
+from tacit.protocol.session.messages import MESSAGES, StartSecondStage, VoidRound
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.memory_federation import MemoryFederation, small_configuration
@@ -35,8 +35,8 @@ def samples() -> list[list[Any]]:
         FetchVector(chunk=1),
         VectorChunk(chunk=1),
         StartSecondStage(cohort=b"\x07", limits=bytes(32)),
-        FetchLimits(chunk=1),
-        LimitsChunk(chunk=1),
+        Fetch(chunk=1),
+        Chunk(chunk=1),
         EndKey(epoch=0, code=Code.LEFT, detail="", culprit="client-1"),
     )
     envelope = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}

@@ -109,6 +109,8 @@ def plainest(kind: inspect.Type) -> Any:
             return kind.values[0]
         case inspect.UnionType():
             return plainest(kind.types[0])
+        case inspect.StructType():
+            return kind.cls(**{field.name: plainest(field.type) for field in kind.fields})
     raise NotImplementedError(f"no plainest value of {kind}")
 
 

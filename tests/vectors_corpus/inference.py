@@ -126,7 +126,7 @@ def inference_message_bad_value() -> Script:
 def inference_message_bad_family() -> Script:
     script = message("Messages of a federation on a link of private inference.")
     envelope, body = _frames("close-inference")
-    for kind in ("hello", "finish", "fetch-model", "Opening", ""):
+    for kind in ("hello", "finish", "fetch", "Opening", ""):
         changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
         script.refuse("MALFORMED", "read message", frames=[changed, body])
     return script

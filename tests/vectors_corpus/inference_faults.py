@@ -112,7 +112,7 @@ def inference_hello_bad_form() -> Script:
                 model_owner=model_owner(2))  # fmt: skip
     hello = InferenceHello(roster=part.roster)
     part.tell(AgreeTerms(terms=AGREED, images=1, batch=1))
-    part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "VERSION", version=2)
+    part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "VERSION", version=1)
     part.tell(InferenceHello(roster=OTHER), "ROSTER")
     part.tell(hello, "MALFORMED", behind=b"\0")
     part.tell(hello, "SESSION", session=SESSION)
@@ -287,7 +287,7 @@ def material_hello_bad_form() -> Script:
     part.tell(hello, session=SESSION)
     part.tell(hello_of(part, MODEL_OWNER), session=OTHER, sender=MODEL_OWNER)
     part.tell(hello, "SESSION", session=drawn("6"))
-    part.tell(MaterialOver(), "VERSION", session=drawn("6"), version=2)
+    part.tell(MaterialOver(), "VERSION", session=drawn("6"), version=1)
     return part
 
 

@@ -115,7 +115,7 @@ FAULTS: Final[dict[str, Fault]] = {
         "A message is missing before this one.", "SEQUENCE", "advertise-keys", envelope(sequence=1)
     ),
     "keys_bad_version": Fault(
-        "Another version of the protocol.", "VERSION", "advertise-keys", envelope(version=2), of="semi-honest"
+        "Another version of the protocol.", "VERSION", "advertise-keys", envelope(version=1), of="semi-honest"
     ),
     "keys_bad_phase": Fault(
         "A message whose phase has not begun.", "UNEXPECTED", "advertise-keys",

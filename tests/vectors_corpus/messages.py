@@ -29,8 +29,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "void-round": _PROMISE,
     "start-round": {
         "cohort": octets(b"\x1f"),
-        "model": octets(drawn("model")),
-        "model_bytes": 1 << 32,
+        "model": {"digest": octets(drawn("model")), "size": 1 << 32},
         "voided": [
             {
                 "session": octets(drawn("former")),
@@ -42,8 +41,8 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
             }
         ],
     },
-    "fetch-model": {"chunk": 127},
-    "model-chunk": {"chunk": 128},
+    "fetch": {"chunk": 127},
+    "chunk": {"chunk": 128},
     "advertise-keys": {
         "channel_key": octets(drawn("channel")),
         "mask_key": octets(drawn("mask")),
@@ -74,20 +73,16 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
         "signatures": octets(drawn("signatures", 64)),
     },
     "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
-    "start-second-stage": {"cohort": octets(b"\x1e"), "limits": octets(drawn("limits"))},
-    "fetch-limits": {"chunk": 0},
-    "limits-chunk": {"chunk": 1},
+    "start-second-stage": {"cohort": octets(b"\x1e"), "limits": {"digest": octets(drawn("limits")), "size": 5}},
     "end-round": {"code": None, "detail": ""},
     "finish": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
     "start-key": {"epoch": 0, "members": octets(b"\x1f")},
     "end-key": {"epoch": 128, "code": 18, "detail": "zu spät", "culprit": "client-3"},
     "reencrypt-model": {
-        "epoch": 3, "source": "key", "former": 2, "model": octets(drawn("model")), "model_bytes": 1 << 40,
+        "epoch": 3, "source": "key", "former": 2, "model": {"digest": octets(drawn("model")), "size": 1 << 40},
     },
-    "keyed-model": {"epoch": 3, "model": octets(drawn("model")), "model_bytes": 0},
-    "fetch-keyed-model": {"chunk": 5},
-    "keyed-model-chunk": {"chunk": 5},
+    "keyed-model": {"epoch": 3, "model": {"digest": octets(drawn("model")), "size": 0}},
     "key-commit": {
         "epoch": 2,
         "channel_key": octets(drawn("channel")),
@@ -155,7 +150,7 @@ def messages() -> Script:
 def messages_integers() -> Script:
     script = message("Integers at the borders of the widths that msgpack has for them.")
     for number in (0, 127, 128, 255, 256, 65535, 65536, 2**31):
-        script.do("read message", frames=_written(script, "fetch-model", body={"chunk": number}, sequence=number))
+        script.do("read message", frames=_written(script, "fetch", body={"chunk": number}, sequence=number))
     return script
 
 
@@ -172,10 +167,10 @@ def messages_strings() -> Script:
 
 def message_bad_frames() -> Script:
     script = message("A message has two frames or three; a raw frame belongs to some types only and has a limit.")
-    envelope, body, _ = _parts("fetch-model")
+    envelope, body, _ = _parts("fetch")
     for frames in ([], [envelope], [envelope, body, b"", b""], [envelope, body, b""], [b"", body], [envelope, b""]):
         script.refuse("MALFORMED", "read message", frames=frames)
-    envelope, body, _ = _parts("model-chunk")
+    envelope, body, _ = _parts("chunk")
     long = f"shake256(00,{CHUNK_BYTES + 1})"
     script.refuse("MALFORMED", "read message", frames=[envelope, body, long])
     return script
@@ -185,9 +180,9 @@ def message_bad_integer() -> Script:
     script = message("An integer in a longer form than it needs, or outside its bounds.")
     prefix = _map([("chunk", 5)])[:-1]
     for integer in ("cc05", "cd0005", "ce00000005", "cf0000000000000005", "d005", "d10005", "ff", "d0ff"):
-        _refuse_bodies(script, "fetch-model", prefix + bytes.fromhex(integer))
+        _refuse_bodies(script, "fetch", prefix + bytes.fromhex(integer))
     for number in (2**31 + 1, 2**64 - 1, -1):
-        _refuse_bodies(script, "fetch-model", _map([("chunk", number)]))
+        _refuse_bodies(script, "fetch", _map([("chunk", number)]))
     return script
 
 
@@ -195,7 +190,7 @@ def message_bad_type() -> Script:
     script = message("A value of another type than the field has.")
     wrong: tuple[Any, ...] = (True, None, "5", b"5", 5.0, [5], {}, msgpack.ExtType(1, b"5"), msgpack.Timestamp(5))
     for value in wrong:
-        _refuse_bodies(script, "fetch-model", _map([("chunk", value)]))
+        _refuse_bodies(script, "fetch", _map([("chunk", value)]))
     for value in (False, None, "x" * 32, 5, list(bytes(32)), msgpack.ExtType(1, bytes(32))):
         items = _items(_parts("hello")[1])
         _refuse_bodies(script, "hello", _map([("roster", value), *items[1:]]))
@@ -247,8 +242,8 @@ def message_bad_trailing_bytes() -> Script:
 def message_bad_width() -> Script:
     script = message("Lengths of maps, strings and byte strings in a longer form than they need.")
     body = _map([("chunk", 5)])
-    _refuse_bodies(script, "fetch-model", b"\xde\0\1" + body[1:], b"\xdf\0\0\0\1" + body[1:])
-    _refuse_bodies(script, "fetch-model", b"\x81\xd9\5" + body[2:], b"\x81\xda\0\5" + body[2:])
+    _refuse_bodies(script, "fetch", b"\xde\0\1" + body[1:], b"\xdf\0\0\0\1" + body[1:])
+    _refuse_bodies(script, "fetch", b"\x81\xd9\5" + body[2:], b"\x81\xda\0\5" + body[2:])
     survivors = _map([("survivors", b"\7")])
     start = survivors[: survivors.index(b"\xc4")]
     _refuse_bodies(script, "survivors", start + b"\xc5\0\1\7", start + b"\xc6\0\0\0\1\7", start + b"\xa1\7")
@@ -288,14 +283,14 @@ def message_bad_code() -> Script:
 
 
 def _refuse_envelope(script: Script, code: str, **changes: Any) -> None:
-    envelope, body, _ = _parts("fetch-model")
+    envelope, body, _ = _parts("fetch")
     items = [(key, changes.get(key, value)) for key, value in _items(envelope)]
     script.refuse(code, "read message", frames=[_map(items), body])
 
 
 def envelope_bad_version() -> Script:
     script = message("Another version of the protocol.")
-    for version in (0, 2, 127, 255):
+    for version in (0, 1, 127, 255):
         _refuse_envelope(script, "VERSION", version=version)
     for other in (256, -1, "1", None):
         _refuse_envelope(script, "MALFORMED", version=other)
@@ -310,7 +305,7 @@ def envelope_bad_field() -> Script:
         {"sequence": -1}, {"sequence": 2**31 + 1}, {"sequence": 1.0},
     ):  # fmt: skip
         _refuse_envelope(script, "MALFORMED", **changes)
-    envelope, body, _ = _parts("fetch-model")
+    envelope, body, _ = _parts("fetch")
     items = _items(envelope)
     for others in (items[::-1], [*items, ("more", 0)], [*items, items[0]], items[:-1]):
         script.refuse("MALFORMED", "read message", frames=[_map(others), body])

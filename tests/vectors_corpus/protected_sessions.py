@@ -9,12 +9,13 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Message
-from tacit.protocol.core.model_transfer import model_digest
-from tacit.protocol.group_key.messages import EndKey, FetchKeyedModel, StartKey
-from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartRound
+from tacit.protocol.core.messages import Chunk, Fetch, Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.group_key.messages import EndKey, StartKey
+from tacit.protocol.session.messages import StartRound
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, instead, to
 from tests.vectors_corpus.messages import COUNTED
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
@@ -148,7 +149,7 @@ def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
 
 FIRST: Final = NAMES[0]
 """The client that encrypts the model."""
-ROUND: Final = StartRound(cohort=b"\x07", model=model_digest(keyed_model(1)), model_bytes=24, voided=())
+ROUND: Final = StartRound(cohort=b"\x07", model=announce(keyed_model(1), Label.MODEL), voided=())
 FAULTS: Final[dict[str, SessionFault]] = {
     # What a server may do to a client, which ends the session: outside of rounds there is nothing to save.
     "start_key_bad_epoch": _fault(
@@ -179,11 +180,12 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "start_round_bad_renewal": _fault(
         "encrypted", "A second round with a key that serves for one.", "KEYS", "start-key",
-        _instead(replace(ROUND, model=model_digest(keyed_model(10))), round=2), to=CHEAT, number=1, ends="round over",
+        _instead(replace(ROUND, model=announce(keyed_model(10), Label.MODEL)), round=2), to=CHEAT, number=1,
+        ends="round over",
     ),
     "reencrypt_model_bad_source": _fault(
         "encrypted", "A model of the server where the clients are to make the first one.", "MODEL", "reencrypt-model",
-        body(lambda _, message: replace(message, source="server", model_bytes=24)), to=FIRST,
+        body(lambda _, message: replace(message, source="server", model=replace(message.model, size=24))), to=FIRST,
     ),
     "reencrypt_model_bad_epoch": _fault(
         "encrypted", "A model for another key than the latest.", "MODEL", "reencrypt-model",
@@ -197,9 +199,9 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "encrypted once", "The last model under another key.", "MODEL", "keyed-model",
         body(lambda _, message: replace(message, epoch=1)), to=CHEAT,
     ),
-    "keyed_model_chunk_bad_hash": _fault(
-        "encrypted once", "Another last model than announced.", "MODEL", "keyed-model-chunk",
-        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT,
+    "chunk_bad_last_model": _fault(
+        "encrypted once", "Another last model than announced.", "MODEL", "chunk",
+        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, number=1,
     ),
     # What a client may do to the server.
     "key_commit_bad_epoch": _fault(
@@ -210,9 +212,9 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "encrypted", "A commitment with a byte behind its body.", "MALFORMED", "key-commit",
         lambda _, parcel: (parcel.frames[0], parcel.frames[1] + b"\0"), says=_key_failed("MALFORMED"),
     ),
-    "fetch_keyed_model_bad_chunk": _fault(
-        "encrypted once", "A chunk of the last model that is not due.", "UNEXPECTED", "fetch-keyed-model",
-        body(lambda _, message: FetchKeyedModel(chunk=1)),
+    "fetch_bad_last_model": _fault(
+        "encrypted once", "A chunk of the last model that is not due.", "UNEXPECTED", "fetch",
+        body(lambda _, message: Fetch(chunk=1)), number=1,
     ),
     # Rounds in two stages.
     "start_second_stage_bad_cohort": _fault(
@@ -228,24 +230,25 @@ FAULTS: Final[dict[str, SessionFault]] = {
         fields(cohort=to(b"\x03")), to=CHEAT, ends="round over",
         client={"policy": {"modes": ["semi-honest"], "smallest_cohort": 2}},
     ),
-    "limits_chunk_bad_hash": _fault(
-        "stages", "Other limits than announced.", "MODEL", "limits-chunk",
-        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, ends="round over",
+    "start_second_stage_bad_length": _fault(
+        "stages", "Limits of another length than the model's.", "MODEL", "start-second-stage",
+        body(lambda _, message: replace(message, limits=replace(message.limits, size=2))), to=CHEAT, ends="round over",
     ),
-    "limits_chunk_bad_length": _fault(
-        "stages", "Limits that are too long.", "MODEL", "limits-chunk",
-        lambda _, parcel: (*parcel.frames[:2], parcel.frames[2] + b"\0"), to=CHEAT, ends="round over",
+    "chunk_bad_limits": _fault(
+        "stages", "Other limits than announced.", "MODEL", "chunk",
+        lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, number=1, ends="round over",
     ),
-    "limits_chunk_bad_stage": _fault(
-        "stages", "Limits before the counts are known.", "UNEXPECTED", "peer-keys", instead(LimitsChunk(chunk=0)),
+    "chunk_bad_limits_length": _fault(
+        "stages", "Limits that are too long.", "MODEL", "chunk",
+        lambda _, parcel: (*parcel.frames[:2], parcel.frames[2] + b"\0"), to=CHEAT, number=1, ends="round over",
+    ),
+    "chunk_bad_stage": _fault(
+        "stages", "Limits before the counts are known.", "UNEXPECTED", "peer-keys", instead(Chunk(chunk=0)),
         to=CHEAT, ends="round over",
     ),
-    "fetch_limits_bad_chunk": _fault(
-        "stages", "A chunk that is not due.", "UNEXPECTED", "fetch-limits",
-        body(lambda _, message: FetchLimits(chunk=1)),
-    ),
-    "fetch_limits_bad_stage": _fault(
-        "stages", "It asks for limits before there are any.", "UNEXPECTED", "fetch-model", instead(FetchLimits(chunk=0))
+    "fetch_bad_limits": _fault(
+        "stages", "A chunk that is not due.", "UNEXPECTED", "fetch",
+        body(lambda _, message: Fetch(chunk=1)), number=1,
     ),
     # Without secure aggregation.
     "masked_input_bad_complaint": _fault(

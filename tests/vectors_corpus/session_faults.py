@@ -11,16 +11,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Fetch
 from tacit.protocol.core.primitives import Label, SigningKey, digest
-from tacit.protocol.session.messages import (
-    FetchModel,
-    Finish,
-    Hello,
-    Promise,
-    StartRound,
-    VoidedRound,
-    VoidRound,
-)
+from tacit.protocol.session.messages import Finish, Hello, Promise, StartRound, VoidedRound, VoidRound
 from tacit.protocol.session.voiding import promise
 from tacit.protocol.sum.results import Contribution
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, instead, to
@@ -141,7 +134,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     # What a client may do to the server.
     "hello_bad_roster": SessionFault("Another roster.", "ROSTER", "hello", fields(roster=first_bit)),
     "hello_bad_promise": SessionFault("A promise that it did not sign.", "SIGNATURE", "hello", body(_bad_promise)),
-    "hello_bad_version": SessionFault("Another version.", "VERSION", "hello", envelope(version=2)),
+    "hello_bad_version": SessionFault("Another version.", "VERSION", "hello", envelope(version=1)),
     "hello_bad_session": SessionFault("A hello in a session.", "SESSION", "hello", envelope(session=drawn("session"))),
     "hello_bad_sender": SessionFault("A hello for another client.", "SENDER", "hello", envelope(sender="client-2")),
     "hello_bad_sequence": SessionFault("A hello that comes second.", "SEQUENCE", "hello", envelope(sequence=1)),
@@ -149,17 +142,17 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "A hello with a byte behind its body.", "MALFORMED", "hello",
         lambda _, parcel: (parcel.frames[0], parcel.frames[1] + b"\0"),
     ),
-    "fetch_model_bad_chunk": SessionFault(
-        "A chunk that is not due.", "UNEXPECTED", "fetch-model", body(lambda _, message: FetchModel(chunk=1))
+    "fetch_bad_chunk": SessionFault(
+        "A chunk that is not due.", "UNEXPECTED", "fetch", body(lambda _, message: Fetch(chunk=1))
     ),
-    "fetch_model_bad_round": SessionFault(
-        "A message of a round that has not begun.", "SESSION", "fetch-model", envelope(round=2)
+    "fetch_bad_round": SessionFault(
+        "A message of a round that has not begun.", "SESSION", "fetch", envelope(round=2)
     ),
-    "fetch_model_bad_direction": SessionFault(
-        "A message that only a server sends.", "UNEXPECTED", "fetch-model", instead(Finish())
+    "fetch_bad_direction": SessionFault(
+        "A message that only a server sends.", "UNEXPECTED", "fetch", instead(Finish())
     ),
     "void_round_bad_signature": SessionFault(
-        "A promise that it did not sign.", "SIGNATURE", "fetch-model",
+        "A promise that it did not sign.", "SIGNATURE", "fetch",
         instead(replace(_promise(CHEAT), signature=_promise("client-2").signature)),
     ),
     # What a server may do to a client.
@@ -199,7 +192,7 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "start_round_bad_length": SessionFault(
         "A model of another length than its tensors.", "MODEL", "start-round",
-        body(lambda _, message: replace(message, model_bytes=28)), to=CHEAT, ends="round over",
+        body(lambda _, message: replace(message, model=replace(message.model, size=28))), to=CHEAT, ends="round over",
     ),
     "start_round_bad_round": SessionFault(
         "A round without a number.", "SESSION", "start-round", envelope(round=0), to=CHEAT
@@ -223,24 +216,24 @@ FAULTS: Final[dict[str, SessionFault]] = {
         "A promise that nobody signed.", "SIGNATURE", "start-round", _proof(*NAMES, change=first_bit), to=CHEAT,
         ends="round over", client=_journal(),
     ),
-    "model_chunk_bad_hash": SessionFault(
-        "Another model than announced.", "MODEL", "model-chunk",
+    "chunk_bad_hash": SessionFault(
+        "Another model than announced.", "MODEL", "chunk",
         lambda _, parcel: (*parcel.frames[:2], flipped(parcel.frames[2], 0)), to=CHEAT, ends="round over",
     ),
-    "model_chunk_bad_length": SessionFault(
-        "A model that stops short.", "MODEL", "model-chunk",
+    "chunk_bad_length": SessionFault(
+        "A model that stops short.", "MODEL", "chunk",
         lambda _, parcel: (*parcel.frames[:2], parcel.frames[2][:-4]), to=CHEAT, ends="round over",
     ),
-    "model_chunk_bad_absence": SessionFault(
-        "A chunk without its raw frame.", "MODEL", "model-chunk", lambda _, parcel: parcel.frames[:2], to=CHEAT,
+    "chunk_bad_absence": SessionFault(
+        "A chunk without its raw frame.", "MODEL", "chunk", lambda _, parcel: parcel.frames[:2], to=CHEAT,
         ends="round over",
     ),
-    "model_chunk_bad_order": SessionFault(
-        "A chunk that is not due.", "UNEXPECTED", "model-chunk",
+    "chunk_bad_order": SessionFault(
+        "A chunk that is not due.", "UNEXPECTED", "chunk",
         body(lambda _, message: replace(message, chunk=1)), to=CHEAT, ends="round over",
     ),
-    "model_chunk_bad_value": SessionFault(
-        "A model with a number that is not finite.", "MODEL", "model-chunk", _as_sent, to=CHEAT, ends="round over",
+    "chunk_bad_value": SessionFault(
+        "A model with a number that is not finite.", "MODEL", "chunk", _as_sent, to=CHEAT, ends="round over",
         play=poisoned,
     ),
     "end_round_bad_round": SessionFault(

@@ -1,6 +1,6 @@
 """Labels, codes and limits: docs/spec/constants.md and docs/spec/errors.md, typed in again by hand."""
 
-VERSION = 1
+VERSION = 2
 
 CONFIGURATION = b"tacit/1 configuration"
 MODEL = b"tacit/1 model"

@@ -6,27 +6,19 @@ from constants import MODEL, require
 from encoding import read_members
 from group_key import TO_MEMBER, KeyMember, KeyTerms
 from messages import ENCRYPTED
-from primitives import digest
 from proposal import configuration_hash
-from transfer import Incoming, Outgoing
+from transfer import Incoming, Outgoing, announcement
 
-FROM_SERVER = (
-    *TO_MEMBER,
-    "start-key",
-    "end-key",
-    "reencrypt-model",
-    "keyed-model",
-    "fetch-keyed-model",
-    "keyed-model-chunk",
-)
+FROM_SERVER = (*TO_MEMBER, "start-key", "end-key", "reencrypt-model", "keyed-model", "fetch")
+"""Outside of rounds a chunk as well."""
 ADMITTED = {
     "NO_KEY": ("start-key", "end-key"),
     "AGREEING": ("end-key",),
     "KEYED": ("start-key", "end-key", "reencrypt-model", "keyed-model"),
-    "FETCHING_MODEL": ("end-key", "keyed-model-chunk"),
+    "FETCHING_MODEL": ("end-key", "chunk"),
     "ENCRYPTING": ("end-key",),
-    "PROVIDING": ("end-key", "fetch-keyed-model"),
-    "FETCHING_LAST": ("keyed-model-chunk",),
+    "PROVIDING": ("end-key", "fetch"),
+    "FETCHING_LAST": ("chunk",),
 }
 
 
@@ -81,9 +73,9 @@ class KeyHolder:
             self.on_reencrypt(body, now)
         elif kind == "keyed-model":
             self.check_encrypted()
-            require(body["epoch"] == self.epoch and body["model_bytes"] == self.model_bytes, "MODEL")
+            require(body["epoch"] == self.epoch and body["model"]["size"] == self.model_bytes, "MODEL")
             self.fetch("FETCHING_LAST", body["model"], now)
-        elif kind == "keyed-model-chunk":
+        elif kind == "chunk":
             self.on_chunk(body, raw, now)
         else:
             self.on_fetch(body, now)
@@ -143,7 +135,7 @@ class KeyHolder:
         self.check_encrypted()
         source = body["source"]
         length = 0 if source == "clients" else self.model_bytes
-        require(body["epoch"] == self.epoch and body["model_bytes"] == length, "MODEL")
+        require(body["epoch"] == self.epoch and body["model"]["size"] == length, "MODEL")
         if source == "key":
             require(body["former"] in self.keys, "KEYS")
         else:
@@ -154,16 +146,16 @@ class KeyHolder:
         else:
             self.fetch("FETCHING_MODEL", body["model"], now)
 
-    def fetch(self, state: str, model: bytes, now: float) -> None:
-        self.incoming = Incoming(MODEL, model, self.model_bytes)
+    def fetch(self, state: str, model: dict[str, Any], now: float) -> None:
+        self.incoming = Incoming(MODEL, model)
         for chunk in self.incoming.first():
-            self.send("fetch-keyed-model", {"chunk": chunk})
+            self.send("fetch", {"chunk": chunk})
         self.go_to(state, now + 2 * self.phase_seconds)
 
     def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
         if following is not None:
-            self.send("fetch-keyed-model", {"chunk": following})
+            self.send("fetch", {"chunk": following})
         if not self.incoming.whole:
             self.go_to(self.state, now + 2 * self.phase_seconds)
         elif self.state == "FETCHING_MODEL":
@@ -182,13 +174,13 @@ class KeyHolder:
     def provide(self, epoch: int, model: bytes, now: float) -> None:
         if self.state == "ENCRYPTING" and epoch == self.epoch:
             self.outgoing = Outgoing(model)
-            body = {"epoch": self.epoch, "model": digest(MODEL, model), "model_bytes": len(model)}
+            body = {"epoch": self.epoch, "model": announcement(MODEL, model)}
             self.send("keyed-model", body)
             self.go_to("PROVIDING", now + 2 * self.phase_seconds)
 
     def on_fetch(self, body: dict[str, Any], now: float) -> None:
         raw = self.outgoing.give(body["chunk"])
-        self.send("keyed-model-chunk", {"chunk": body["chunk"]}, raw)
+        self.send("chunk", {"chunk": body["chunk"]}, raw)
         if self.outgoing.done:
             self.go_to("KEYED", None)
         else:

@@ -6,12 +6,11 @@ from constants import CODES, MODEL, TRANSFER_LIMIT, Refused, require
 from encoding import write_members
 from group_key import PHASE_OF, KeyRelay, KeyTerms
 from messages import ENCRYPTED, read_body
-from primitives import digest
 from proposal import configuration_hash
-from transfer import Incoming, Outgoing
+from transfer import Incoming, Outgoing, announcement
 
 OF_ATTEMPT = (*PHASE_OF, "key-complaint")
-FROM_MEMBERS = (*OF_ATTEMPT, "keyed-model", "fetch-keyed-model", "keyed-model-chunk")
+FROM_MEMBERS = (*OF_ATTEMPT, "keyed-model", "fetch", "chunk")
 
 
 class KeyKeeper:
@@ -80,10 +79,10 @@ class KeyKeeper:
                 self.in_attempt(self.relay, name, envelope, frames, now)
             return
         awaited = {
-            ("AWAIT_MODEL", "fetch-keyed-model"): self.on_fetch,
+            ("AWAIT_MODEL", "fetch"): self.on_fetch,
             ("AWAIT_MODEL", "keyed-model"): self.on_keyed_model,
-            ("FETCHING_MODEL", "keyed-model-chunk"): self.on_chunk,
-            ("DISTRIBUTING", "fetch-keyed-model"): self.on_fetch_last,
+            ("FETCHING_MODEL", "chunk"): self.on_chunk,
+            ("DISTRIBUTING", "fetch"): self.on_fetch_last,
         }.get((self.state, kind))
         distributing = self.state == "DISTRIBUTING"
         if awaited is None or not (name in self.outgoing if distributing else name == self.provider):
@@ -134,8 +133,7 @@ class KeyKeeper:
             "epoch": self.epoch,
             "source": source,
             "former": self.model_epoch or 0,
-            "model": bytes(32) if made else digest(MODEL, model),
-            "model_bytes": 0 if made else len(model),
+            "model": {"digest": bytes(32), "size": 0} if made else announcement(MODEL, model),
         }
         self.send(self.provider, "reencrypt-model", body)
 
@@ -157,27 +155,27 @@ class KeyKeeper:
         self.server.key_failed(code, culprits, now)
 
     def on_fetch(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
-        require(name in self.outgoing, "MODEL")
-        self.send(name, "keyed-model-chunk", {"chunk": body["chunk"]}, self.outgoing[name].give(body["chunk"]))
+        require(name in self.outgoing, "UNEXPECTED")
+        self.send(name, "chunk", {"chunk": body["chunk"]}, self.outgoing[name].give(body["chunk"]))
 
     def on_keyed_model(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         size = 4 * sum(self.configuration["tensor_sizes"])
-        require(body["epoch"] == self.epoch and body["model_bytes"] == size, "MODEL")
-        self.incoming = Incoming(MODEL, body["model"], size)
+        require(body["epoch"] == self.epoch and body["model"]["size"] == size, "MODEL")
+        self.incoming = Incoming(MODEL, body["model"])
         for chunk in self.incoming.first():
-            self.send(name, "fetch-keyed-model", {"chunk": chunk})
+            self.send(name, "fetch", {"chunk": chunk})
         self.state = "FETCHING_MODEL"
 
     def on_chunk(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
         if following is not None:
-            self.send(name, "fetch-keyed-model", {"chunk": following})
+            self.send(name, "fetch", {"chunk": following})
         if self.incoming.whole:
             self.ready(now, self.incoming.data)
 
     def distribute(self, model: bytes, now: float) -> None:
         self.outgoing = {name: Outgoing(model) for name in self.readers}
-        body = {"epoch": self.epoch, "model": digest(MODEL, model), "model_bytes": len(model)}
+        body = {"epoch": self.epoch, "model": announcement(MODEL, model)}
         for name in self.readers:
             self.send(name, "keyed-model", body)
         self.go_to("DISTRIBUTING", now + self.patience)

@@ -23,7 +23,7 @@ HASH = Binary(32, 32)
 SIGNATURE = Binary(64)
 BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
-MODEL_BYTES = Integer(0, 2**40)
+BLOB = Map(digest=HASH, size=Integer(0, 2**40))
 
 ENVELOPE = Map(version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER)
 
@@ -35,9 +35,9 @@ BODIES = {
     "hello": Map(roster=HASH, promises=Array(MOST_PROMISES, VOID_ROUND)),
     "welcome": Map(roster=HASH, configuration=LARGE),
     "void-round": VOID_ROUND,
-    "start-round": Map(cohort=BITMAP, model=HASH, model_bytes=MODEL_BYTES, voided=Array(MOST_PROMISES, VOIDED_ROUND)),
-    "fetch-model": Map(chunk=NUMBER),
-    "model-chunk": Map(chunk=NUMBER),
+    "start-round": Map(cohort=BITMAP, model=BLOB, voided=Array(MOST_PROMISES, VOIDED_ROUND)),
+    "fetch": Map(chunk=NUMBER),
+    "chunk": Map(chunk=NUMBER),
     "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),
     "peer-keys": Map(advertised=BITMAP, digest=HASH, included=BITMAP, adverts=LARGE),
     "share-keys": Map(seed_commitment=HASH, holders=BITMAP, packets=LARGE, signature=SIGNATURE),
@@ -49,20 +49,14 @@ BODIES = {
     "confirm-survivors": Map(signature=SIGNATURE),
     "unmask-request": Map(survivors=BITMAP, signers=BITMAP, signatures=LARGE),
     "unmask-shares": Map(owners=BITMAP, shares=LARGE),
-    "start-second-stage": Map(cohort=BITMAP, limits=HASH),
-    "fetch-limits": Map(chunk=NUMBER),
-    "limits-chunk": Map(chunk=NUMBER),
+    "start-second-stage": Map(cohort=BITMAP, limits=BLOB),
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
     "finish": Map(),
     "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
     "start-key": Map(epoch=NUMBER, members=BITMAP),
     "end-key": Map(epoch=NUMBER, code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
-    "reencrypt-model": Map(
-        epoch=NUMBER, source=choice("clients", "key", "server"), former=NUMBER, model=HASH, model_bytes=MODEL_BYTES
-    ),
-    "keyed-model": Map(epoch=NUMBER, model=HASH, model_bytes=MODEL_BYTES),
-    "fetch-keyed-model": Map(chunk=NUMBER),
-    "keyed-model-chunk": Map(chunk=NUMBER),
+    "reencrypt-model": Map(epoch=NUMBER, source=choice("clients", "key", "server"), former=NUMBER, model=BLOB),
+    "keyed-model": Map(epoch=NUMBER, model=BLOB),
     "key-commit": Map(epoch=NUMBER, channel_key=HASH, commitment=HASH, signature=SIGNATURE),
     "peer-key-commits": Map(commits=LARGE),
     "key-contribution": Map(epoch=NUMBER, packets=LARGE),
@@ -72,7 +66,7 @@ BODIES = {
     "key-accepted": Map(epoch=NUMBER),
     "key-complaint": Map(epoch=NUMBER, accused=NUMBER, channel_private=HASH),
 }
-WITH_RAW_FRAME = ("model-chunk", "masked-input", "vector-chunk", "limits-chunk", "keyed-model-chunk")
+WITH_RAW_FRAME = ("chunk", "masked-input", "vector-chunk")
 
 WEIGHTED = ("binary-weights", "fixed-position", "locked-binary-weights")
 UNENCRYPTED = ("none", *WEIGHTED, "fedrsm", "fedsplit", "fedcg", "dp-gaussian")

@@ -29,11 +29,11 @@ IN_ROUND = ("end-round", "finish", "abort")
 ADMITTED = {
     "AWAIT_WELCOME": ("welcome", "finish", "abort"),
     "AWAIT_ROUND": ("start-round", *IN_ROUND),
-    "FETCHING_MODEL": ("model-chunk", *IN_ROUND),
+    "FETCHING_MODEL": ("chunk", *IN_ROUND),
     "TRAINING": IN_ROUND,
     "AGGREGATING": IN_ROUND,
     "AWAIT_SECOND_STAGE": ("start-second-stage", *IN_ROUND),
-    "FETCHING_LIMITS": ("limits-chunk", *IN_ROUND),
+    "FETCHING_LIMITS": ("chunk", *IN_ROUND),
     "LIMITING": IN_ROUND,
 }
 
@@ -138,7 +138,7 @@ class SessionClient:
             require(number == 0, "SESSION")
             return False
         if number == 0:
-            require(kind == "abort", "SESSION")
+            require(kind == "abort" or (kind == "chunk" and self.state in ("AWAIT_WELCOME", "AWAIT_ROUND")), "SESSION")
             return False
         if kind == "start-round":
             require(number > self.round, "SESSION")
@@ -146,7 +146,7 @@ class SessionClient:
         require(number <= self.round, "SESSION")
         if number < self.round:
             return True
-        return self.state == "AWAIT_ROUND" and (kind in SUM_MESSAGES or kind in ("model-chunk", "abort"))
+        return self.state == "AWAIT_ROUND" and (kind in SUM_MESSAGES or kind in ("chunk", "abort"))
 
     def check_state(self, kind: str) -> None:
         in_sum = self.state == "AGGREGATING" and self.sum is not None and self.sum.admits(kind)
@@ -159,7 +159,7 @@ class SessionClient:
             self.on_welcome(body, now)
         elif kind == "start-round":
             self.on_start_round(envelope["round"], body, now)
-        elif kind in ("model-chunk", "limits-chunk"):
+        elif kind == "chunk" and envelope["round"] > 0:
             self.on_chunk(body, raw, now)
         elif kind == "start-second-stage":
             self.on_second_stage(body, now)
@@ -201,14 +201,14 @@ class SessionClient:
         cohort = self.cohort_of(body["cohort"])
         session = self.conversation.session
         require(all((old["session"], old["round"]) != (session, number) for old in self.journal), "SESSION")
-        require(body["model_bytes"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
-        self.check_fresh(body["model"], body["voided"])
+        require(body["model"]["size"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
+        self.check_fresh(body["model"]["digest"], body["voided"])
         self.key = self.holder.for_round(cohort) if self.holder else None
-        self.model = body["model"]
+        self.model = body["model"]["digest"]
         self.terms = self.terms_for(cohort)
         if self.configuration["enforce"] == "clients":
             self.terms = first_stage(self.terms, self.configuration)
-        self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"], body["model_bytes"]), "fetch-model", now)
+        self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"]), now)
 
     def terms_for(self, cohort: list[str]) -> Terms:
         assert self.conversation is not None
@@ -223,10 +223,10 @@ class SessionClient:
             self.key[1] if self.key else b"",
         )
 
-    def fetch(self, state: str, incoming: Incoming, kind: str, now: float) -> None:
-        self.incoming, self.fetching = incoming, kind
+    def fetch(self, state: str, incoming: Incoming, now: float) -> None:
+        self.incoming = incoming
         for chunk in incoming.first():
-            self.send(kind, self.round, {"chunk": chunk})
+            self.send("fetch", self.round, {"chunk": chunk})
         self.go_to(state, now + 2 * self.terms.phase_seconds)
 
     def check_fresh(self, model: bytes, voided: list[dict[str, Any]]) -> None:
@@ -254,7 +254,7 @@ class SessionClient:
     def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
         if following is not None:
-            self.send(self.fetching, self.round, {"chunk": following})
+            self.send("fetch", self.round, {"chunk": following})
         if not self.incoming.whole:
             self.go_to(self.state, now + 2 * self.terms.phase_seconds)
         elif self.state == "FETCHING_LIMITS":
@@ -270,10 +270,10 @@ class SessionClient:
         require(set(cohort) <= set(self.counted), "MEMBERS")
         most = spare(self.configuration, len(self.counted))
         require(len(cohort) >= len(self.counted) - most, "THRESHOLD")
+        require(body["limits"]["size"] == -(-sum(self.configuration["tensor_sizes"]) // 8), "MODEL")
         plain = self.terms_for(cohort)
-        self.terms = second_stage(plain, self.configuration, len(self.counted), body["limits"])
-        size = -(-sum(self.configuration["tensor_sizes"]) // 8)
-        self.fetch("FETCHING_LIMITS", Incoming(LIMITS, body["limits"], size), "fetch-limits", now)
+        self.terms = second_stage(plain, self.configuration, len(self.counted), body["limits"]["digest"])
+        self.fetch("FETCHING_LIMITS", Incoming(LIMITS, body["limits"]), now)
 
     def provide(self, epoch: int, model: bytes, now: float) -> None:
         if self.holder is not None:

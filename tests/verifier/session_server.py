@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregation import COUNTING, Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, MODEL, MOST_PROMISES, SIGN_VOID, Refused, require
+from constants import BREAKS_NO_RULE, CODES, LIMITS, MODEL, MOST_PROMISES, SIGN_VOID, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
@@ -14,9 +14,7 @@ from plain_sum import PlainServer
 from primitives import digest, u32, verify
 from proposal import first_stage, promises_needed, second_stage, spare, terms_of
 from protections import limits_digest, limits_of
-from transfer import Outgoing
-
-FROM_CLIENTS = ("fetch-model", "fetch-limits", *PHASE_OF)
+from transfer import Outgoing, announcement
 
 
 class SessionServer:
@@ -126,23 +124,22 @@ class SessionServer:
     def on_message(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
         kind, number = envelope["type"], envelope["round"]
         require(number <= self.round, "SESSION")
-        if number < self.round and kind in FROM_CLIENTS:
-            return
-        if kind in FROM_CLIENTS and self.state not in ("GATHERING", "IN_ROUND"):
-            return
-        if kind in PHASE_OF and self.limits and name not in self.cohort:
-            return
+        of_key = self.configuration["group_key"] and number == 0
+        if kind in PHASE_OF or (kind == "fetch" and not of_key):
+            if 0 < number < self.round or (kind in PHASE_OF and number < self.round):
+                return
+            if self.state not in ("GATHERING", "IN_ROUND") or (self.limits and number and name not in self.cohort):
+                return
         if kind == "void-round":
             promise = read_body(envelope, frames)
             self.check_promise(name, promise)
             self.keep_promise(name, promise)
         elif kind == "abort":
             self.on_abort(name, envelope, frames, now)
-        elif kind in ("fetch-model", "fetch-limits") and self.state == "IN_ROUND":
-            require(name in self.outgoing and (kind == "fetch-limits") == bool(self.limits), "UNEXPECTED")
+        elif kind == "fetch" and self.state == "IN_ROUND" and number > 0:
+            require(name in self.outgoing, "UNEXPECTED")
             chunk = read_body(envelope, frames)["chunk"]
-            answer = "limits-chunk" if self.limits else "model-chunk"
-            self.send(name, answer, number, {"chunk": chunk}, self.outgoing[name].give(chunk))
+            self.send(name, "chunk", number, {"chunk": chunk}, self.outgoing[name].give(chunk))
         elif kind in FROM_MEMBERS and self.configuration["group_key"]:
             self.keeper.receive(name, envelope, frames, raw_frame(frames), now)
         else:
@@ -217,7 +214,6 @@ class SessionServer:
         self.cohort = cohort
         self.own_deadline = None
         self.limits, self.earlier = b"", []
-        model = digest(MODEL, self.model)
         self.round += 1
         try:
             require(len(self.cohort) >= self.smallest_cohort, "THRESHOLD")
@@ -231,8 +227,7 @@ class SessionServer:
             terms = first_stage(terms, self.configuration)
         body = {
             "cohort": self.bitmap(self.cohort),
-            "model": model,
-            "model_bytes": len(self.model),
+            "model": announcement(MODEL, self.model),
             "voided": self.proofs(),
         }
         for name in self.cohort:
@@ -270,7 +265,7 @@ class SessionServer:
         self.bar_culprits(drops, now)
         self.limits, self.cohort, self.earlier = limits, cohort, drops
         self.outgoing = {name: Outgoing(limits) for name in cohort}
-        body = {"cohort": self.bitmap(cohort), "limits": limits_digest(limits)}
+        body = {"cohort": self.bitmap(cohort), "limits": announcement(LIMITS, limits)}
         for name in cohort:
             self.send(name, "start-second-stage", self.round, body)
         plain = self.terms_for(cohort)

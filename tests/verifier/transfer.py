@@ -1,7 +1,8 @@
-"""A model, or limits, in chunks: docs/spec/session.md, *Fetching the model*."""
+"""A blob in chunks: docs/spec/session.md, *Fetching*."""
 
 import math
 import struct
+from typing import Any
 
 from constants import CHUNK_BYTES, MODEL, WINDOW, require
 from primitives import digest
@@ -10,8 +11,8 @@ from primitives import digest
 class Incoming:
     """What has come of it; `label` is that of its digest."""
 
-    def __init__(self, label: bytes, expected: bytes, size: int) -> None:
-        self.label, self.expected, self.size, self.data = label, expected, size, b""
+    def __init__(self, label: bytes, blob: dict[str, Any]) -> None:
+        self.label, self.expected, self.size, self.data = label, blob["digest"], blob["size"], b""
 
     @property
     def chunks(self) -> int:
@@ -35,6 +36,10 @@ class Incoming:
             numbers = struct.unpack(f"<{self.size // 4}f", self.data)
             require(all(math.isfinite(number) for number in numbers), "MODEL")
         return chunk + WINDOW if chunk + WINDOW < self.chunks else None
+
+
+def announcement(label: bytes, data: bytes) -> dict[str, Any]:
+    return {"digest": digest(label, data), "size": len(data)}
 
 
 class Outgoing:

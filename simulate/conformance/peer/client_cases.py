@@ -10,12 +10,13 @@ from typing import Any, Final
 import numpy as np
 from msgspec import structs
 
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Message
-from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, digest
-from tacit.protocol.session.messages import ModelChunk, StartRound, Welcome
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Chunk, Message
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
+from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
@@ -124,8 +125,8 @@ def _nan(stage: RoundKnowledge) -> bytes:
 
 def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
-        return [said.changed(model=digest(Label.MODEL, _nan(stage)))]
-    if isinstance(said.message, ModelChunk):
+        return [said.changed(model=announce(_nan(stage), Label.MODEL))]
+    if isinstance(said.message, Chunk):
         start = said.message.chunk * CHUNK_BYTES
         return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]
     return [said]
@@ -182,7 +183,7 @@ CLIENT_CASES: Final = (
     Case("not-selected", "starts a round without this client", refuses_round(Code.MEMBERS),
          altered(StartRound, lambda stage, _: {"cohort": _some(stage, stage.size - 1, with_victim=False)})),
     Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
-         altered(StartRound, lambda stage, message: {"model_bytes": message.model_bytes + 4})),
+         altered(StartRound, lambda _, said: {"model": structs.replace(said.model, size=said.model.size + 4)})),
     Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
          altered(StartRound, lambda stage, _: {"model": stage.former_model})),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
@@ -200,10 +201,10 @@ CLIENT_CASES: Final = (
     Case("out-of-turn", "asks to unmask before anything was masked", refuses_round(Code.UNEXPECTED),
          instead(StartRound, _unasked)),
     Case("other-model", "sends another model than announced", refuses_round(Code.MODEL),
-         instead(ModelChunk, lambda stage, said: [replace(said, payload=flipped(bytes(said.payload or b""), 0))])),
+         instead(Chunk, lambda stage, said: [replace(said, payload=flipped(bytes(said.payload or b""), 0))])),
     Case("model-with-nan", "sends a model with NaN", refuses_round(Code.MODEL), _model_with_nan),
     Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL),
-         instead(ModelChunk, lambda stage, said: [replace(said, payload=PICKLE)])),
+         instead(Chunk, lambda stage, said: [replace(said, payload=PICKLE)])),
     Case("own-key-missing", "leaves the client's keys out of the list", refuses_round(Code.MEMBERS),
          altered(PeerKeys, _without_own_key)),
     Case("own-key-altered", "lists other keys for the client", refuses_round(Code.KEYS),

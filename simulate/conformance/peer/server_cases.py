@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.session.messages import FetchModel, Hello, VoidRound
+from tacit.protocol.core.messages import Abort, Fetch, Message
+from tacit.protocol.session.messages import Hello, VoidRound
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, MaskedInput, ShareKeys, UnmaskShares
 from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.script import (
@@ -78,7 +78,7 @@ SERVER_CASES: Final = (
     Case("malformed-body", "sends a pickle for a body", refused(Code.MALFORMED),
          instead(AdvertiseKeys, lambda stage, said: [replace(said, body=PICKLE)])),
     Case("chunk-again", "asks for a chunk of the model twice", refused(Code.UNEXPECTED),
-         instead(FetchModel, lambda stage, said: [said, said])),
+         instead(Fetch, lambda stage, said: [said, said])),
     Case("out-of-turn", "opens shares before there are any", refused(Code.UNEXPECTED),
          instead(AdvertiseKeys, lambda stage, said: [
              replace(said, message=UnmaskShares(owners=b"", shares=b""))])),

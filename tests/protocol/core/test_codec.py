@@ -22,8 +22,8 @@ from tacit.protocol.core.codec import (
     encode_structure,
 )
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Message
-from tacit.protocol.session.messages import MESSAGES, FetchModel, Hello, ModelChunk
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
+from tacit.protocol.session.messages import MESSAGES, Hello
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.world.memory_federation import small_configuration
 
@@ -168,7 +168,7 @@ def test_random_frames_are_refused(frames: list[bytes]) -> None:
     assert outcome.code is Code.MALFORMED
 
 
-FETCH = FetchModel(chunk=1)
+FETCH = Fetch(chunk=1)
 FETCH_BODY = b"\x81\xa5chunk\x01"
 ABORT = {"code": 4, "detail": "x", "culprit": ""}
 
@@ -181,41 +181,41 @@ def test_the_examples_below_start_from_valid_encodings() -> None:
 
 
 def one(value: bytes) -> bytes:
-    """A FetchModel whose chunk is this raw msgpack value."""
+    """A Fetch whose chunk is this raw msgpack value."""
     return b"\x81\xa5chunk" + value
 
 
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
-        pytest.param(FetchModel, one(b"\xcc\x01"), id="integer not in its shortest form"),
-        pytest.param(FetchModel, one(b"\xd3" + (1).to_bytes(8, "big")), id="signed integer for an unsigned one"),
-        pytest.param(FetchModel, b"\xde\x00\x01\xa5chunk\x01", id="map header not in its shortest form"),
-        pytest.param(FetchModel, b"\x81\xd9\x05chunk\x01", id="string header not in its shortest form"),
-        pytest.param(FetchModel, one(b"\xff"), id="negative"),
-        pytest.param(FetchModel, one(b"\xce\x80\x00\x00\x01"), id="beyond the largest index"),
-        pytest.param(FetchModel, one(b"\xcf" + b"\xff" * 8), id="2**64 - 1"),
-        pytest.param(FetchModel, one(b"\xca\x3f\x80\x00\x00"), id="float for an integer"),
-        pytest.param(FetchModel, one(b"\xc3"), id="true for an integer"),
-        pytest.param(FetchModel, one(b"\xc0"), id="nil for an integer"),
-        pytest.param(FetchModel, one(b"\xa11"), id="string for an integer"),
-        pytest.param(FetchModel, b"\x82\xa5chunk\x01\xa5chunk\x01", id="a key twice"),
-        pytest.param(FetchModel, b"\x82\xa5chunk\x01\xa5other\x01", id="unknown field"),
-        pytest.param(FetchModel, b"\x80", id="missing field"),
-        pytest.param(FetchModel, b"\x91\x01", id="array for a map"),
-        pytest.param(FetchModel, b"\x81\xc4\x05chunk\x01", id="bytes for a key"),
-        pytest.param(FetchModel, b"\x81\x01\x01", id="integer for a key"),
-        pytest.param(FetchModel, b"\x81\xa5\xff\xff\xff\xff\xff\x01", id="invalid UTF-8 in a key"),
-        pytest.param(FetchModel, FETCH_BODY + b"\xc0", id="trailing byte"),
-        pytest.param(FetchModel, b"", id="nothing"),
-        pytest.param(FetchModel, one(b"\xd4\x05\x00"), id="extension type"),
-        pytest.param(FetchModel, one(b"\xd6\xff\x00\x00\x00\x01"), id="timestamp"),
-        pytest.param(FetchModel, one(b"\xc7\x0c\xff" + b"\xff" * 12), id="impossible timestamp"),
-        pytest.param(FetchModel, one(b"\xc1"), id="the unused type byte"),
-        pytest.param(FetchModel, one(b"\x91" * 5000 + b"\x01"), id="deep nesting"),
-        pytest.param(FetchModel, one(b"\xdd\xff\xff\xff\xff"), id="array said to have 2**32 - 1 items"),
-        pytest.param(FetchModel, one(b"\xc6\xff\xff\xff\xff"), id="bytes said to be 2**32 - 1 long"),
-        pytest.param(FetchModel, b"\xdf\xff\xff\xff\xff", id="map said to have 2**32 - 1 items"),
+        pytest.param(Fetch, one(b"\xcc\x01"), id="integer not in its shortest form"),
+        pytest.param(Fetch, one(b"\xd3" + (1).to_bytes(8, "big")), id="signed integer for an unsigned one"),
+        pytest.param(Fetch, b"\xde\x00\x01\xa5chunk\x01", id="map header not in its shortest form"),
+        pytest.param(Fetch, b"\x81\xd9\x05chunk\x01", id="string header not in its shortest form"),
+        pytest.param(Fetch, one(b"\xff"), id="negative"),
+        pytest.param(Fetch, one(b"\xce\x80\x00\x00\x01"), id="beyond the largest index"),
+        pytest.param(Fetch, one(b"\xcf" + b"\xff" * 8), id="2**64 - 1"),
+        pytest.param(Fetch, one(b"\xca\x3f\x80\x00\x00"), id="float for an integer"),
+        pytest.param(Fetch, one(b"\xc3"), id="true for an integer"),
+        pytest.param(Fetch, one(b"\xc0"), id="nil for an integer"),
+        pytest.param(Fetch, one(b"\xa11"), id="string for an integer"),
+        pytest.param(Fetch, b"\x82\xa5chunk\x01\xa5chunk\x01", id="a key twice"),
+        pytest.param(Fetch, b"\x82\xa5chunk\x01\xa5other\x01", id="unknown field"),
+        pytest.param(Fetch, b"\x80", id="missing field"),
+        pytest.param(Fetch, b"\x91\x01", id="array for a map"),
+        pytest.param(Fetch, b"\x81\xc4\x05chunk\x01", id="bytes for a key"),
+        pytest.param(Fetch, b"\x81\x01\x01", id="integer for a key"),
+        pytest.param(Fetch, b"\x81\xa5\xff\xff\xff\xff\xff\x01", id="invalid UTF-8 in a key"),
+        pytest.param(Fetch, FETCH_BODY + b"\xc0", id="trailing byte"),
+        pytest.param(Fetch, b"", id="nothing"),
+        pytest.param(Fetch, one(b"\xd4\x05\x00"), id="extension type"),
+        pytest.param(Fetch, one(b"\xd6\xff\x00\x00\x00\x01"), id="timestamp"),
+        pytest.param(Fetch, one(b"\xc7\x0c\xff" + b"\xff" * 12), id="impossible timestamp"),
+        pytest.param(Fetch, one(b"\xc1"), id="the unused type byte"),
+        pytest.param(Fetch, one(b"\x91" * 5000 + b"\x01"), id="deep nesting"),
+        pytest.param(Fetch, one(b"\xdd\xff\xff\xff\xff"), id="array said to have 2**32 - 1 items"),
+        pytest.param(Fetch, one(b"\xc6\xff\xff\xff\xff"), id="bytes said to be 2**32 - 1 long"),
+        pytest.param(Fetch, b"\xdf\xff\xff\xff\xff", id="map said to have 2**32 - 1 items"),
         pytest.param(
             Hello, msgpack.packb({"roster": "A" * 43 + "=", "promises": []}), id="string, as base64, for bytes"
         ),
@@ -250,7 +250,7 @@ def test_numbers_that_are_no_clip(number: float) -> None:
 
 def test_integers_beyond_64_bits_cannot_be_sent() -> None:
     with pytest.raises(OverflowError):
-        encode_structure(FetchModel(chunk=2**70))
+        encode_structure(Fetch(chunk=2**70))
 
 
 def test_short_floats_are_not_canonical() -> None:
@@ -268,7 +268,7 @@ def test_our_own_side_sends_no_number_that_is_not_finite(number: float) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 4])
 def test_number_of_frames(count: int) -> None:
-    frames = [*encode(ModelChunk(chunk=0), envelope(ModelChunk(chunk=0)), b"x"), b"y"][:count]
+    frames = [*encode(Chunk(chunk=0), envelope(Chunk(chunk=0)), b"x"), b"y"][:count]
     with pytest.raises(RemoteProtocolError, match=f"2 or 3 frames, not {count}"):
         decode(frames, MESSAGES)
 
@@ -281,7 +281,7 @@ def test_only_some_messages_carry_an_array(name: str) -> None:
 
 
 def test_limits_of_frames() -> None:
-    chunk = ModelChunk(chunk=0)
+    chunk = Chunk(chunk=0)
     head, body = encode(chunk, envelope(chunk))
     assert decode([head, body, bytes(CHUNK_BYTES)], MESSAGES).payload == bytes(CHUNK_BYTES)
     with pytest.raises(RemoteProtocolError, match=f"a raw frame of {CHUNK_BYTES + 1} bytes"):
@@ -295,9 +295,9 @@ def test_limits_of_frames() -> None:
 @pytest.mark.parametrize(
     ("other", "code"),
     [
-        ({"version": 2, "kind": "hello"}, Code.VERSION),
+        ({"version": 3, "kind": "hello"}, Code.VERSION),
         ({"version": 0}, Code.VERSION),
-        ({"version": 1, "kind": "hello"}, Code.MALFORMED),
+        ({"version": 2, "kind": "hello"}, Code.MALFORMED),
         ({"version": True}, Code.MALFORMED),
         ({"version": "2"}, Code.MALFORMED),
         ({"version": 2**40}, Code.MALFORMED),
@@ -311,14 +311,14 @@ def test_a_version_is_named_whatever_its_envelope_looks_like(other: Any, code: C
     assert caught.value.code is code
 
 
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 1, 255])
 def test_other_versions(version: int) -> None:
-    with pytest.raises(RemoteProtocolError, match=f"protocol version {version}, here 1") as caught:
+    with pytest.raises(RemoteProtocolError, match=f"protocol version {version}, here 2") as caught:
         decode(encode(FETCH, envelope(FETCH, version=version)), MESSAGES)
     assert caught.value.code is Code.VERSION
 
 
-@pytest.mark.parametrize("name", ["", "hello ", "Hello", "FetchModel", "x" * 32])
+@pytest.mark.parametrize("name", ["", "hello ", "Hello", "Fetch", "x" * 32])
 def test_unknown_types(name: str) -> None:
     with pytest.raises(RemoteProtocolError, match="unknown message type") as caught:
         decode([encode_structure(envelope(FETCH, type=name)), FETCH_BODY], MESSAGES)
@@ -327,8 +327,8 @@ def test_unknown_types(name: str) -> None:
 
 def test_the_type_is_known_before_the_body_is_read() -> None:
     packet: Packet = decode([encode_structure(envelope(FETCH)), b"\xc1"], MESSAGES)
-    assert packet.kind is FetchModel
-    with pytest.raises(RemoteProtocolError, match="FetchModel is malformed"):
+    assert packet.kind is Fetch
+    with pytest.raises(RemoteProtocolError, match="Fetch is malformed"):
         packet.parse()
 
 

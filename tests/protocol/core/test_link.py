@@ -5,8 +5,8 @@ import pytest
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.messages import Abort, Message, Phase
-from tacit.protocol.session.messages import MESSAGES, FetchModel, ModelChunk
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase
+from tacit.protocol.session.messages import MESSAGES
 
 SESSION = bytes(range(32))
 
@@ -19,7 +19,7 @@ def said(link: Link, *messages: Message) -> list[list[Frame]]:
     return [link.frames(message, round=2) for message in messages]
 
 
-FETCHES = [FetchModel(chunk=chunk) for chunk in range(3)]
+FETCHES = [Fetch(chunk=chunk) for chunk in range(3)]
 
 
 def test_what_is_sent_in_order_arrives() -> None:
@@ -30,7 +30,7 @@ def test_what_is_sent_in_order_arrives() -> None:
     assert {(packet.envelope.sender, packet.envelope.session, packet.envelope.round) for packet in packets} == {
         ("alice", SESSION, 2)
     }
-    answer = client.packet(said(server, ModelChunk(chunk=0))[0])
+    answer = client.packet(said(server, Chunk(chunk=0))[0])
     assert (answer.envelope.sender, answer.envelope.sequence) == ("server", 0)
 
 
@@ -83,7 +83,7 @@ def test_traffic_is_counted_in_bytes_by_round_and_phase() -> None:
     assert sent.sent == received.received == expected
     assert not sent.received
     assert not received.sent
-    chunk = server.frames(ModelChunk(chunk=0), round=1, payload=memoryview(bytes(1000)))
+    chunk = server.frames(Chunk(chunk=0), round=1, payload=memoryview(bytes(1000)))
     assert received.sent == {(1, Phase.TRAIN): sum(map(len, chunk))}
     assert decode(chunk, MESSAGES).payload == bytes(1000)
 

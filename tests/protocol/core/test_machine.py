@@ -1,16 +1,30 @@
 """The order of doing things, on a machine made for it: table, handler, commit, output, COMPLETE."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import pytest
 
 from tacit.protocol.core.codec import Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import IGNORE, Machine, Output, Report, Row, Step, Table, Trigger
-from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.session.messages import MESSAGES, FetchModel, Finish
+from tacit.protocol.core.machine import (
+    IGNORE,
+    Heard,
+    Inside,
+    Machine,
+    Output,
+    Report,
+    Row,
+    Send,
+    Step,
+    Table,
+    Trigger,
+)
+from tacit.protocol.core.messages import Abort, Fetch, Message
+from tacit.protocol.session.messages import MESSAGES, Finish
 
 
 class State(Enum):
@@ -21,7 +35,7 @@ class State(Enum):
 
 
 TABLE: Table[State] = {
-    (State.COLLECTING, FetchModel): Row("on_fetch", (State.COLLECTING,)),
+    (State.COLLECTING, Fetch): Row("on_fetch", (State.COLLECTING,)),
     (State.COLLECTING, Abort): IGNORE,
     (State.COLLECTING, Trigger.COMPLETE): Row("on_full", (State.CLOSING,)),
     (State.COLLECTING, Trigger.EXPIRE): Row("on_expire", (State.DONE,)),
@@ -32,7 +46,12 @@ TABLE: Table[State] = {
 }
 
 
-class Collector(Machine[State]):
+@dataclass(frozen=True)
+class Said(Output):
+    text: str
+
+
+class Collector(Machine[State], tables=(TABLE,), outputs=Said | Report):
     """Collects two chunk numbers, refuses number 9, treats a number that it has as late."""
 
     def __init__(self) -> None:
@@ -47,7 +66,8 @@ class Collector(Machine[State]):
     def complete(self) -> bool:
         return len(self.chunks) == 2
 
-    def on_fetch(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[State]:
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[State]:
+        message = heard.message
         assert message.chunk not in self.chunks
         if message.chunk == 9:
             raise RemoteProtocolError(Code.MODEL, "there is no chunk 9")
@@ -55,28 +75,28 @@ class Collector(Machine[State]):
         def commit() -> Sequence[Output]:
             self.chunks.append(message.chunk)
             self.calls.append(f"commit {message.chunk} in {self.state.name}")
-            return ["from the commit"]
+            return [Said("from the commit")]
 
-        return Step(State.COLLECTING, (f"{sender} {message.chunk} at {now:g}",), commit)
+        return Step(State.COLLECTING, (Said(f"{heard.sender} {message.chunk} at {now:g}"),), commit)
 
     def on_full(self, now: float) -> Step[State]:
-        return Step(State.CLOSING, (f"full at {now:g}",), lambda: self.calls.append(f"full {self.chunks}"))
+        return Step(State.CLOSING, (Said(f"full at {now:g}"),), lambda: self.calls.append(f"full {self.chunks}"))
 
     def on_closed(self, now: float) -> Step[State]:
-        return Step(State.DONE, (f"closed at {now:g}",))
+        return Step(State.DONE, (Said(f"closed at {now:g}"),))
 
     def on_expire(self, now: float) -> Step[State]:
-        return Step(State.DONE, (f"expired at {now:g}",))
+        return Step(State.DONE, (Said(f"expired at {now:g}"),))
 
     def on_drop(self, member: str, now: float) -> Step[State]:
-        return Step(State.DONE, (f"{member} dropped at {now:g}",))
+        return Step(State.DONE, (Said(f"{member} dropped at {now:g}"),))
 
     def on_wrong(self, now: float) -> Step[State]:
         return Step(State.CLOSING, commit=lambda: self.calls.append("never"))
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[State]:
         report = Report("refused", {"sender": error.culprit, "code": error.code, "detail": error.detail})
-        return Step(State.REFUSED, (report,), lambda: ["told"])
+        return Step(State.REFUSED, (report,), lambda: [Said("told")])
 
 
 def packet(message: Message, *, body: bytes | None = None) -> Packet:
@@ -86,16 +106,16 @@ def packet(message: Message, *, body: bytes | None = None) -> Packet:
 
 def test_commit_comes_before_the_output_is_released() -> None:
     machine = Collector()
-    assert machine.receive("bob", packet(FetchModel(chunk=3)), 1.5) == ["bob 3 at 1.5", "from the commit"]
-    assert machine.calls == ["late fetch-model", "commit 3 in COLLECTING"]
+    assert machine.receive("bob", packet(Fetch(chunk=3)), 1.5) == [Said("bob 3 at 1.5"), Said("from the commit")]
+    assert machine.calls == ["late fetch", "commit 3 in COLLECTING"]
     assert machine.state is State.COLLECTING
 
 
 def test_complete_rows_follow_at_once_and_from_each_other() -> None:
     machine = Collector()
-    machine.receive("bob", packet(FetchModel(chunk=3)), 1.0)
-    outputs = machine.receive("eve", packet(FetchModel(chunk=4)), 2.0)
-    assert outputs == ["eve 4 at 2", "from the commit", "full at 2", "closed at 2"]
+    machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
+    outputs = machine.receive("eve", packet(Fetch(chunk=4)), 2.0)
+    assert outputs == [Said(text) for text in ("eve 4 at 2", "from the commit", "full at 2", "closed at 2")]
     assert machine.state is State.DONE
     assert machine.calls[-1] == "full [3, 4]"
 
@@ -103,21 +123,21 @@ def test_complete_rows_follow_at_once_and_from_each_other() -> None:
 @pytest.mark.parametrize(
     ("message", "body", "code", "detail"),
     [
-        pytest.param(FetchModel(chunk=9), None, Code.MODEL, "there is no chunk 9", id="by the handler"),
+        pytest.param(Fetch(chunk=9), None, Code.MODEL, "there is no chunk 9", id="by the handler"),
         pytest.param(Finish(), None, Code.UNEXPECTED, "finish is not expected in state COLLECTING", id="by the table"),
         pytest.param(Finish(), b"\xc1", Code.UNEXPECTED, "finish is not expected in state COLLECTING", id="unread"),
-        pytest.param(FetchModel(chunk=1), b"\xc1", Code.MALFORMED, "FetchModel is malformed", id="by the codec"),
+        pytest.param(Fetch(chunk=1), b"\xc1", Code.MALFORMED, "Fetch is malformed", id="by the codec"),
     ],
 )
 def test_a_refusal_changes_nothing_but_the_verdict(
     message: Message, body: bytes | None, code: Code, detail: str
 ) -> None:
     machine = Collector()
-    machine.receive("bob", packet(FetchModel(chunk=3)), 1.0)
+    machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
     report, told = machine.receive("eve", packet(message, body=body), 2.0)
     assert (report.fields["sender"], report.fields["code"]) == ("eve", code)
     assert report.fields["detail"].startswith(detail)
-    assert told == "told"
+    assert told == Said("told")
     assert (machine.state, machine.chunks, machine.ignored) == (State.REFUSED, [3], 0)
 
 
@@ -128,7 +148,7 @@ def test_a_refusal_names_the_member_at_fault_before_the_sender() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sender", "message"), [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", FetchModel(chunk=1))]
+    ("sender", "message"), [("bob", Abort(code=Code.LEFT, detail="", culprit="")), ("latecomer", Fetch(chunk=1))]
 )
 def test_ignored_messages_are_counted_and_not_read(sender: str, message: Message) -> None:
     machine = Collector()
@@ -144,9 +164,9 @@ def test_lateness_does_not_excuse_what_the_table_does_not_have() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deadline", "now", "outputs"), [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, ["expired at 5"])]
+    ("deadline", "now", "outputs"), [(None, 9.0, []), (5.0, 4.9, []), (5.0, 5.0, [Said("expired at 5")])]
 )
-def test_expire_acts_from_the_deadline_on(deadline: float | None, now: float, outputs: list[str]) -> None:
+def test_expire_acts_from_the_deadline_on(deadline: float | None, now: float, outputs: list[Output]) -> None:
     machine = Collector()
     machine.deadline = deadline
     assert machine.expire(now) == outputs
@@ -155,7 +175,7 @@ def test_expire_acts_from_the_deadline_on(deadline: float | None, now: float, ou
 
 def test_triggers() -> None:
     machine = Collector()
-    assert machine.trigger(Trigger.DROP, 3.0, "bob") == ["bob dropped at 3"]
+    assert machine.trigger(Trigger.DROP, 3.0, "bob") == [Said("bob dropped at 3")]
     with pytest.raises(LocalProtocolError, match="Collector cannot drop in state DONE"):
         machine.trigger(Trigger.DROP, 3.0, "bob")
     closing = Collector()
@@ -176,7 +196,7 @@ def test_a_handler_cannot_lead_where_its_row_does_not_say() -> None:
 def test_admits_what_has_a_row() -> None:
     machine = Collector()
     admitted = {cause for _, cause in TABLE if machine.admits(cause)}
-    assert admitted == {FetchModel, Trigger.COMPLETE, Trigger.EXPIRE, Trigger.DROP}
+    assert admitted == {Fetch, Trigger.COMPLETE, Trigger.EXPIRE, Trigger.DROP}
 
 
 def test_a_role_must_say_what_a_refusal_means() -> None:
@@ -187,11 +207,64 @@ def test_a_role_must_say_what_a_refusal_means() -> None:
 class Ending(Collector):
     """Its commit sets off another transition, as a member's leaving may end a round."""
 
-    def on_fetch(self, sender: str, message: FetchModel, payload: None, now: float) -> Step[State]:
-        return Step(State.COLLECTING, ("heard",), lambda: self.trigger(Trigger.DROP, now, sender))
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[State]:
+        return Step(State.COLLECTING, (Said("heard"),), lambda: self.trigger(Trigger.DROP, now, heard.sender))
 
 
 def test_a_transition_set_off_by_a_commit_stands() -> None:
     machine = Ending()
-    assert machine.receive("bob", packet(FetchModel(chunk=1)), 1.0) == ["heard", "bob dropped at 1"]
+    assert machine.receive("bob", packet(Fetch(chunk=1)), 1.0) == [Said("heard"), Said("bob dropped at 1")]
     assert machine.state is State.DONE
+
+
+def test_a_role_gives_no_outputs_but_its_own() -> None:
+    class Talkative(Collector):
+        def on_expire(self, now: float) -> Step[State]:
+            return Step(State.DONE, (Send("bob", Finish()),))
+
+    with pytest.raises(LocalProtocolError, match="Talkative gives no Send"):
+        Talkative().trigger(Trigger.EXPIRE, 1.0)
+
+
+def test_what_a_state_holds_and_its_deadline_end_with_it() -> None:
+    class Holding(Collector):
+        def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[State]:
+            data = heard.message if heard.message.chunk else None
+            return Step(State.COLLECTING, data=data, deadline=now + 1 if data else None)
+
+    machine = Holding()
+    machine.receive("bob", packet(Fetch(chunk=3)), 1.0)
+    assert (machine.at(Fetch), machine.deadline) == (Fetch(chunk=3), 2.0)
+    machine.receive("bob", packet(Fetch(chunk=0)), 1.5)
+    assert (machine.at(Fetch), machine.deadline) == (Fetch(chunk=3), 2.0)
+    with pytest.raises(LocalProtocolError, match="Holding has no Finish in state COLLECTING"):
+        machine.at(Finish)
+    machine.expire(2.0)
+    assert (machine.state, machine.data, machine.deadline) == (State.DONE, None, None)
+    with pytest.raises(LocalProtocolError, match="Holding has no Fetch in state DONE"):
+        machine.at(Fetch)
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (Row("on_fecth", (State.DONE,)), "Misspelt has no handler 'on_fecth', which its table names for Fetch in DONE"),
+        (Row("calls", (State.DONE,)), "Misspelt has no handler 'calls'"),
+        (Inside("colector"), "Misspelt contains no machine 'colector', which its table names for Fetch in DONE"),
+        (Inside("inner"), "Misspelt contains no machine 'inner', which its table names for Fetch in DONE"),
+    ],
+)
+def test_names_in_a_table_that_are_none_fail_when_the_class_is_made(cell: Any, text: str) -> None:
+    table: Table[State] = {(State.DONE, Fetch): cell}
+    with pytest.raises(TypeError, match=text):
+
+        class Misspelt(Machine[State], tables=(table,), contains={"inner": (State.COLLECTING,)}):
+            pass
+
+
+def test_handlers_of_what_is_not_heard_inside_are_looked_up_too() -> None:
+    table: Table[State] = {(State.DONE, Fetch): Inside("inner", Row("on_fecth", (State.DONE,)))}
+    with pytest.raises(TypeError, match="no handler 'on_fecth'"):
+
+        class Misspelt(Machine[State], tables=(table,), contains={"inner": (State.DONE,)}):
+            pass

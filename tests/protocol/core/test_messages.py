@@ -11,17 +11,8 @@ from tacit.protocol.core.errors import (
     ProtocolError,
     RemoteProtocolError,
 )
-from tacit.protocol.core.messages import Abort, Phase
-from tacit.protocol.session.messages import (
-    MESSAGES,
-    EndRound,
-    FetchModel,
-    Hello,
-    Promise,
-    StartRound,
-    VoidedRound,
-    VoidRound,
-)
+from tacit.protocol.core.messages import Abort, Blob, Fetch, Phase
+from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, Promise, StartRound, VoidedRound, VoidRound
 from tacit.protocol.sum.messages import MaskedInput, UnmaskShares
 
 COUNTING = bytes(range(32))
@@ -29,8 +20,8 @@ COUNTING_HEX = "c420" + COUNTING.hex()
 
 GOLDEN: list[tuple[msgspec.Struct, str]] = [
     (
-        Envelope(version=1, type="hello", session=COUNTING, round=0, sender="client-1", sequence=200),
-        "86 a776657273696f6e 01 a474797065 a568656c6c6f a773657373696f6e "
+        Envelope(version=2, type="hello", session=COUNTING, round=0, sender="client-1", sequence=200),
+        "86 a776657273696f6e 02 a474797065 a568656c6c6f a773657373696f6e "
         + COUNTING_HEX
         + "a5726f756e64 00 a673656e646572 a8636c69656e742d31 a873657175656e6365 ccc8",
     ),
@@ -40,7 +31,7 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
         f"82 a6726f73746572 {COUNTING_HEX} a870726f6d69736573 91"
         f"83 a773657373696f6e {COUNTING_HEX} a5726f756e64 cd012c a97369676e6174757265 c40173",
     ),
-    (FetchModel(chunk=65536), "81 a56368756e6b ce00010000"),
+    (Fetch(chunk=65536), "81 a56368756e6b ce00010000"),
     (MaskedInput(complaints=b"\x00"), "81 aa636f6d706c61696e7473 c40100"),
     (EndRound(code=None, detail=""), "82 a4636f6465 c0 a664657461696c a0"),
     (
@@ -50,11 +41,10 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
     (
         StartRound(
             cohort=b"\x07",
-            model=COUNTING,
-            model_bytes=2**33,
+            model=Blob(digest=COUNTING, size=2**33),
             voided=(VoidedRound(session=COUNTING, round=1, promises=(Promise(member="a", signature=b"s"),)),),
         ),
-        f"84 a6636f686f7274 c40107 a56d6f64656c {COUNTING_HEX} ab6d6f64656c5f6279746573 cf0000000200000000"
+        f"83 a6636f686f7274 c40107 a56d6f64656c 82 a6646967657374 {COUNTING_HEX} a473697a65 cf0000000200000000"
         f"a6766f69646564 91 83 a773657373696f6e {COUNTING_HEX} a5726f756e64 01 a870726f6d69736573 91"
         "82 a66d656d626572 a161 a97369676e6174757265 c40173",
     ),
@@ -70,8 +60,8 @@ def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
 TYPES = {
     "SESSION": "hello welcome void-round end-round finish abort key-commit peer-key-commits key-contribution"
     " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
-    " reencrypt-model keyed-model fetch-keyed-model keyed-model-chunk",
-    "TRAIN": "start-round fetch-model model-chunk start-second-stage fetch-limits limits-chunk",
+    " reencrypt-model keyed-model",
+    "TRAIN": "start-round fetch chunk start-second-stage",
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",
     "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",
@@ -83,7 +73,7 @@ TYPES = {
 def test_every_message_has_its_name_and_phase() -> None:
     expected = {(name, Phase(phase)) for phase, names in TYPES.items() for name in names.split()}
     assert {(name, kind.PHASE) for name, kind in MESSAGES.items()} == expected
-    with_array = {"model-chunk", "masked-input", "vector-chunk", "keyed-model-chunk", "limits-chunk"}
+    with_array = {"chunk", "masked-input", "vector-chunk"}
     assert {name for name, kind in MESSAGES.items() if kind.PAYLOAD} == with_array
     assert set(TYPES) == {phase.value for phase in Phase}
 
@@ -98,7 +88,7 @@ def test_codes_are_never_renumbered() -> None:
 
 def test_messages_are_immutable() -> None:
     with pytest.raises(AttributeError):
-        FetchModel(chunk=1).chunk = 2  # type: ignore[misc]
+        Fetch(chunk=1).chunk = 2  # type: ignore[misc]
 
 
 def test_shares_are_not_shown() -> None:

@@ -9,14 +9,13 @@ from tacit.protocol.core.transfer import WINDOW, Transfer
 @pytest.mark.parametrize("chunks", range(3 * WINDOW))
 def test_every_chunk_is_asked_for_once_and_in_order(chunks: int) -> None:
     transfer = Transfer(chunks)
-    asked = list(transfer.first_requests())
+    asked = list(transfer.requests)
     assert len(asked) == min(WINDOW, chunks)
     for chunk in range(chunks):
         assert not transfer.done
         transfer.check(chunk)
         transfer.advance()
-        following = transfer.request_after(chunk)
-        asked += [] if following is None else [following]
+        asked += transfer.requests
         assert len(asked) - transfer.received <= WINDOW
     assert transfer.done
     assert asked == list(range(chunks))

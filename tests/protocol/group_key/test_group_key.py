@@ -27,7 +27,7 @@ SIZE = 4
 
 
 def secrets_of(run: MemoryGroupKey) -> dict[str, Any]:
-    return {name: member._secrets for name, member in run.members.items()}
+    return {name: member.data for name, member in run.members.items()}
 
 
 def failed(run: MemoryGroupKey, code: Code, *culprits: str) -> KeyFailed:
@@ -51,7 +51,7 @@ def test_all_members_accept_the_one_key(size: int) -> None:
     run.settle()
     commits = [delivery.message for delivery in run.log if isinstance(delivery.message, KeyCommit)]
     agreement, names = run.agreement, [f"c{member}" for member in range(size)]
-    parts = (b"\1", agreement.session, bytes(4), agreement.roster, agreement.configuration, "\n".join(names).encode())
+    parts = (b"\2", agreement.session, bytes(4), agreement.roster, agreement.configuration, "\n".join(names).encode())
     context = sha256(framed(Label.KEY_AGREEMENT, *parts))
     records = b"".join(commit.channel_key + commit.commitment + commit.signature for commit in commits)
     salt = sha256(framed(Label.KEY_TRANSCRIPT, context, records))
@@ -117,7 +117,7 @@ def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) ->
     run = memory_group_key(3, seed=b"secret")
     run.start()
     assert run.advance(lambda: all(m.state is MemberState.AWAIT_PEER_CONFIRMATIONS for m in run.members.values()))
-    held = run.members["c0"]._secrets
+    held = run.members["c0"].data
     complaint = KeyComplaint(epoch=0, accused=1, channel_private=held.channel.private)
     shown = f"{held!r} {complaint!r} {GroupKey(0, held.key, (), bytes(32))!r}"
     for secret in (held.key, held.contribution, held.channel.private):
@@ -125,7 +125,7 @@ def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) ->
     if killed:
         run.kill(killed)
     run.settle()
-    assert [hasattr(member, "_secrets") for name, member in run.members.items() if name != killed].count(True) == 0
+    assert [member.data is not None for name, member in run.members.items() if name != killed].count(True) == 0
 
 
 @pytest.mark.parametrize("kind", SAID)

@@ -13,18 +13,16 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Message
+from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.group_key.holder import LastModel
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     EndKey,
-    FetchKeyedModel,
     KeyAccepted,
     KeyCommit,
     KeyContribution,
     KeyedModel,
-    KeyedModelChunk,
     PeerKeyConfirmations,
     ReencryptModel,
     StartKey,
@@ -129,7 +127,7 @@ def test_a_key_is_renewed_every_so_many_rounds(mode: str, every: int, expected: 
 def test_the_first_model_is_made_from_the_key_or_is_that_of_the_server(initial: str) -> None:
     one = federation(initial_model=initial).run()
     orders = [parcel.message for parcel in one.log if parcel.packet.kind is ReencryptModel]
-    assert [(order.source, order.model_bytes) for order in orders] == [(initial, 40 * (initial == "server"))]  # type: ignore[attr-defined]
+    assert [(order.source, order.model.size) for order in orders] == [(initial, 40 * (initial == "server"))]  # type: ignore[attr-defined]
     assert used(one) == [0, 0]
     everybody_got_the_last_model(one)
 
@@ -137,7 +135,8 @@ def test_the_first_model_is_made_from_the_key_or_is_that_of_the_server(initial: 
 def test_a_key_alone_needs_no_transfer_of_models() -> None:
     one = federation(rounds=3, protection="none", initial_model="server", rekey_every=2).run()
     assert used(one) == [0, 0, 1]
-    assert not {parcel.packet.kind for parcel in one.log} & {ReencryptModel, KeyedModel, KeyedModelChunk}
+    outside = {parcel.packet.kind for parcel in one.log if not parcel.packet.envelope.round}
+    assert not outside & {ReencryptModel, KeyedModel, Fetch, Chunk}
     assert one.ended(SERVER) == ALL
 
 
@@ -186,7 +185,13 @@ def test_a_member_that_restarts_under_the_same_name_between_rounds(restarted: st
 
 
 IN_ATTEMPT: list[type[Message]] = [KeyCommit, KeyContribution, ConfirmKey, KeyAccepted]
-OF_PROVIDER: list[type[Message]] = [FetchKeyedModel, KeyedModel, KeyedModelChunk]
+
+
+def outside_rounds(parcel: Parcel, sender: str, kind: type[Message]) -> bool:
+    return (parcel.sender, parcel.packet.kind, parcel.packet.envelope.round) == (sender, kind, 0)
+
+
+OF_PROVIDER: list[type[Message]] = [Fetch, KeyedModel, Chunk]
 POINTS = [
     *((kind, who, who, who == "client-0") for kind in IN_ATTEMPT for who in ("client-0", "client-2")),
     *((kind, "client-0", who, who != "client-0") for kind in OF_PROVIDER for who in ("client-0", "client-2")),
@@ -211,7 +216,7 @@ def test_a_member_that_goes_in_the_middle_of_an_attempt(
     disturbed: list[Parcel] = []
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        here = (parcel.sender, parcel.packet.kind) == (sender, kind) and one.server.round == rekeyed
+        here = outside_rounds(parcel, sender, kind) and one.server.round == rekeyed
         if how == "silent" and disturbed and parcel.sender == victim:
             return []
         if not here or disturbed:
@@ -245,12 +250,12 @@ def test_what_crosses_the_end_of_an_attempt_bars_nobody(kind: type[Message]) -> 
     crossed: list[Parcel] = []
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if (parcel.sender, parcel.packet.kind) == ("client-0", kind) and one.server.round == 1 and not crossed:
+        if outside_rounds(parcel, "client-0", kind) and one.server.round == 1 and not crossed:
             crossed.append(parcel)
             gives_up(one, "client-2")
-            ignored = one.server._keeper.ignored
+            ignored = one.server.keeper.ignored
             assert one.put(parcel) == []
-            assert one.server._keeper.ignored == ignored + 1
+            assert one.server.keeper.ignored == ignored + 1
             return []
         return [parcel]
 
@@ -320,12 +325,12 @@ def test_one_reader_is_enough(reader: str) -> None:
     everybody_got_the_last_model(one)
 
 
-@pytest.mark.parametrize("kind", [FetchKeyedModel, KeyedModel, KeyedModelChunk], ids=lambda kind: kind.TYPE)
+@pytest.mark.parametrize("kind", [Fetch, KeyedModel, Chunk], ids=lambda kind: kind.TYPE)
 def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -> None:
     one = federation(rounds=2, rekey_every=1)
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if (parcel.sender, parcel.packet.kind) == ("client-0", kind) and one.server.round == 1:
+        if outside_rounds(parcel, "client-0", kind) and one.server.round == 1:
             one.hook = lambda parcel: [parcel]
             one.cut.add("client-0")
             one.server.link_lost("client-0", one.now)
@@ -350,7 +355,7 @@ def test_who_goes_while_the_last_model_is_handed_out_keeps_nobody_from_it(how: s
     silenced: list[Parcel] = []
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if parcel.sender == "client-1" and (silenced or parcel.packet.kind is FetchKeyedModel):
+        if parcel.sender == "client-1" and (silenced or outside_rounds(parcel, "client-1", Fetch)):
             silenced.append(parcel)
             if how == "gives up":
                 gives_up(one, "client-1")
@@ -372,7 +377,7 @@ def test_a_model_of_several_chunks_in_both_directions() -> None:
     one = federation(3, rounds=2, rekey_every=1, initial_model="server", parameters=parameters).run()
     check(one)
     chunks = -(-4 * parameters // CHUNK_BYTES)
-    sent = [parcel.sender for parcel in one.log if parcel.packet.kind is KeyedModelChunk]
+    sent = [parcel.sender for parcel in one.log if outside_rounds(parcel, parcel.sender, Chunk)]
     # Two keys; each time to the provider and back. Then the last model to each.
     assert sent.count("client-0") == 2 * chunks
     assert sent.count(SERVER) == (2 + 3) * chunks
@@ -400,7 +405,8 @@ def test_the_model_is_right_after_many_changes_of_membership(seed: int) -> None:
 
     def hook(parcel: Parcel) -> list[Parcel]:
         one.paused |= parcel.packet.kind is StartRound
-        if parcel.packet.kind in (*IN_ATTEMPT, *OF_PROVIDER) and parcel.receiver == SERVER and random.random() < 0.03:
+        of_key = parcel.packet.kind in (*IN_ATTEMPT, *OF_PROVIDER) and not parcel.packet.envelope.round
+        if of_key and parcel.receiver == SERVER and random.random() < 0.03:
             change()
             return [] if parcel.sender in away else [parcel]
         return [parcel]

@@ -172,7 +172,7 @@ CHUNKS: list[tuple[str, Make, Code]] = [
 LINK: list[tuple[str, Make, Code]] = [
     ("of another session", envelope(session=OTHER), Code.SESSION),
     ("of another sender", envelope(sender="data-owner-1"), Code.SENDER),
-    ("of another version", envelope(version=2), Code.VERSION),
+    ("of another version", envelope(version=1), Code.VERSION),
     ("of another pass", renumbered_pass, Code.SESSION),
     ("twice", lambda run, parcel: [parcel, parcel], Code.SEQUENCE),
     ("too early in number", envelope(sequence=0), Code.SEQUENCE),

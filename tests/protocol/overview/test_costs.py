@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from tacit.protocol.core.members import decode_members
-from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.messages import Chunk, Fetch, Phase
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.session_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.overview.costs import (
@@ -20,7 +20,7 @@ from tacit.protocol.overview.costs import (
     declared_key_bytes,
     declared_plain_bytes,
 )
-from tacit.protocol.session.messages import FetchLimits, LimitsChunk, StartSecondStage
+from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.session.rounds import Limit, agree
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
 from tacit.protocol.sum.configuration import Configuration
@@ -168,7 +168,7 @@ def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
     degrees = Degrees(holders=3, owners=3, known=3, signers=agreement.parameters.threshold)
     for name in run.roster.clients:
         declared = declared_counting_bytes(counting, run.configuration, name, degrees, clients=3)
-        kinds = (*SUM_TO_CLIENT, *SUM_TO_SERVER, StartSecondStage, FetchLimits, LimitsChunk)
+        kinds = (*SUM_TO_CLIENT, *SUM_TO_SERVER, StartSecondStage, Fetch, Chunk)
         assert (declared.sent, declared.received) == moved_by(run, name, kinds)
 
 

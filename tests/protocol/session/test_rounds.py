@@ -7,9 +7,9 @@ import pytest
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.messages import CHUNK_BYTES, Phase
+from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Phase
 from tacit.protocol.core.outputs import Ended
-from tacit.protocol.session.messages import MESSAGES, EndRound, ModelChunk, VoidRound
+from tacit.protocol.session.messages import MESSAGES, EndRound, VoidRound
 from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.configuration import Configuration
@@ -72,7 +72,7 @@ def test_models_of_several_chunks(parameters: int) -> None:
     start = np.arange(parameters, dtype="<f4").tobytes()
     assert {train.model for train in one.outcome(Train)} == {start}
     chunks = -(-4 * parameters // CHUNK_BYTES)
-    assert sum(parcel.packet.kind is ModelChunk for parcel in one.log) == 3 * chunks
+    assert sum(parcel.packet.kind is Chunk for parcel in one.log) == 3 * chunks
     # The vector has a few words more than the model: the weight, and so one chunk more where the model fills them.
     assert sum(parcel.packet.kind is VectorChunk for parcel in one.log) == 3 * -(-4 * (parameters + 1) // CHUNK_BYTES)
 

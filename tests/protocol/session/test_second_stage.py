@@ -6,22 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import Message
-from tacit.protocol.session.messages import (
-    FetchLimits,
-    FetchModel,
-    LimitsChunk,
-    ModelChunk,
-    StartSecondStage,
-)
+from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Chunk, Fetch, Message
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.session.rounds import Limit, RoundDone, RoundOver, agree
 from tacit.protocol.sum.counting import (
     counting_agreement,
     derive_limits,
-    limits_digest,
     packing,
     second_agreement,
     spare,
@@ -101,11 +96,11 @@ def test_what_is_summed_is_what_enough_clients_contribute(mode: str, clients: in
     assert all(len(journal) == 4 for journal in one.journals.values())
 
 
-@pytest.mark.parametrize("kind", [FetchLimits, AdvertiseKeys, MaskedInput])
+@pytest.mark.parametrize("kind", [Fetch, AdvertiseKeys, MaskedInput])
 def test_as_many_as_are_tolerated_may_be_lost_in_the_second_stage(kind: type[Message]) -> None:
     """And still no coordinate of the sum has fewer contributors than it must have."""
     one = federation(mode="semi-honest")
-    on_message(one, ALL[0], kind, nth=1 if kind is FetchLimits else 2, act=lambda: kill(one, *ALL[1:3]))
+    on_message(one, ALL[0], kind, nth=2, act=lambda: kill(one, *ALL[1:3]))
     one.run()
     (done,) = one.outcome(RoundDone)
     assert done.survivors == (ALL[0], *ALL[3:])
@@ -161,23 +156,27 @@ def test_what_a_late_client_says_in_the_first_stage_bars_nobody() -> None:
         one.idle.clear()
         one.emit("client-2", one.clients["client-2"].contribute(1, one.train("client-2", 1), one.now))
 
-    on_message(one, SERVER, LimitsChunk, nth=1, act=late)
+    on_message(one, SERVER, Chunk, nth=7, act=late)  # The first chunk of the limits.
     one.run()
     first, second = one.outcome(RoundDone)
     assert "client-2" not in first.survivors
     assert second.survivors == ALL
 
 
+def second_stage(one: MemoryFederation) -> bool:
+    return any(parcel.packet.kind is StartSecondStage for parcel in one.log)
+
+
 def test_who_still_fetches_the_model_in_the_second_stage_is_late_and_not_barred() -> None:
     one = federation(rounds=2)
 
     def hook(parcel: Parcel) -> list[Parcel]:
-        if (parcel.receiver, parcel.packet.kind) == (ALL[2], ModelChunk) and not one.outcome(RoundDone):
+        if (parcel.receiver, parcel.packet.kind) == (ALL[2], Chunk) and not one.outcome(RoundDone):
             held.append(parcel)
             return []
-        if (parcel.receiver, parcel.packet.kind) == (SERVER, FetchLimits) and len(held) == 1:
+        if (parcel.receiver, parcel.packet.kind) == (SERVER, Fetch) and len(held) == 1 and second_stage(one):
             held.append(parcel)
-            one.put(one.forge(ALL[2], SERVER, FetchModel(chunk=1), round=1))
+            one.put(one.forge(ALL[2], SERVER, Fetch(chunk=1), round=1))
         return [parcel]
 
     held: list[Parcel] = []
@@ -194,9 +193,13 @@ def test_who_still_fetches_the_model_in_the_second_stage_is_late_and_not_barred(
     [
         (lambda start: StartSecondStage(cohort=encode_members(range(1, 6), 6), limits=start.limits), Code.MEMBERS),
         (lambda start: StartSecondStage(cohort=encode_members(range(3), 6), limits=start.limits), Code.THRESHOLD),
-        (lambda start: StartSecondStage(cohort=start.cohort, limits=bytes(32)), Code.MODEL),
+        (lambda start: StartSecondStage(cohort=start.cohort, limits=Blob(digest=bytes(32), size=8)), Code.MODEL),
+        (
+            lambda start: StartSecondStage(cohort=start.cohort, limits=Blob(digest=start.limits.digest, size=9)),
+            Code.MODEL,
+        ),
     ],
-    ids=["without itself", "too few", "other limits"],
+    ids=["without itself", "too few", "other limits", "limits of another length"],
 )
 def test_a_client_refuses(change: Callable[[StartSecondStage], Message], code: Code) -> None:
     one = federation()
@@ -241,8 +244,14 @@ def test_clients_with_different_limits_make_noise_and_open_nothing() -> None:
             return [parcel]
         message = parcel.message
         if isinstance(message, StartSecondStage):
-            return [altered(parcel, message=StartSecondStage(cohort=message.cohort, limits=limits_digest(wide)))]
-        return [altered(parcel, payload=wide)] if isinstance(message, LimitsChunk) else [parcel]
+            return [
+                altered(parcel, message=StartSecondStage(cohort=message.cohort, limits=announce(wide, Label.LIMITS)))
+            ]
+        return (
+            [altered(parcel, payload=wide)]
+            if parcel.packet.payload and len(parcel.packet.payload) == len(wide)
+            else [parcel]
+        )
 
     one.hook = hook
     one.run()
@@ -261,8 +270,8 @@ def test_limits_come_in_chunks() -> None:
     (done,) = one.outcome(RoundDone)
     wanted = counts(one, done.survivors)
     np.testing.assert_array_equal(weights(one, done), np.where(wanted >= FEWEST + 1, wanted, 0))
-    asked = [parcel.message for parcel in one.log if parcel.sender == ALL[0] and parcel.packet.kind is FetchLimits]
-    assert asked == [FetchLimits(chunk=0), FetchLimits(chunk=1)]
+    asked = [parcel.message for parcel in one.log if parcel.sender == ALL[0] and parcel.packet.kind is Fetch]
+    assert asked[4 * parameters // CHUNK_BYTES + 1 :] == [Fetch(chunk=0), Fetch(chunk=1)]
 
 
 def test_who_asks_for_limits_twice_or_too_early_is_out() -> None:
@@ -270,7 +279,7 @@ def test_who_asks_for_limits_twice_or_too_early_is_out() -> None:
         one = federation()
 
         def forged(one: MemoryFederation = one) -> None:
-            one.put(one.forge(ALL[0], SERVER, FetchLimits(chunk=0), round=1))
+            one.put(one.forge(ALL[0], SERVER, Fetch(chunk=0), round=1))
 
         on_message(one, ALL[1], AdvertiseKeys, nth=nth, act=forged)
         one.run()
@@ -331,6 +340,7 @@ def test_nothing_is_transmitted_of_the_update_before_the_limits_are_known() -> N
     """A client masks its counts only; the update is encoded after the limits came."""
     one = federation().run()
     order = [parcel.packet.kind for parcel in one.log if ALL[0] in (parcel.sender, parcel.receiver)]
-    assert order.index(StartSecondStage) < order.index(FetchLimits) < order.index(LimitsChunk)
+    start = order.index(StartSecondStage)
+    assert start < order.index(Fetch, start) < order.index(Chunk, start)
     first_vector = order.index(MaskedInput)
     assert first_vector < order.index(StartSecondStage) < order.index(MaskedInput, first_vector + 1)

@@ -6,7 +6,7 @@ import pytest
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.messages import BODY_LIMIT, Blob
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.messages import MOST_PROMISES, Promise, StartRound, VoidedRound, VoidRound
@@ -178,5 +178,5 @@ def test_proofs_fit_a_message_however_many_members_there_are() -> None:
             promises.add(f"{member:064}", VoidRound(session=SESSION, round=round, signature=bytes(64)))
     proofs = promises.proofs()
     assert len(proofs) == rounds - 1
-    largest = StartRound(cohort=bytes(1250), model=MODEL, model_bytes=2**40, voided=proofs)
+    largest = StartRound(cohort=bytes(1250), model=Blob(digest=MODEL, size=2**40), voided=proofs)
     assert len(encode_structure(largest)) < BODY_LIMIT

@@ -181,7 +181,7 @@ def rewritten(run: MemorySum, message: PeerKeys, adverts: dict[int, Advert], **c
 
 
 def neighbour_withheld(run: MemorySum, message: PeerKeys, adverts: dict[int, Advert]) -> PeerKeys:
-    chosen = run.clients[VICTIM]._advert.choices
+    chosen = run.clients[VICTIM].data.advert.choices
     holder = int(np.frombuffer(chosen, "<u2")[0]) if chosen else max(set(adverts) - {3})
     return rewritten(run, message, {member: advert for member, advert in adverts.items() if member != holder})
 

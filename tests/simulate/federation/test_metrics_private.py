@@ -20,27 +20,18 @@ from scipy.stats import chisquare
 from tacit.parties.learning.task import LOSS_UNIT, METRICS
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.codec import Envelope
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
-    FetchKeyedModel,
     KeyAccepted,
     KeyCommit,
     KeyComplaint,
     KeyContribution,
     KeyedModel,
-    KeyedModelChunk,
 )
 from tacit.protocol.group_key.session_tables import KEEPER_TABLE
 from tacit.protocol.group_key.tables import RELAY_TABLE
-from tacit.protocol.session.messages import (
-    MESSAGES,
-    FetchLimits,
-    FetchModel,
-    Hello,
-    StartSecondStage,
-    VoidRound,
-)
+from tacit.protocol.session.messages import MESSAGES, Hello, StartSecondStage, VoidRound
 from tacit.protocol.session.rounds import Limit, RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.messages import (
@@ -64,7 +55,7 @@ PARAMETERS = 262_200
 CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
     Hello: {"roster": "Hash", "promises": "Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]"},
     VoidRound: {"session": "Hash", "round": "Round", "signature": "Signature"},
-    FetchModel: {"chunk": "Index"},
+    Fetch: {"chunk": "Index"},
     AdvertiseKeys: {
         "channel_key": "Hash",
         "mask_key": "Hash",
@@ -76,15 +67,13 @@ CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
     VectorChunk: {"chunk": "Index"},
     ConfirmSurvivors: {"signature": "Signature"},
     UnmaskShares: {"owners": "Bitmap", "shares": "Records"},
-    FetchLimits: {"chunk": "Index"},
     KeyCommit: {"epoch": "Index", "channel_key": "Hash", "commitment": "Hash", "signature": "Signature"},
     KeyContribution: {"epoch": "Index", "packets": "Records"},
     ConfirmKey: {"epoch": "Index", "tag": "Hash", "signature": "Signature"},
     KeyAccepted: {"epoch": "Index"},
     KeyComplaint: {"epoch": "Index", "accused": "Index", "channel_private": "Hash"},
-    KeyedModel: {"epoch": "Index", "model": "Hash", "model_bytes": "ModelBytes"},
-    FetchKeyedModel: {"chunk": "Index"},
-    KeyedModelChunk: {"chunk": "Index"},
+    KeyedModel: {"epoch": "Index", "model": "Blob"},
+    Chunk: {"chunk": "Index"},
     Abort: {
         "code": "Code",
         "detail": "Annotated[str, Meta(max_length=DETAIL_LIMIT)]",
@@ -166,7 +155,7 @@ def test_every_field_that_a_client_can_send_is_known() -> None:
     assert accepted == CLIENT_FIELDS.keys() <= set(MESSAGES.values())
     for kind, fields in CLIENT_FIELDS.items():
         assert {name: kind.__annotations__[name] for name in kind.__struct_fields__} == fields
-    assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk, KeyedModelChunk}
+    assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk, Chunk}
     assert Envelope.__struct_fields__ == ("version", "type", "session", "round", "sender", "sequence")
 
 
@@ -204,9 +193,9 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(
         assert np.any(plain[key])
     unseen = {Abort} | ({ConfirmSurvivors} if mode == "semi-honest" else set())
     unseen |= {VectorChunk} if parameters == 10 else set()
-    keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, KeyedModelChunk, FetchKeyedModel}
+    keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, Chunk}
     # Nobody has a reason to complain.
-    unseen |= {KeyComplaint} if changes else keyed | {KeyComplaint, FetchLimits}
+    unseen |= {KeyComplaint} if changes else keyed | {KeyComplaint}
     assert seen == CLIENT_FIELDS.keys() - unseen
 
 

@@ -1,13 +1,13 @@
 """Parties that break one rule each: the kit says which."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
 
 import tacit.parties.session.client
-import tacit.protocol.session.attendance
+import tacit.protocol.session.presence
 import tacit.protocol.session.server
 import tacit.protocol.sum.server
 from tacit.protocol.core.codec import Frame, Packet, decode
@@ -30,7 +30,7 @@ MakeBench = Callable[[int], Any]
 class UncheckedSum(AggregationClient):
     """Believes every signature over the survivors."""
 
-    def _check_signatures(self, signers: tuple[int, ...], signatures: bytes) -> None:
+    def _check_signatures(self, *arguments: Any) -> None:
         pass
 
 
@@ -49,11 +49,11 @@ class Credulous(TrainingClient):
 
         def commit() -> Sequence[Output] | None:
             outputs = step.commit()
-            assert self._sum is not None
-            self._sum.__class__ = self.Sum
+            assert self.sum is not None
+            self.sum.__class__ = self.Sum
             return outputs
 
-        return Step(step.state, step.outputs, commit)
+        return replace(step, commit=commit)
 
 
 class HalfMasked(Credulous):
@@ -69,7 +69,7 @@ class Talkative(TrainingClient):
         again = self._answer if decode(frames, MESSAGES).kind is UnmaskRequest else None
         outputs = super().feed(frames, now)
         if again is not None and not outputs:
-            return [Transmit("server", self._link.frames(again, round=self.round), again.PHASE)]
+            return [self._conversation.transmit(again)]
         said = [decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit)]
         self._answer = next((packet.parse() for packet in said if packet.kind is UnmaskShares), self._answer)  # type: ignore[assignment]
         return outputs
@@ -90,9 +90,9 @@ def lenient(**arguments: Any) -> Agreement:
 class Unnumbered(Link):
     """Takes messages in any order."""
 
-    def packet(self, frames: Sequence[Frame]) -> Packet:
-        self._received = decode(frames, MESSAGES).envelope.sequence
-        return super().packet(frames)
+    def accept(self, packet: Packet) -> Packet:
+        self._received = packet.envelope.sequence
+        return super().accept(packet)
 
 
 CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
@@ -144,7 +144,7 @@ SERVERS: dict[str, tuple[Any, str, Any, dict[str, str]]] = {
         {"bad-share": "is out with SECRET, the others end with SECRET"},
     ),
     "takes any number": (
-        tacit.protocol.session.attendance,
+        tacit.protocol.session.presence,
         "Link",
         Unnumbered,
         {

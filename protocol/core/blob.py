@@ -1,0 +1,115 @@
+"""A byte string on its way between two parties: announced by digest and length, then fetched chunk by chunk.
+
+The receiver asks for chunks, a few at a time (transfer.py), and accepts each once, in order and in full length; at the
+end the whole has to be what was announced. The sender hands out each chunk once, so that nothing goes out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Fetch
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.transfer import requests_after
+
+NO_BLOB: Final = Blob(digest=bytes(32), size=0)
+"""Stands where an announcement is expected and there is nothing to announce."""
+
+
+def announce(data: bytes, label: Label) -> Blob:
+    """What tells a receiver of these bytes; label: their kind."""
+    return Blob(digest=digest(label, data), size=len(data))
+
+
+@dataclass(frozen=True)
+class IncomingBlob:
+    """What has come of an announced blob of at least one byte; label: of its kind."""
+
+    announced: Blob
+    label: Label
+    chunks: tuple[Frame, ...] = field(default=(), repr=False)
+
+    @property
+    def requests(self) -> tuple[Fetch, ...]:
+        """What to ask for now: at first for several chunks, afterwards for one on the arrival of each."""
+        return tuple(Fetch(chunk=chunk) for chunk in requests_after(len(self.chunks), self._count))
+
+    def after(self, chunk: int, payload: Frame | None) -> IncomingBlob:
+        """The same with one more chunk. Refuses what was not asked for, and another length."""
+        due = len(self.chunks)
+        if chunk != due or due == self._count:
+            raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} came where chunk {due} of {self._count} was due")
+        expected = min(self.announced.size - due * CHUNK_BYTES, CHUNK_BYTES)
+        if payload is None or len(payload) != expected:
+            raise RemoteProtocolError(Code.MODEL, f"chunk {chunk} of the {self._name} does not have {expected} bytes")
+        return replace(self, chunks=(*self.chunks, payload))
+
+    @property
+    def complete(self) -> bool:
+        """Whether every chunk has come."""
+        return len(self.chunks) == self._count
+
+    def whole(self) -> bytes:
+        """All of it. Refuses what is not what was announced, and a model with numbers that are not finite."""
+        data = b"".join(self.chunks)
+        if digest(self.label, data) != self.announced.digest:
+            raise RemoteProtocolError(Code.MODEL, f"what came of the {self._name} is not what was announced")
+        if self.label is Label.MODEL and not np.isfinite(np.frombuffer(data, "<f4")).all():
+            raise RemoteProtocolError(Code.MODEL, "the model has numbers that are not finite")
+        return data
+
+    @property
+    def _count(self) -> int:
+        return -(-self.announced.size // CHUNK_BYTES)
+
+    @property
+    def _name(self) -> str:
+        return self.label.name.lower()
+
+
+class OutgoingBlob:
+    """What the receivers of a blob have fetched of it."""
+
+    def __init__(self, data: bytes, receivers: Iterable[str]) -> None:
+        self._data = data
+        self._due = dict.fromkeys(receivers, 0)
+
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """The receivers that have not fetched the end of it."""
+        return tuple(name for name, due in self._due.items() if due * CHUNK_BYTES < len(self._data))
+
+    def chunk(self, receiver: str, chunk: int) -> memoryview:
+        """The chunk that a receiver asks for. Refuses another than its next, so that nothing goes out twice."""
+        due = self._due.get(receiver)
+        if due is None:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for what is not for it")
+        if chunk != due:
+            raise RemoteProtocolError(
+                Code.UNEXPECTED, f"it asks for chunk {chunk}, not for chunk {due}: each goes out once"
+            )
+        if chunk * CHUNK_BYTES >= len(self._data):
+            raise RemoteProtocolError(Code.MODEL, f"chunk {chunk} is beyond the end")
+        return memoryview(self._data)[chunk * CHUNK_BYTES : (chunk + 1) * CHUNK_BYTES]
+
+    def is_last(self, chunk: int) -> bool:
+        """Whether it ends with this chunk."""
+        return (chunk + 1) * CHUNK_BYTES >= len(self._data)
+
+    def sent(self, receiver: str) -> Callable[[], None]:
+        """What counts the chunk that `chunk` gave, once it goes out."""
+
+        def count() -> None:
+            self._due[receiver] += 1
+
+        return count
+
+    def drop(self, receiver: str) -> None:
+        """Forget a receiver that is gone."""
+        self._due.pop(receiver, None)

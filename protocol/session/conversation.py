@@ -1,0 +1,54 @@
+"""The client's end of its link to the server: where a session begins, and which rounds a message may name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.protocol.core.messages import Abort, Chunk, Message
+from tacit.protocol.core.outputs import Transmit
+from tacit.protocol.session.messages import MESSAGES, StartRound
+from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
+
+
+class Conversation:
+    """The link of one client. round: the one that it takes, or last took, part in; 0 before the first."""
+
+    def __init__(self, own: str, server: str) -> None:
+        self.server = server
+        self.round = 0
+        self.traffic = Traffic()
+        self._link = Link(own, server, NO_SESSION, self.traffic, MESSAGES)
+
+    @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes; zeros before the server's first answer."""
+        return self._link.session
+
+    def read(self, frames: Sequence[Frame], state: TrainingState) -> Packet | None:
+        """The next message of the server to a client in this state; None if it comes too late to matter."""
+        packet = decode(frames, MESSAGES)
+        kind, round = packet.kind, packet.envelope.round
+        if state is TrainingState.AWAIT_WELCOME:
+            # The server's first answer names the session.
+            link = Link(self._link.own, self.server, packet.envelope.session, self.traffic, MESSAGES)
+            link.accept(packet)
+            self._link = link
+        else:
+            self._link.accept(packet)
+        if kind is StartRound and round <= self.round:
+            raise RemoteProtocolError(Code.SESSION, f"round {round} is started a second time")
+        if kind is not StartRound and round > self.round:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} of a round that has not begun")
+        outside = kind in OUTSIDE_ROUNDS or (kind is Chunk and not round and state in NO_ROUND)
+        if kind is not Abort and (round == 0) != outside:
+            raise RemoteProtocolError(Code.SESSION, f"{kind.TYPE} as a message of round {round}")
+        over = state is TrainingState.AWAIT_ROUND and kind in (*WITHIN_ROUNDS, Abort)
+        late = 0 < round < self.round or (over and 0 < round == self.round)
+        return None if late else packet
+
+    def transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
+        """A message on its way to the server, of the present round if no other is named."""
+        return self._link.transmit(message, round=self.round if round is None else round, payload=payload)

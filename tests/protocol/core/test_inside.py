@@ -1,0 +1,224 @@
+"""A machine inside another: what it hears, its deadlines, its way out, what it comes to, and its end."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from tacit.protocol.core.codec import Envelope, Packet, decode
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import (
+    IGNORE,
+    Heard,
+    Inside,
+    Machine,
+    Output,
+    Report,
+    Result,
+    Row,
+    Send,
+    Step,
+    Table,
+    Trigger,
+)
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
+from tacit.protocol.session.messages import MESSAGES, Finish
+
+
+class Work(Enum):
+    WORKING = "work"
+    DONE = "done"
+
+
+class State(Enum):
+    IDLE = "idle"
+    BUSY = "busy"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class Finished(Result):
+    by: str
+
+
+INNER: Table[Work] = {
+    (Work.WORKING, Fetch): Row("on_fetch", (Work.WORKING,)),
+    (Work.WORKING, Finish): Row("on_finish", (Work.DONE,)),
+    (Work.WORKING, Trigger.DROP): Row("on_drop", (Work.DONE,)),
+    (Work.WORKING, Trigger.EXPIRE): Row("on_expire", (Work.DONE,)),
+}
+OUTER: Table[State] = {
+    (State.IDLE, Trigger.BEGIN): Row("on_begin", (State.BUSY,)),
+    (State.BUSY, Fetch): Inside("work"),
+    (State.BUSY, Finish): Inside("work", Row("on_finish", (State.ENDED,))),
+    (State.BUSY, Chunk): Inside("work", IGNORE),
+    (State.BUSY, Abort): Row("on_abort", (State.ENDED,)),
+    (State.BUSY, Trigger.DROP): Inside("work"),
+    (State.BUSY, Trigger.EXPIRE): Row("on_expire", (State.ENDED,)),
+    (State.BUSY, Finished): Row("on_finished", (State.IDLE,)),
+}
+
+
+class Worker(Machine[Work], tables=(INNER,), outputs=Send | Report | Finished):
+    """Answers in round 1, and holds a secret."""
+
+    def __init__(self) -> None:
+        super().__init__(INNER, Work.WORKING)
+        self.data = "secret"
+        self.deadline = 5.0
+
+    def hears(self, sender: str, envelope: Envelope) -> bool:
+        return envelope.round == 1
+
+    def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[Work]:
+        if heard.message.chunk:
+            raise RemoteProtocolError(Code.UNEXPECTED, "there is one chunk")
+        return Step(Work.WORKING, (Send(heard.sender, Chunk(chunk=0), b"raw"), Report("asked", {})))
+
+    def on_finish(self, heard: Heard[Finish], now: float) -> Step[Work]:
+        return Step(Work.DONE, (Send("eve", Finish()), Finished(heard.sender)))
+
+    def on_drop(self, member: str, now: float) -> Step[Work]:
+        return Step(Work.DONE, (Finished(f"{member} is gone"),))
+
+    def on_expire(self, now: float) -> Step[Work]:
+        return Step(Work.DONE, (Finished("the clock"),))
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[Work]:
+        return Step(self.state, (Report("refused inside", {"code": error.code, "round": error.round}),))
+
+
+class Container(Machine[State], tables=(OUTER,), outputs=Send | Report, contains={"work": (State.BUSY,)}):
+    """Marks what it passes on."""
+
+    work: Worker | None
+
+    def __init__(self) -> None:
+        super().__init__(OUTER, State.IDLE)
+        self.trigger(Trigger.BEGIN, 0.0)
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        assert isinstance(part, Worker)
+        return (Send(f"dear {send.to}", send.message, send.payload),)
+
+    def on_begin(self, now: float) -> Step[State]:
+        def commit() -> None:
+            self.work = Worker()
+
+        return Step(State.BUSY, (), commit, deadline=7.0)
+
+    def on_finished(self, result: Finished, now: float) -> Step[State]:
+        return Step(State.IDLE, (Report("finished", {"by": result.by}),))
+
+    def on_finish(self, heard: Heard[Finish], now: float) -> Step[State]:
+        return Step(State.ENDED, (Report("finish outside", {}),))
+
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[State]:
+        return Step(State.ENDED)
+
+    def on_expire(self, now: float) -> Step[State]:
+        return Step(State.ENDED, (Report("expired", {}),))
+
+    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[State]:
+        return Step(State.ENDED, (Report("refused", {"code": error.code, "round": error.round}),))
+
+
+def packet(message: Message, *, round: int = 1) -> Packet:
+    return decode(Link("bob", "server", bytes(32), Traffic(), MESSAGES).frames(message, round=round), MESSAGES)
+
+
+def hear(outer: Container, message: Message, *, round: int = 1) -> list[Output]:
+    return outer.receive("bob", packet(message, round=round), 1.0)
+
+
+def test_what_is_for_the_machine_inside_goes_to_it_and_its_messages_out_by_the_way_of_the_outer_one() -> None:
+    outer = Container()
+    assert hear(outer, Fetch(chunk=0)) == [Send("dear bob", Chunk(chunk=0), b"raw"), Report("asked", {})]
+    assert outer.state is State.BUSY
+
+
+def test_what_it_refuses_it_judges_itself() -> None:
+    outer = Container()
+    assert hear(outer, Fetch(chunk=1)) == [Report("refused inside", {"code": Code.UNEXPECTED, "round": 1})]
+    assert outer.state is State.BUSY
+
+
+def test_what_it_comes_to_is_a_transition_of_the_outer_one_which_then_forgets_it() -> None:
+    outer = Container()
+    work = outer.work
+    outputs = hear(outer, Finish())
+    assert outputs == [Send("dear eve", Finish()), Report("finished", {"by": "bob"})]
+    assert (outer.state, outer.work, outer.deadline) == (State.IDLE, None, None)
+    assert work is not None
+    assert (work.data, work.deadline) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("message", "state", "outputs"),
+    [
+        (Fetch(chunk=0), State.ENDED, [Report("refused", {"code": Code.UNEXPECTED, "round": 2})]),
+        (Finish(), State.ENDED, [Report("finish outside", {})]),
+        (Chunk(chunk=0), State.BUSY, []),
+    ],
+    ids=["refused", "a row", "ignored"],
+)
+@pytest.mark.parametrize("there", [True, False])
+def test_what_it_does_not_hear(there: bool, message: Message, state: State, outputs: list[Output]) -> None:
+    outer = Container()
+    if not there:
+        outer.work = None
+    assert hear(outer, message, round=2) == outputs
+    assert (outer.state, outer.ignored) == (state, int(isinstance(message, Chunk)))
+    assert outer.work is None or state is State.BUSY
+
+
+def test_what_a_table_does_not_mention_is_refused_outside() -> None:
+    outer = Container()
+    work = outer.work
+    outer.receive("bob", packet(Abort(code=Code.LEFT, detail="", culprit="")), 1.0)
+    assert (outer.state, outer.work) == (State.ENDED, None)
+    assert work is not None
+    assert work.data is None
+
+
+def test_the_next_deadline_is_that_of_the_first() -> None:
+    outer = Container()
+    assert outer.next_deadline == 5.0
+    assert outer.expire(4.9) == []
+    assert outer.expire(5.0) == [Report("finished", {"by": "the clock"})]
+    assert (outer.state, outer.next_deadline) == (State.IDLE, None)
+
+
+def test_the_outer_deadline_counts_as_well() -> None:
+    outer = Container()
+    assert outer.work is not None
+    outer.work.deadline = None
+    assert outer.next_deadline == 7.0
+    assert outer.expire(7.0) == [Report("expired", {})]
+    assert outer.work is None
+
+
+def test_internal_transitions_go_inside_too() -> None:
+    outer = Container()
+    assert outer.trigger(Trigger.DROP, 1.0, "bob") == [Report("finished", {"by": "bob is gone"})]
+    busy = Container()
+    busy.work = None
+    assert busy.trigger(Trigger.DROP, 1.0, "bob") == []
+
+
+def test_a_result_that_no_row_takes_is_a_bug() -> None:
+    outer = Container()
+    outer.state = State.IDLE
+    with pytest.raises(LocalProtocolError, match="Container cannot take a Finished in state IDLE"):
+        outer.relay(Worker(), [Finished("bob")], 1.0)
+
+
+def test_forgetting_reaches_inside() -> None:
+    outer = Container()
+    work = outer.work
+    outer.forget()
+    assert work is not None
+    assert (outer.work, outer.next_deadline, work.data) == (None, None, None)
