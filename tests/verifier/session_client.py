@@ -38,6 +38,11 @@ ADMITTED = {
 }
 
 
+def about_keys(envelope: dict[str, Any]) -> bool:
+    """Whether a message is one of docs/spec/group-key.md."""
+    return envelope["type"] in FROM_SERVER or (envelope["type"] == "chunk" and envelope["round"] == 0)
+
+
 class SessionClient:
     """`transmit(receiver, frames)` and `report(event)` are the ways out, `draw()` gives 32 random bytes."""
 
@@ -111,8 +116,8 @@ class SessionClient:
             self.end_session(reason.code)
             return
         try:
-            self.check_state(envelope["type"])
-            if envelope["type"] in FROM_SERVER and self.holder and not self.holder.admits(envelope["type"]):
+            self.check_state(envelope)
+            if about_keys(envelope) and self.holder and not self.holder.admits(envelope["type"]):
                 self.own_deadline = now + self.patience
                 return
             body = read_body(envelope, frames)
@@ -148,9 +153,10 @@ class SessionClient:
             return True
         return self.state == "AWAIT_ROUND" and (kind in SUM_MESSAGES or kind in ("chunk", "abort"))
 
-    def check_state(self, kind: str) -> None:
+    def check_state(self, envelope: dict[str, Any]) -> None:
+        kind = envelope["type"]
         in_sum = self.state == "AGGREGATING" and self.sum is not None and self.sum.admits(kind)
-        of_key = self.state == "AWAIT_ROUND" and self.holder is not None and kind in FROM_SERVER
+        of_key = self.state == "AWAIT_ROUND" and self.holder is not None and about_keys(envelope)
         require(kind in ADMITTED[self.state] or in_sum or of_key, "UNEXPECTED")
 
     def act(self, envelope: dict[str, Any], body: dict[str, Any], raw: bytes | None, now: float) -> None:
@@ -171,7 +177,7 @@ class SessionClient:
             self.end(NAMES[body["code"]])
         elif kind == "abort":
             self.leave_round(NAMES[body["code"]], now)
-        elif kind in FROM_SERVER and self.holder is not None:
+        elif about_keys(envelope) and self.holder is not None:
             self.own_deadline = now + self.patience
             self.holder.receive(kind, body, raw, now)
         elif self.sum is not None:
