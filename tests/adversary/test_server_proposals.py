@@ -13,6 +13,7 @@ from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
+from tacit.protocol.group_key.session_tables import TO_HOLDER
 from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
@@ -277,12 +278,14 @@ EXAMPLES: dict[type[Message], Message] = {
     Abort: Abort(code=Code.LEFT, detail="", culprit=""),
 }
 """What the server does not say in a first round of vectors of one chunk."""
+OF_KEYS = {kind for kind in TO_HOLDER if kind is not Chunk}
+"""There is a machine for these only where the clients agree on keys."""
 ACCEPTED = sorted(
     {
         cause
         for table in (TRAINING_CLIENT_TABLE, *CLIENT_TABLES.values())
         for _, cause in table
-        if isinstance(cause, type)
+        if isinstance(cause, type) and issubclass(cause, Message) and cause not in OF_KEYS
     },
     key=lambda kind: kind.TYPE,
 )

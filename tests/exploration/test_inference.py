@@ -1,12 +1,9 @@
 """A session of private inference explored: owners that keep the rules never take one thing for another, nor hang."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.session import InferenceSession
 from tests.exploration.engine import RuleBroken, explore
@@ -24,18 +21,18 @@ def test_no_state_breaks_a_rule(passes: int, sessions: int) -> None:
 class AnyNumber(Link):
     """Looks at the session of a message, not at its number."""
 
-    def packet(self, frames: Sequence[Frame]) -> Packet:
-        self._received = decode(frames, INFERENCE_MESSAGES).envelope.sequence
-        return super().packet(frames)
+    def accept(self, packet: Packet) -> Packet:
+        self._received = packet.envelope.sequence
+        return super().accept(packet)
 
 
 class OtherSession(Link):
     """Looks at the number of a message, not at its session."""
 
-    def packet(self, frames: Sequence[Frame]) -> Packet:
-        session, self.session = self.session, decode(frames, INFERENCE_MESSAGES).envelope.session
+    def accept(self, packet: Packet) -> Packet:
+        session, self.session = self.session, packet.envelope.session
         try:
-            return super().packet(frames)
+            return super().accept(packet)
         finally:
             self.session = session
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,12 @@ import tacit.protocol.inference.dealer
 import tacit.protocol.inference.session
 from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.inference.conversation import Conversation
-from tacit.protocol.core.codec import Frame, Packet, decode
+from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Step
+from tacit.protocol.core.machine import Heard, Step
 from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.dealer import InferenceDealer
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
+from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.rounds import PassRounds
 from tacit.simulate.conformance.peer.inference_script import COMPLETES
@@ -45,25 +46,25 @@ Patch = tuple[Any, str, Any]
 class Unnumbered(Link):
     """Takes messages in any order."""
 
-    def packet(self, frames: Sequence[Frame]) -> Packet:
-        self._received = decode(frames, INFERENCE_MESSAGES).envelope.sequence
-        return super().packet(frames)
+    def accept(self, packet: Packet) -> Packet:
+        self._received = packet.envelope.sequence
+        return super().accept(packet)
 
 
 class AnySender(Link):
     """Does not look at the name."""
 
-    def packet(self, frames: Sequence[Frame]) -> Packet:
-        self.peer = decode(frames, INFERENCE_MESSAGES).envelope.sender
-        return super().packet(frames)
+    def accept(self, packet: Packet) -> Packet:
+        self.peer = packet.envelope.sender
+        return super().accept(packet)
 
 
 class AnyModel(InferenceDataOwner):
     """Computes with whatever model there is."""
 
-    def on_started(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
-        agreed = structs.replace(message, weights=self.agreed.terms.weights)
-        return super().on_started(sender, agreed, payload, now)
+    def on_started(self, heard: Heard[Any], now: float) -> Step[Any]:
+        agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
+        return super().on_started(replace(heard, message=agreed), now)
 
 
 class AnyTerms(InferenceDataOwner):
@@ -76,34 +77,36 @@ class AnyTerms(InferenceDataOwner):
 class Generous(InferenceModelOwner):
     """Computes as much as is asked for, whatever was agreed on."""
 
-    def on_agreement(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
-        offered = structs.replace(message, images=min(message.images, self._terms.most_images))
-        return super().on_agreement(sender, offered, payload, now)
+    def on_agreement(self, heard: Heard[Any], now: float) -> Step[Any]:
+        offered = structs.replace(heard.message, images=min(heard.message.images, self._terms.most_images))
+        return super().on_agreement(replace(heard, message=offered), now)
 
 
 class Persuaded(InferenceModelOwner):
     """Takes the data owner's word for what it computes with."""
 
-    def on_start_pass(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
-        agreed = structs.replace(message, weights=self.agreed.terms.weights)
-        return super().on_start_pass(sender, agreed, payload, now)
+    def on_start_pass(self, heard: Heard[Any], now: float) -> Step[Any]:
+        agreed = structs.replace(heard.message, weights=self.agreed.terms.weights)
+        return super().on_start_pass(replace(heard, message=agreed), now)
 
 
 class Repeating(InferenceDealer):
     """Gives a number a second time."""
 
-    def on_order(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
-        return super().on_order(sender, structs.replace(message, first=self._ordered[sender]), payload, now)
+    def on_order(self, heard: Heard[Any], now: float) -> Step[Any]:
+        ordered = structs.replace(heard.message, first=self._ordered[heard.sender])
+        return super().on_order(replace(heard, message=ordered), now)
 
 
 class OneSided(InferenceDealer):
     """Does not compare what both order: takes the shorter order, whoever's comes first."""
 
-    def on_order(self, sender: str, message: Any, payload: None, now: float) -> Step[Any]:
-        (other,) = {*self.owners} - {sender}
+    def on_order(self, heard: Heard[Any], now: float) -> Step[Any]:
+        (other,) = {*self.owners} - {heard.sender}
         if waiting := self._orders[other]:
-            message = waiting[0] = min(waiting[0], message, key=lambda order: len(order.requests))
-        return super().on_order(sender, message, payload, now)
+            shorter = waiting[0] = min(waiting[0], heard.message, key=lambda order: len(order.requests))
+            heard = replace(heard, message=shorter)
+        return super().on_order(heard, now)
 
 
 class Miscalculating(Dealing):
