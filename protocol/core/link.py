@@ -84,4 +84,4 @@ class Link:
 
 def _phase(kind: type[Message], round: int) -> Phase:
     """What a message is traffic of."""
-    return kind.PHASE if round else Phase.SESSION
+    return Phase.SESSION if kind.PHASE is Phase.TRAIN and not round else kind.PHASE

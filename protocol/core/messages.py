@@ -49,8 +49,8 @@ class Phase(StrEnum):
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all messages.
 
-    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for in a round (outside of rounds all is
-    traffic of SESSION); PAYLOAD says whether a raw frame may follow the body.
+    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for (TRAIN outside of rounds for SESSION);
+    PAYLOAD says whether a raw frame may follow the body.
     """
 
     TYPE: ClassVar[str]

@@ -24,7 +24,7 @@ class Presence:
         self.grace = grace
         self._own = own
         self._clients = clients
-        self._session = session
+        self.session = session
         self._links: dict[str, Link] = {}
         self._lost: dict[str, float] = {}
         """Until when lost links may come back."""
@@ -62,7 +62,7 @@ class Presence:
     def join(self, member: str) -> None:
         """A member begins its conversation, or begins it anew."""
         self._lost.pop(member, None)
-        self._links[member] = self._link(member, self._session)
+        self._links[member] = self._link(member, self.session)
 
     def leave(self, member: str) -> bool:
         """A member is gone; whether it was there."""
@@ -88,13 +88,13 @@ class Presence:
         if packet.kind is Hello:
             if sender in self._links:
                 # A hello ends the conversation before it, also one that is refused: its sender expects a first answer.
-                self._links[sender] = self._link(sender, self._session)
+                self._links[sender] = self._link(sender, self.session)
             return self._link(sender, NO_SESSION).accept(packet)
         return self._links[sender].accept(packet) if sender in self._links else None
 
     def transmit(self, member: str, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
         """A message on its way to a member; on a link of its own, if that has no conversation."""
-        link = self._links.get(member) or self._link(member, self._session)
+        link = self._links.get(member) or self._link(member, self.session)
         return link.transmit(message, round=round, payload=payload)
 
     def bitmap(self, names: Iterable[str]) -> bytes:

@@ -10,7 +10,7 @@ Who breaks a rule is out for the session; who was late or lost is out of the rou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tacit.protocol.core.blob import OutgoingBlob, announce
@@ -27,51 +27,20 @@ from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost
 from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, VoidRound, Welcome
 from tacit.protocol.session.presence import Presence
 from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
+from tacit.protocol.session.server_rounds import Closing, Over, Round, outcome, second_cohort
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
-from tacit.protocol.session.voiding import Promises, check_promise, promises_needed
+from tacit.protocol.session.voiding import Promises, check_promise
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import (
     COUNTING,
-    check_second_cohort,
     counting_agreement,
-    derive_limits,
     second_agreement,
 )
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
 NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
 """Reasons to drop a member that do not bar it from coming back."""
-
-
-@dataclass(frozen=True)
-class _Round:
-    """The round that goes on."""
-
-    began: float
-    cohort: tuple[str, ...]
-    outgoing: OutgoingBlob
-    """What its members fetch: the model, or in the second stage the limits."""
-    counted: bool = False
-    """Whether it is in its second stage."""
-    earlier: tuple[Dropped, ...] = ()
-    """Who was dropped in its first stage."""
-
-
-@dataclass(frozen=True)
-class _Closing:
-    """What the server waits for before it repeats a round from the same model: promises of so many of these members."""
-
-    needed: int
-    promisers: tuple[str, ...] = field(default=())
-
-
-@dataclass(frozen=True)
-class _Over:
-    """The last round, until the next one."""
-
-    done: RoundDone
-    closing: _Closing
 
 
 class TrainingServer(
@@ -107,10 +76,9 @@ class TrainingServer(
         if completed and configuration.encrypted:
             raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
         self.deadline = now + join_seconds
-        self.session = entropy(KEY_BYTES)
         self.round = completed
+        self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
         self.keeper = GroupKeyKeeper(roster, configuration, self.session)
-        self.presence = Presence(roster.server.name, roster.clients, self.session, grace)
         self._roster = roster
         self._configuration = configuration
         self._smallest_cohort = smallest_cohort
@@ -118,6 +86,11 @@ class TrainingServer(
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._set_model(model)
+
+    @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes."""
+        return self.presence.session
 
     @property
     def traffic(self) -> Traffic:
@@ -129,7 +102,7 @@ class TrainingServer(
         """The phase of the round; TRAIN until the first client has advertised its keys."""
         if self.sum is None:
             return Phase.SESSION
-        training = self.sum.training and not self.at(_Round).counted
+        training = self.sum.training and not self.at(Round).counted
         return Phase.TRAIN if training else Phase(self.sum.state.value)
 
     @property
@@ -188,7 +161,7 @@ class TrainingServer(
     def complete(self) -> bool:
         if self.state is SessionState.GATHERING:
             return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
-        closing = self.at(_Closing)
+        closing = self.at(Closing)
         return self._promises.count(self.session, self.round, closing.promisers) >= closing.needed
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
@@ -250,7 +223,7 @@ class TrainingServer(
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
         if not heard.envelope.round:
             raise self.unexpected(Fetch)
-        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(_Round).outgoing
+        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(Round).outgoing
         piece, count = outgoing.chunk(sender, chunk), outgoing.sent(sender)
 
         def commit() -> list[Output]:
@@ -273,10 +246,10 @@ class TrainingServer(
         return self._round_done(self._finished(), aborted, now)
 
     def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
-        closing = self.at(_Over).closing
+        closing = self.at(Over).closing
         if announce(model, Label.MODEL) != self._announced:
-            closing = _Closing(0)
-        ending = self._end_round(self.at(_Over).done)
+            closing = Closing(0)
+        ending = self._end_round(self.at(Over).done)
 
         def commit() -> list[Output]:
             self._set_model(model)
@@ -286,7 +259,7 @@ class TrainingServer(
         return Step(SessionState.AWAIT_PROMISES, (), commit, data=closing, deadline=deadline)
 
     def on_finish(self, model: bytes, now: float) -> Step[SessionState]:
-        ending, keeper = self._end_round(self.at(_Over).done), self.keeper
+        ending, keeper = self._end_round(self.at(Over).done), self.keeper
         if keeper is not None and keeper.readers:
             return Step(
                 SessionState.DISTRIBUTING,
@@ -327,7 +300,7 @@ class TrainingServer(
         gave_up = kind is Abort and round > 0
         over = round < self.round or self.sum is None
         # Of the first stage, by somebody who is not in the second.
-        outside = self.sum is not None and self.at(_Round).counted and sender not in self.sum.agreement.cohort
+        outside = self.sum is not None and self.at(Round).counted and sender not in self.sum.agreement.cohort
         return None if stale or (outside and of_round) or (gave_up and over) else packet
 
     def _finished(self) -> SumServer:
@@ -337,29 +310,22 @@ class TrainingServer(
 
     def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
-        number, part = len(counted.survivors), self.at(_Round)
-        try:
-            limits = derive_limits(counted.total, self._configuration, counted=number)
-        except ValueError as error:
-            raise RemoteProtocolError(Code.VECTOR, str(error)) from None
-        dropped = {drop.member for drop in finished.drops}
-        cohort = tuple(name for name in counted.survivors if name in self.presence.there and name not in dropped)
-        check_second_cohort(self._configuration, cohort, counted.survivors)
+        part, drops = self.at(Round), tuple(finished.drops)
+        limits, cohort = second_cohort(self._configuration, counted, drops, self.presence.there)
         try:
             first = self._agreement(cohort, self.round)
         except ValueError as error:
             raise RemoteProtocolError(Code.THRESHOLD, str(error)) from None
-        announced = announce(limits, Label.LIMITS)
+        announced, number = announce(limits, Label.LIMITS), len(counted.survivors)
         agreement = second_agreement(first, self._configuration, counted=number, limits=announced.digest)
         start = StartSecondStage(cohort=self.presence.bitmap(cohort), limits=announced)
-        drops = tuple(finished.drops)
-        second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
             self.sum = sum_server(agreement, now)
             return [*outputs, *(self._transmit(name, start) for name in cohort if name in self.presence)]
 
+        second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
         return Step(SessionState.IN_ROUND, (), commit, data=second)
 
     def _prepare(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
@@ -390,7 +356,7 @@ class TrainingServer(
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
-        begun = _Round(now, cohort, OutgoingBlob(self._model, cohort))
+        begun = Round(now, cohort, OutgoingBlob(self._model, cohort))
         return Step(SessionState.IN_ROUND, (), commit, data=begun)
 
     def _agreement(self, cohort: tuple[str, ...], round: int) -> Agreement:
@@ -406,34 +372,15 @@ class TrainingServer(
         )
 
     def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
-        sharers, agreement, part = finished.sharers, finished.agreement, self.at(_Round)
-        summed = result if isinstance(result, Summed) else None
-        aborted = result if isinstance(result, ServerAborted) else None
-        drops = tuple(finished.drops)
-        closing = _Closing(0)
-        if aborted and sharers and agreement.journalled:
-            needed = promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt)
-            closing = _Closing(needed, sharers)
-        done = RoundDone(
-            round=self.round,
-            began=part.began,
-            cohort=part.cohort,
-            survivors=summed.survivors if summed else (),
-            dropped=(*part.earlier, *drops),
-            total=summed.total if summed else None,
-            code=aborted.code if aborted else None,
-            detail=aborted.detail if aborted else "",
-            culprit=aborted.culprit if aborted else "",
-            vectors=summed.vectors if summed else {},
-        )
+        over, drops = outcome(self.round, self.at(Round), finished, result), tuple(finished.drops)
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
-            if aborted and aborted.culprit:
-                outputs += self._part_with(aborted.culprit, aborted.code, aborted.detail, now, bar=True)
-            return [*outputs, done]
+            if isinstance(result, ServerAborted) and result.culprit:
+                outputs += self._part_with(result.culprit, result.code, result.detail, now, bar=True)
+            return [*outputs, over.done]
 
-        return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=_Over(done, closing))
+        return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=over)
 
     def _end_round(self, done: RoundDone) -> Callable[[], list[Output]]:
         """What tells the members of the last round that it is over."""

@@ -114,7 +114,7 @@ def test_a_signature_over_other_survivors(summed: ExactSum, cheats: Any) -> None
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.sender == CHEAT and delivery.kind == "confirm-survivors":
             survivors = encode_members((0, 1, 2, 3), run.agreement.size)
-            parts = survivors_signed(run.clients[CHEAT]._sharing, MEMBER, survivors)
+            parts = survivors_signed(run.clients[CHEAT].data.sharing, MEMBER, survivors)
             signature = run.signing[CHEAT].sign(Label.SIGN_SURVIVORS, *parts)
             return [replace(delivery, message=msgspec.structs.replace(delivery.message, signature=signature))]
         return [delivery]

@@ -21,7 +21,7 @@ ALLOWED = {
     ("protocol/group_key/relay.py", "message.channel_key in map(channel_key_of, self._commits.values())"): (
         "the public keys that members advertised"
     ),
-    ("protocol/group_key/holder.py", "message.former not in self._keys"): "the epochs of keys that this client holds",
+    ("protocol/group_key/holder.py", "order.former not in self._keys"): "the epochs of keys that this client holds",
     ("parties/crypten/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
     ("parties/learning/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
     ("parties/learning/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",

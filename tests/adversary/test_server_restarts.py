@@ -363,7 +363,7 @@ def test_a_session_cannot_be_used_a_second_time(deceived: Deceived) -> None:
     one.run()
     session = one.server.session
     one.start_server()
-    one.server.session = session
+    one.server.presence.session = session
     one.rounds_left = 1
     one.start()
     one.settle()

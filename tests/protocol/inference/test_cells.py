@@ -179,7 +179,7 @@ def hears(role: str, state: str, culprit: str) -> set[str]:
     return come | {culprit} if role == DEALER else {culprit}
 
 
-FORGOTTEN = {"state", "deadline", "_rounds", "_hellos", "_orders", "_arrivals", "_contribution", "_link", "_links"}
+FORGOTTEN = {"state", "deadline", "_rounds", "_hellos", "_orders", "_arrivals", "data", "_link", "_links"}
 
 
 def remembered(machine: Machine[Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def remembered(machine: Machine[Any]) -> dict[str, Any]:
 
 
 def holds_secrets(machine: Machine[Any]) -> bool:
-    return any(vars(machine).get(name) for name in ("_rounds", "_hellos", "_contribution"))
+    return any(vars(machine).get(name) for name in ("_rounds", "_hellos", "data"))
 
 
 def garbage(kind: str, sender: str) -> Packet:

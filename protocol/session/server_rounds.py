@@ -1,0 +1,84 @@
+"""What the server of a session goes by in a round, and what a round comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from tacit.protocol.core.blob import OutgoingBlob
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.session.rounds import RoundDone, SumServer
+from tacit.protocol.session.voiding import promises_needed
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.counting import check_second_cohort, derive_limits
+from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
+
+
+@dataclass(frozen=True)
+class Round:
+    """The round that goes on."""
+
+    began: float
+    cohort: tuple[str, ...]
+    outgoing: OutgoingBlob
+    """What its members fetch: the model, or in the second stage the limits."""
+    counted: bool = False
+    """Whether it is in its second stage."""
+    earlier: tuple[Dropped, ...] = ()
+    """Who was dropped in its first stage."""
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What the server waits for before it repeats a round from the same model: promises of so many of these members."""
+
+    needed: int
+    promisers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Over:
+    """The last round, until the next one."""
+
+    done: RoundDone
+    closing: Closing
+
+
+def second_cohort(
+    configuration: Configuration, counted: Summed, drops: Collection[Dropped], there: Collection[str]
+) -> tuple[bytes, tuple[str, ...]]:
+    """The limits that follow from a sum of counts, and who is left to contribute within them. Refuses what is neither.
+
+    drops: who is out of that sum; there: who is in the session.
+    """
+    try:
+        limits = derive_limits(counted.total, configuration, counted=len(counted.survivors))
+    except ValueError as error:
+        raise RemoteProtocolError(Code.VECTOR, str(error)) from None
+    dropped = {drop.member for drop in drops}
+    cohort = tuple(name for name in counted.survivors if name in there and name not in dropped)
+    check_second_cohort(configuration, cohort, counted.survivors)
+    return limits, cohort
+
+
+def outcome(number: int, part: Round, finished: SumServer, result: Summed | ServerAborted) -> Over:
+    """What the round of this number came to."""
+    sharers, agreement = finished.sharers, finished.agreement
+    summed = result if isinstance(result, Summed) else None
+    aborted = result if isinstance(result, ServerAborted) else None
+    closing = Closing(0)
+    if aborted and sharers and agreement.journalled:
+        closing = Closing(promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt), sharers)
+    done = RoundDone(
+        round=number,
+        began=part.began,
+        cohort=part.cohort,
+        survivors=summed.survivors if summed else (),
+        dropped=(*part.earlier, *finished.drops),
+        total=summed.total if summed else None,
+        code=aborted.code if aborted else None,
+        detail=aborted.detail if aborted else "",
+        culprit=aborted.culprit if aborted else "",
+        vectors=summed.vectors if summed else {},
+    )
+    return Over(done, closing)
