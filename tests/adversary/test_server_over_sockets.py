@@ -22,6 +22,7 @@ from tacit.parties.links.endpoint import Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import Journal
+from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Frame, decode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
@@ -203,7 +204,7 @@ async def test_a_model_with_nan_is_refused(federation: Any) -> None:
     numbers = federation.keeper.flat.astype("<f4")
     numbers[-1] = np.nan
     model = numbers.tobytes()
-    announcing = to_victim(StartRound, lambda said: [said.changed(model=digest(Label.MODEL, model))])
+    announcing = to_victim(StartRound, lambda said: [said.changed(model=announce(model, Label.MODEL))])
     sending = to_victim(Chunk, lambda said: [replace(said, payload=model)])
     async with cheating(federation) as server:
         abort = await refused(server, lambda said: [last for first in announcing(said) for last in sending(first)])
