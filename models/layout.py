@@ -8,19 +8,25 @@ Digest, for other implementations. SHA-256 of the concatenation, all integers un
     the 16 ASCII bytes "tacit/layout/v1" and one zero byte,
     the number of entries (4 bytes), then for every entry
     the length of its name in UTF-8 (4 bytes), the name, the number of dimensions (4 bytes), every dimension (4 bytes).
+
+Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
+
+from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import torch
 from msgspec import Meta
-from torch import nn
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 _DOMAIN = b"tacit/layout/v1\x00"
 
@@ -53,7 +59,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             names.add(entry.name)
 
     @classmethod
-    def of(cls, model: nn.Module) -> "Layout":
+    def of(cls, model: nn.Module) -> Layout:
         """The layout of `model`.
 
         Integer counters of batch normalisation (`num_batches_tracked`) are left out: they steer nothing while the
@@ -72,7 +78,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Number of coordinates of every tensor, in order."""
         return tuple(entry.size for entry in self.entries)
 
-    def difference(self, other: "Layout") -> str | None:
+    def difference(self, other: Layout) -> str | None:
         """The first way in which `other` departs from this layout, in words, or None where the two are equal."""
         theirs = {entry.name: entry.shape for entry in other.entries}
         for entry in self.entries:
@@ -115,6 +121,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises ValueError for a wrong dtype or shape, for a value that is not finite (naming its tensor), and for a
         model of another architecture.
         """
+        import torch
+
         parts = self.split(flat)
         self.check_finite(flat)
         state = self._state(model)
@@ -159,6 +167,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _floating_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    import torch
+
     state: dict[str, torch.Tensor] = {}
     for name, tensor in model.state_dict().items():
         if name.rpartition(".")[2] == "num_batches_tracked":

@@ -38,6 +38,7 @@ LAYERS = (
     "parties.links",
     "parties.correlated",
     "parties.crypten",
+    "parties.protections",
     "parties.learning",
     "parties.session",
     "parties.inference",

@@ -16,14 +16,14 @@ import torch
 from msgspec import structs
 
 from tacit.models.data import load
-from tacit.models.layout import Layout
 from tacit.models.partition import divide
-from tacit.models.representation import stimulus_indices
 from tacit.models.training import EVALUATION_BATCH, evaluate
-from tacit.parties.learning.task import Keeper, Learner, Task
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.task import Task, configure
 from tacit.simulate.experiments.fedrsm_table2 import SMALL_MODELS, experiment
 from tacit.simulate.federation.client_role import client_seed
-from tacit.simulate.federation.server_role import configure, prepare_stimuli
+from tacit.simulate.federation.server_role import prepare_stimuli
 
 CPU = torch.device("cpu")
 ROUNDS = (8, 10, 16)
@@ -35,23 +35,22 @@ def accuracies(method: str, seed: int) -> list[float]:
     data = load(chosen.data, image_size=chosen.model.image_size)
     labels = data.y_train.numpy()
     chosen = structs.replace(chosen, aggregation=structs.replace(chosen.aggregation, max_weight=len(labels)))
-    masks = chosen.protection.masks_layers
     task = Task(
         model=chosen.model,
         training=chosen.training,
         protection=chosen.protection,
+        encryption=chosen.encryption,
         classes=data.classes,
         channels=data.channels,
-        stimuli=prepare_stimuli(data) if masks else None,
+        stimuli=prepare_stimuli(chosen.protection, data),
     )
     model = task.build(seed=seed)
-    layout = Layout.of(model)
-    configuration = configure(chosen, task, layout.digest(), layout.tensor_sizes)
+    configuration = configure(chosen.terms(), task, model)
     keeper, packing = Keeper(configuration, model, seed=seed), configuration.packing()
     clients = []
     shares = divide(labels, chosen.data, clients=chosen.federation.clients, seed=seed, centres=data.centres)
     for index, share in enumerate(shares):
-        x, y = data.share(np.setdiff1d(share, stimulus_indices(labels, data.classes)) if masks else share)
+        x, y = data.share(np.setdiff1d(share, chosen.protection.shown(labels, data.classes)))
         clients.append(Learner(configuration, x, y, seed=client_seed(seed, index), device=CPU))
     found = []
     for round in range(1, max(ROUNDS) + 1):

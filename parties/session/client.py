@@ -11,11 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tacit.parties.learning.task import Draft, Flat, Learner, TaskError, Update
-from tacit.parties.learning.update_weights import Group
+from tacit.models.layout import Flat
+from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import Journal
 from tacit.parties.session.shell import Shell, Surroundings
@@ -159,7 +160,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     def _work(self, job: Train) -> _Tell:
         learner = self._ready_learner()
         group = None if job.key is None else Group(job.key, self._machine.name)
-        if learner.personal or (group is not None and self._machine.configuration.encrypted):
+        if learner.reads_alone:
             self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
         draft = learner.learn(job.round, job.model, group)
         if self._machine.configuration.enforce == "clients":

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tacit.parties.learning.task import LOSS_UNIT, Keeper
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.task import LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,

@@ -12,7 +12,7 @@ place of bytes, extension types, floats that are not finite. Every failure is a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from tacit.secagg.work import WorkKind, work
 VERSION: Final = 2
 ENVELOPE_LIMIT: Final = 512
 Frame = bytes | memoryview
+Reader = Callable[[type, Any], Any]
 T = TypeVar("T")
 
 
@@ -74,13 +75,17 @@ def encode_structure(value: msgspec.Struct) -> bytes:
     return packed
 
 
-def decode_structure(data: Frame, kind: type[T], *, limit: int) -> T:
-    """The structure whose canonical encoding is `data`; refuses everything else with Code.MALFORMED."""
+def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | None = None) -> T:
+    """The structure whose canonical encoding is `data`; refuses everything else with Code.MALFORMED.
+
+    read: makes the values of types that msgspec does not know, from what msgpack holds.
+    """
     name = kind.__name__
     if len(data) > limit:
         raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {limit} are accepted")
     try:
-        value = msgspec.convert(msgpack.unpackb(data, raw=False, strict_map_key=True), kind, builtin_types=(bytes,))
+        unpacked = msgpack.unpackb(data, raw=False, strict_map_key=True)
+        value = msgspec.convert(unpacked, kind, builtin_types=(bytes,), dec_hook=read)
         canonical = encode_structure(value)  # type: ignore[arg-type]
     except (
         ValueError,

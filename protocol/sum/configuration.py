@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -24,42 +24,14 @@ from tacit.secagg.packing import Packing, WeightForm
 Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
 Scheme = Literal["fedavg", "fedsgd"]
-Protection = Literal[
-    "none",
-    "fixed-position",
-    "binary-weights",
-    "locked-binary-weights",
-    "model-encryption",
-    "model-encryption+fixed-position",
-    "model-encryption+binary-weights",
-    "model-encryption+locked-binary-weights",
-    "fedrsm",
-    "fedsplit",
-    "fedcg",
-    "dp-gaussian",
-]
 InitialModel = Literal["clients", "server"]
+Enforce = Literal["server", "clients"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
-class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that must be equal for all members, in canonical form."""
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the server chooses for a sum, within what policies accept; the rest of a Configuration follows."""
 
-    scheme: Scheme
-    protection: Protection = "none"
-    """What clients do to their updates before they are summed."""
-    min_contributors: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    """Contributors below which a coordinate of the sum must not be used."""
-    enforce: Literal["server", "clients"] = "server"
-    """Who sees to that: with "clients" a round first sums who contributes to what."""
-    group_key: bool = False
-    """Whether the clients agree on a key that the server does not learn."""
-    rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
-    """Rounds after which a group key is renewed; 0: only when the membership changes."""
-    initial_model: InitialModel = "server"
-    """Who makes the first model, where the clients encrypt it."""
-    skip_zeros: bool = False
-    """Whether clients leave blocks of zeros out of their vectors: only where the server sees the vectors anyway."""
     mode: Mode
     graph: GraphChoice
     corrupt: Annotated[float, Meta(ge=0, lt=1)]
@@ -73,47 +45,8 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     clip: Annotated[float, Meta(gt=0)]
     value_bits: Annotated[int, Meta(ge=2, le=32)]
     max_weight: Annotated[int, Meta(ge=1, le=2**31)]
-    ring_bits: Annotated[int, Meta(ge=8, le=64)]
-    form: WeightForm
-    tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
-    metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
-    layout: Hash
-    """Hash of the names and shapes of the model's tensors."""
-    task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
-    """What the members compute, opaque to the protocol: model and training settings."""
     train_seconds: Seconds
     phase_seconds: Seconds
-
-    def packing(self) -> Packing:
-        """How a client's update becomes ring words. ValueError if the sum could overflow."""
-        return Packing(
-            clients=self.clients,
-            clip=self.clip,
-            value_bits=self.value_bits,
-            max_weight=self.max_weight,
-            form=self.form,
-            tensor_sizes=self.tensor_sizes,
-            metrics=self.metrics,
-            ring_bits=self.ring_bits,
-        )
-
-    def __post_init__(self) -> None:
-        if self.encrypted and not self.group_key:
-            raise ValueError(f"protection {self.protection} needs a group key")
-        if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
-            raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
-        if self.single_vectors and self.secure:
-            raise ValueError(
-                f"protection {self.protection} needs the classifier of every client at the server, which secure "
-                "aggregation hides from it; mode must be none"
-            )
-        if self.skip_zeros and (self.secure or self.form is not WeightForm.TENSOR):
-            raise ValueError("zeros can be skipped without secure aggregation and with weights of tensors only")
-
-    @property
-    def encrypted(self) -> bool:
-        """Whether the server holds the model encrypted under the group key."""
-        return self.protection.startswith("model-encryption")
 
     @property
     def secure(self) -> bool:
@@ -121,14 +54,27 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return self.mode != "none"
 
     @property
-    def single_vectors(self) -> bool:
-        """Whether the server works with the update of every client, not with their sum alone."""
-        return self.protection == "fedcg"
-
-    @property
     def active(self) -> bool:
         """Whether a lying server is defended against: signatures and the consistency check."""
         return self.mode == "active"
+
+    def packing_of(
+        self, *, form: WeightForm, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...], ring_bits: int | None
+    ) -> Packing:
+        """How an update of these tensors becomes ring words, of as many bits as it takes where ring_bits is None.
+
+        ValueError if the sum could overflow.
+        """
+        return Packing(
+            clients=self.clients,
+            clip=self.clip,
+            value_bits=self.value_bits,
+            max_weight=self.max_weight,
+            form=form,
+            tensor_sizes=tensor_sizes,
+            metrics=metrics,
+            ring_bits=ring_bits,
+        )
 
     def parameters(self, cohort: int) -> GraphParameters:
         """Neighbours and threshold for a cohort of this size. ValueError where none exist.
@@ -154,6 +100,55 @@ class Configuration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Clients that are left when as many drop out as are tolerated."""
         return fewest_survivors(cohort, self.dropout)
 
+
+class Configuration(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that must be equal for all members, in canonical form."""
+
+    scheme: Scheme
+    min_contributors: Annotated[int, Meta(ge=0, le=10_000)] = 0
+    """Contributors below which a coordinate of the sum must not be used; 0 where all contribute to every coordinate."""
+    enforce: Enforce = "server"
+    """Who sees to that: with "clients" a round first sums who contributes to what."""
+    group_key: bool = False
+    """Whether the clients agree on a key that the server does not learn."""
+    rekey_every: Annotated[int, Meta(ge=0, le=100_000)] = 0
+    """Rounds after which a group key is renewed; 0: only when the membership changes."""
+    encrypted: bool = False
+    """Whether the server holds the model encrypted under the group key."""
+    initial_model: InitialModel = "server"
+    """Who makes the first model, where the clients encrypt it."""
+    skip_zeros: bool = False
+    """Whether clients leave blocks of zeros out of their vectors: only where the server sees the vectors anyway."""
+    single_vectors: bool = False
+    """Whether the server works with the update of every client, not with their sum alone."""
+    ring_bits: Annotated[int, Meta(ge=8, le=64)]
+    form: WeightForm
+    tensor_sizes: Annotated[tuple[Annotated[int, Meta(ge=1, le=2**40)], ...], Meta(max_length=100_000)]
+    metrics: Annotated[tuple[Annotated[str, Meta(max_length=32)], ...], Meta(max_length=32)]
+    layout: Hash
+    """Hash of the names and shapes of the model's tensors."""
+    task: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """What the members compute, opaque to the protocol: model, training settings and protection."""
+
+    def __post_init__(self) -> None:
+        if self.encrypted and not self.group_key:
+            raise ValueError("an encrypted model needs a group key")
+        if self.enforce == "clients" and (not self.secure or self.form is not WeightForm.COORDINATE):
+            raise ValueError("clients can enforce min_contributors in a secure sum with weights of coordinates only")
+        if self.single_vectors and self.secure:
+            raise ValueError(
+                "the server is to work with the update of every client, which secure aggregation hides from it; mode "
+                "must be none"
+            )
+        if self.skip_zeros and (self.secure or self.form is not WeightForm.TENSOR):
+            raise ValueError("zeros can be skipped without secure aggregation and with weights of tensors only")
+
+    def packing(self) -> Packing:
+        """How a client's update becomes ring words. ValueError if the sum could overflow."""
+        return self.packing_of(
+            form=self.form, tensor_sizes=self.tensor_sizes, metrics=self.metrics, ring_bits=self.ring_bits
+        )
+
     def hash(self) -> bytes:
         """32 bytes that every signature and mask of the federation depends on."""
         return digest(Label.CONFIGURATION, encode_structure(self))
@@ -178,13 +173,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         "fedavg",
         "fedsgd",
     )
-    protections: Annotated[tuple[Protection, ...], Meta(description="Accepted protection.scheme.", min_length=1)] = (
-        get_args(Protection)
-    )
     least_contributors: Annotated[
         int,
         Meta(
-            description="Smallest accepted protection.min_contributors, with binary weights and fedrsm.",
+            description="Smallest accepted protection.min_contributors, of protections that have it.",
             ge=1,
             le=10_000,
         ),
@@ -208,7 +200,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         bool,
         Meta(
             description="Accept, without secure aggregation, that the server makes the first model that the clients "
-            "encrypt, and so can compute their key; protection.accept_known_plaintext sets it for a simulation."
+            "encrypt, and so can compute their key."
         ),
     ] = False
     largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
@@ -216,21 +208,21 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check(self, configuration: Configuration) -> None:
         """Refuse, before any round, a configuration below this policy."""
         if configuration.mode not in self.modes:
-            raise _refusal("mode", configuration.mode, f"one of {', '.join(self.modes)}")
+            raise below_policy("mode", configuration.mode, f"one of {', '.join(self.modes)}")
         if configuration.scheme not in self.schemes:
-            raise _refusal("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
-        if configuration.protection not in self.protections:
-            raise _refusal("protection", configuration.protection, f"one of {', '.join(self.protections)}")
-        counted = configuration.form is WeightForm.COORDINATE or configuration.protection == "fedrsm"
+            raise below_policy("scheme", configuration.scheme, f"one of {', '.join(self.schemes)}")
+        counted = configuration.form is WeightForm.COORDINATE or configuration.min_contributors > 0
         if counted and configuration.min_contributors < self.least_contributors:
-            raise _refusal("min_contributors", configuration.min_contributors, f"at least {self.least_contributors}")
+            raise below_policy(
+                "min_contributors", configuration.min_contributors, f"at least {self.least_contributors}"
+            )
         known = configuration.encrypted and configuration.initial_model == "server" and not configuration.secure
         if known and not self.accept_known_plaintext:
-            raise _refusal("initial_model", configuration.initial_model, "clients, without secure aggregation")
+            raise below_policy("initial_model", configuration.initial_model, "clients, without secure aggregation")
         if configuration.clip > self.largest_clip:
-            raise _refusal("clip", configuration.clip, f"at most {self.largest_clip}")
+            raise below_policy("clip", configuration.clip, f"at most {self.largest_clip}")
         if configuration.secure and configuration.corrupt < self.least_corrupt:
-            raise _refusal("corrupt", configuration.corrupt, f"at least {self.least_corrupt}")
+            raise below_policy("corrupt", configuration.corrupt, f"at least {self.least_corrupt}")
         try:
             configuration.packing()
         except ValueError as error:
@@ -239,7 +231,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
         """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
         if not self.smallest_cohort <= cohort <= configuration.clients:
-            raise _refusal("cohort", cohort, f"{self.smallest_cohort} to {configuration.clients} clients")
+            raise below_policy("cohort", cohort, f"{self.smallest_cohort} to {configuration.clients} clients")
         if not configuration.secure:
             return configuration.parameters(cohort)
         try:
@@ -257,11 +249,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         # In a complete graph a client's own share counts too.
         most = parameters.neighbours if parameters.neighbours < cohort - 1 else cohort
         if not max(floor, 2) <= parameters.threshold <= most:
-            raise _refusal("threshold", parameters.threshold, f"{floor} to {most} of {cohort} clients")
+            raise below_policy("threshold", parameters.threshold, f"{floor} to {most} of {cohort} clients")
         return parameters
 
 
-def _refusal(key: str, value: object, accepted: str) -> RemoteProtocolError:
+def below_policy(key: str, value: object, accepted: str) -> RemoteProtocolError:
+    """The refusal of a proposal, by name."""
     return RemoteProtocolError(
         Code.POLICY, f"the server proposes {key} = {value}; this client's policy accepts {accepted}"
     )

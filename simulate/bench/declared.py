@@ -74,7 +74,6 @@ def _counting(clients: int) -> tuple[tuple[int, int], int]:
     )
     configuration = Configuration(
         scheme="fedavg",
-        protection="binary-weights",
         enforce="clients",
         mode="active",
         graph="complete",

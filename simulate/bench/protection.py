@@ -20,14 +20,18 @@ import numpy as np
 import torch
 
 from tacit.models.binary_weights import binary_weights
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration
+from tacit.models.configuration import ModelConfiguration
 from tacit.models.coordinated_weights import coordinated_weights, coordination_words
 from tacit.models.data import load
 from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import Matrix, ModelKey, random_bytes
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
-from tacit.parties.learning.update_weights import Group, UpdateWeights
+from tacit.parties.learning.task import Task
+from tacit.parties.protections.binary_weights import BinaryWeights, CoordinatedBinaryWeights
+from tacit.parties.protections.fixed_position import FixedPosition
+from tacit.parties.protections.protection import Protection
+from tacit.parties.protections.sides import Basis, ClientSide, Group, Trained
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.secagg.keystream import Usage, keystream
 from tacit.simulate.runs.experiment import Experiment
@@ -131,9 +135,9 @@ def _encryption(layout: Layout, repeats: int) -> dict[str, Any]:
     return figures
 
 
-def _weigh(weights: UpdateWeights, flat: Flat, samples: int, group: Group) -> Flat:
-    """What a client does to its update with these weights."""
-    return flat * weights.of(1, samples, group)[1]
+def _weigh(side: ClientSide, trained: Trained) -> Flat:
+    """What a client does to its update."""
+    return trained.values * side.protect(trained).multipliers
 
 
 def _default(repeats: int) -> dict[str, Any]:
@@ -152,15 +156,24 @@ def _default(repeats: int) -> dict[str, Any]:
 
     names = tuple(f"client-{number + 1}" for number in range(MEMBERS))
     group = Group(GroupKey(epoch=1, key=os.urandom(32), members=names, transcript=os.urandom(32)), names[1])
-    protections = {
-        "fixed-position": ProtectionConfiguration(scheme="fixed-position"),
-        "binary-weights": ProtectionConfiguration(scheme="binary-weights"),
-        "coordinated": ProtectionConfiguration(scheme="binary-weights", masks="coordinated", min_contributors=2),
+    basis = Basis(
+        work=Task(model=experiment.model, training=experiment.training, classes=data.classes, channels=data.channels),
+        model=model,
+        layout=layout,
+        clients=MEMBERS,
+        dropout=1 / MEMBERS,
+        seed=None,
+        device=device,
+    )
+    trained = Trained(1, flat, flat, len(x), np.random.SeedSequence(), group)
+    protections: dict[str, Protection] = {
+        "fixed-position": FixedPosition(),
+        "binary-weights": BinaryWeights(),
+        "coordinated": CoordinatedBinaryWeights(min_contributors=2),
     }
     costs: dict[str, float] = {}
     for name, protection in protections.items():
-        weights = UpdateWeights(layout, protection, seed=None, dropout=1 / MEMBERS)
-        costs[name] = _milliseconds(partial(_weigh, weights, flat, len(x), group), repeats)
+        costs[name] = _milliseconds(partial(_weigh, protection.client(basis), trained), repeats)
     key = ModelKey.draw(layout, os.urandom(random_bytes(layout)), matrix="orthogonal")
     costs["model-encryption"] = _milliseconds(lambda: key.encrypt(key.decrypt(flat)), repeats)
     return {

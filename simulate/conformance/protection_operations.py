@@ -1,11 +1,11 @@
 """Operations on what clients do to an update before it is summed: counts and limits, coordination, model encryption.
 
-Only the last two need torch, through the models' layouts: it is imported when one of them is performed.
+The last two come from the parties' protections, which are imported when one of them is performed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -23,9 +23,8 @@ from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
 
 if TYPE_CHECKING:
-    from tacit.models.configuration import ProtectionConfiguration
     from tacit.models.layout import Layout
-    from tacit.parties.learning.group_model import GroupModel
+    from tacit.parties.protections.encryption import GroupModel
 
 Matrix = Literal["orthogonal", "gaussian"]
 DECIMALS: Final = 5
@@ -83,17 +82,13 @@ def coordinate(
     dropout: float,
 ) -> list[int]:
     """The coordinated binary weights of a member in a round; `layers` as name of a tensor to its probability."""
-    from tacit.parties.learning.update_weights import Group, UpdateWeights
+    from tacit.parties.protections.binary_weights import CoordinatedBinaryWeights
+    from tacit.parties.protections.sides import Group
 
-    protection = _protection(
-        scheme="binary-weights",
-        masks="coordinated",
-        zero_probability=zero_probability,
-        layers=layers,
-        min_contributors=min_contributors,
+    protection = CoordinatedBinaryWeights(
+        zero_probability=zero_probability, layers=layers, min_contributors=min_contributors
     )
-    weights = UpdateWeights(_layout(tensors), protection, seed=None, dropout=dropout)
-    drawn: Any = weights.of(round, 0, Group(group.group_key(), member))[0]
+    drawn = protection.draw(_layout(tensors), round, Group(group.group_key(), member), dropout=dropout)
     bits: list[int] = drawn.astype(int).tolist()
     return bits
 
@@ -110,23 +105,16 @@ def first_embeddings(*, group: KeyInput, tensors: tuple[Tensor, ...]) -> bytes:
 
 
 def _model(tensors: tuple[Tensor, ...], matrix: Matrix) -> GroupModel:
-    from tacit.parties.learning.group_model import GroupModel
+    from tacit.parties.protections.encryption import Encryption, GroupModel
 
     layout = _layout(tensors)
-    protection = _protection(scheme="model-encryption", matrix=matrix)
-    return GroupModel(layout, protection, lambda seed: np.zeros(layout.size, np.float32))
+    return GroupModel(layout, Encryption(matrix=matrix), lambda seed: np.zeros(layout.size, np.float32))
 
 
 def _layout(tensors: tuple[Tensor, ...]) -> Layout:
     from tacit.models.layout import Layout, LayoutEntry
 
     return Layout(tuple(LayoutEntry(tensor.name, tensor.shape) for tensor in tensors))
-
-
-def _protection(**settings: Any) -> ProtectionConfiguration:
-    from tacit.models.configuration import ProtectionConfiguration
-
-    return ProtectionConfiguration(**settings)
 
 
 PROTECTIONS: Final[Operations] = {

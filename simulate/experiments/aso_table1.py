@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.protocol.sum.configuration import Policy
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.encryption import Encryption
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences, test_accuracy
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
@@ -19,9 +20,10 @@ Sum = Literal["plain-sum", "secure-sum"]
 CLIENTS: Final = 5
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
+PLAIN_POLICY: Final = ClientPolicy(modes=("none",), largest_clip=CLIP, accept_known_plaintext=True)
 SUMS: Final[dict[Sum, dict[str, Any]]] = {
-    "plain-sum": {"aggregation": {"mode": "none"}, "policy": Policy(modes=("none",), largest_clip=CLIP)},
-    "secure-sum": {"aggregation": {"mode": "active"}, "policy": Policy(largest_clip=CLIP)},
+    "plain-sum": {"aggregation": {"mode": "none"}, "policy": PLAIN_POLICY},
+    "secure-sum": {"aggregation": {"mode": "active"}, "policy": ClientPolicy(largest_clip=CLIP)},
 }
 PUBLISHED: Final = {"plain-sum-unencrypted": "89.77", "plain-sum-orthogonal": "89.77", "plain-sum-gaussian": "89.77"}
 KNOWN_PLAINTEXT: Final = (
@@ -34,21 +36,15 @@ ROUNDING: Final = (
 )
 
 
-def protection(matrix: Literal["orthogonal", "gaussian"]) -> ProtectionConfiguration:
-    """Model encryption that starts from the server's model, as the paper has it."""
-    return ProtectionConfiguration(
-        scheme="model-encryption", matrix=matrix, initial_model="server", accept_known_plaintext=True
-    )
-
-
 SCHEMES: Final = {
-    "unencrypted": ProtectionConfiguration(),
-    "orthogonal": protection("orthogonal"),
-    "gaussian": protection("gaussian"),
+    "unencrypted": None,
+    # From the server's model, as the paper has it.
+    "orthogonal": Encryption(matrix="orthogonal", initial_model="server"),
+    "gaussian": Encryption(matrix="gaussian", initial_model="server"),
 }
 
 
-def experiment(scheme: ProtectionConfiguration, how: Sum, *, small: bool) -> Experiment:
+def experiment(encryption: Encryption | None, how: Sum, *, small: bool) -> Experiment:
     """An arm of either size."""
     return Experiment(
         federation=Federation(clients=CLIENTS, rounds=30 if small else 10),
@@ -60,7 +56,7 @@ def experiment(scheme: ProtectionConfiguration, how: Sum, *, small: bool) -> Exp
         else TrainingConfiguration(
             algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
         ),
-        protection=scheme,
+        encryption=encryption,
         aggregation=Aggregation(value_bits=32, clip=CLIP, **SUMS[how]["aggregation"]),
         deadlines=Deadlines() if small else Deadlines(join=600.0, train=86400.0, phase=600.0),
         policy=SUMS[how]["policy"],
@@ -72,12 +68,12 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     return tuple(
         Arm(
             name=f"{how}-{name}",
-            experiment=experiment(scheme, how, small=small),
+            experiment=experiment(encryption, how, small=small),
             pretrained=True,
             published=PUBLISHED.get(f"{how}-{name}", "not in the table"),
         )
         for how in SUMS
-        for name, scheme in SCHEMES.items()
+        for name, encryption in SCHEMES.items()
     )
 
 

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.protocol.sum.configuration import Policy
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.fedrsm import FedRSM
+from tacit.parties.protections.fedsplit import FedSplit
+from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import (
     MARGIN,
@@ -37,15 +43,15 @@ if TYPE_CHECKING:
 
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
-METHODS: Final = {
-    "fedrsm": ProtectionConfiguration(scheme="fedrsm", skip_masked_layers=True),
-    "fedrsm-lowest": ProtectionConfiguration(scheme="fedrsm", mask="lowest", skip_masked_layers=True),
-    "fedrsm-secure": ProtectionConfiguration(scheme="fedrsm"),
-    "fedavg": ProtectionConfiguration(),
-    "dp-0.1": ProtectionConfiguration(scheme="dp-gaussian", dp_clip=0.0, dp_noise=0.1**0.5),
-    "dp-0.001": ProtectionConfiguration(scheme="dp-gaussian", dp_clip=0.0, dp_noise=0.001**0.5),
-    "fedsplit": ProtectionConfiguration(scheme="fedsplit", skip_masked_layers=True),
-    "fedcg": ProtectionConfiguration(scheme="fedcg", skip_masked_layers=True),
+METHODS: Final[dict[str, Protection]] = {
+    "fedrsm": FedRSM(skip_masked_layers=True),
+    "fedrsm-lowest": FedRSM(mask="lowest", skip_masked_layers=True),
+    "fedrsm-secure": FedRSM(),
+    "fedavg": NoProtection(),
+    "dp-0.1": GaussianNoise(dp_clip=0.0, dp_noise=0.1**0.5),
+    "dp-0.001": GaussianNoise(dp_clip=0.0, dp_noise=0.001**0.5),
+    "fedsplit": FedSplit(skip_masked_layers=True),
+    "fedcg": FedCG(skip_masked_layers=True),
 }
 NAMES: Final = {
     "fedrsm": "FedRSM",
@@ -86,9 +92,9 @@ RSA_SHARE: Final = 0.10
 def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experiment:
     """An arm of either size."""
     secure, protection = method == "fedrsm-secure", METHODS[method]
-    if small and protection.distils:
+    if small and isinstance(protection, FedCG):
         protection = msgspec.structs.replace(protection, distillation_steps=SMALL_DISTILLATION)
-    if protection.masks_layers and model.name == "resnet18":
+    if isinstance(protection, FedRSM) and model.name == "resnet18":
         # No single convolution of it is as large as what the paper saves.
         protection = msgspec.structs.replace(protection, granularity="block")
     return Experiment(
@@ -100,7 +106,7 @@ def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experi
         protection=protection,
         aggregation=Aggregation(mode="active" if secure else "none", clip=CLIP, value_bits=24),
         deadlines=Deadlines() if small else Deadlines(join=600.0, train=86400.0, phase=600.0),
-        policy=Policy(modes=("active",) if secure else ("none",), largest_clip=CLIP),
+        policy=ClientPolicy(modes=("active",) if secure else ("none",), largest_clip=CLIP),
     )
 
 

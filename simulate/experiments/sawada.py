@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
+from tacit.parties.protections.fixed_position import FixedPosition
+from tacit.parties.protections.protection import Protection
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 PAPER: Final = (
@@ -37,21 +40,18 @@ SECURE_SUM: Final = (
     "sees floats in the clear"
 )
 
-BINARY: Final = {
-    f"binary-weights-{zero}": ProtectionConfiguration(scheme="binary-weights", zero_probability=zero)
-    for zero in ZERO_PROBABILITIES
+BINARY: Final[dict[str, Protection]] = {
+    f"binary-weights-{zero}": BinaryWeights(zero_probability=zero) for zero in ZERO_PROBABILITIES
 }
-FIXED: Final = {"fixed-position": ProtectionConfiguration(scheme="fixed-position")}
+FIXED: Final[dict[str, Protection]] = {"fixed-position": FixedPosition()}
 
 
-def locked(zero: float) -> dict[str, ProtectionConfiguration]:
+def locked(zero: float) -> dict[str, Protection]:
     """The locked binary weights of one probability."""
-    return {
-        f"locked-binary-weights-{zero}": ProtectionConfiguration(scheme="locked-binary-weights", zero_probability=zero)
-    }
+    return {f"locked-binary-weights-{zero}": LockedBinaryWeights(zero_probability=zero)}
 
 
-def full(protection: ProtectionConfiguration, *, pretrained: bool) -> Experiment:
+def full(protection: Protection, *, pretrained: bool) -> Experiment:
     """An arm with the paper's settings."""
     return Experiment(
         federation=Federation(clients=CLIENTS, rounds=ROUNDS),
@@ -73,7 +73,7 @@ SMALL_DIFFERENCES: Final = (
 )
 
 
-def small(protection: ProtectionConfiguration, *, training: TrainingConfiguration, rounds: int) -> Experiment:
+def small(protection: Protection, *, training: TrainingConfiguration, rounds: int) -> Experiment:
     """An arm of a twin."""
     return Experiment(
         federation=Federation(clients=CLIENTS, rounds=rounds),

@@ -6,7 +6,9 @@ import statistics
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tacit.models.configuration import ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
 from tacit.simulate.experiments import figures, sawada
 from tacit.simulate.experiments.study import (
     EQUAL_OR_LOWER,
@@ -23,11 +25,8 @@ from tacit.simulate.experiments.study import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMES: Final = (
-    {"unprotected": ProtectionConfiguration()}
-    | sawada.FIXED
-    | sawada.BINARY
-    | sawada.locked(max(sawada.ZERO_PROBABILITIES))
+SCHEMES: Final[dict[str, Protection]] = (
+    {"unprotected": NoProtection()} | sawada.FIXED | sawada.BINARY | sawada.locked(max(sawada.ZERO_PROBABILITIES))
 )
 STARTS: Final = {"pretrained": "with pre-training", "scratch": "without pre-training"}
 PUBLISHED: Final = {

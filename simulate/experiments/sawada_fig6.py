@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import figures, sawada
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study
 
@@ -48,8 +49,8 @@ def computed(result: ArmResult) -> npt.NDArray[np.float64]:
     """P(f), f = 0..m [m + 1], of an arm."""
     experiment = result.arm.experiment
     protection, clients, rounds = experiment.protection, experiment.federation.clients, experiment.federation.rounds
-    if protection.binary:
-        locked = protection.scheme == "locked-binary-weights"
+    if isinstance(protection, BinaryWeights | LockedBinaryWeights):
+        locked = isinstance(protection, LockedBinaryWeights)
         return update_distribution(rounds, clients, protection.zero_probability, locked=locked)
     model = experiment.model
     tokens = (model.image_size // model.patch_size) ** 2 + 1

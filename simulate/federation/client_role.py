@@ -8,27 +8,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec import structs
 
 from tacit.models import checkpoint
 from tacit.models.data import load
 from tacit.models.device import resolve_device
 from tacit.models.layout import Flat
 from tacit.models.partition import divide
-from tacit.models.representation import stimulus_indices
 from tacit.models.training import EVALUATION_BATCH
-from tacit.parties.learning.task import Learner, Update
-from tacit.parties.learning.update_weights import Group
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import Journal
 from tacit.parties.session.stopwatch import Stopwatch
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
 from tacit.simulate.runs.directory import RunDirectory, writing
-from tacit.simulate.runs.experiment import Experiment
 
 
 async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:
@@ -45,11 +42,8 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         labels = data.y_train.numpy()
         clients = len(role.roster.clients)
         shares = divide(labels, experiment.data, clients=clients, seed=role.split_seed, centres=data.centres)
-        share = shares[index]
-        if experiment.protection.masks_layers:
-            # The server shows these to everybody.
-            share = np.setdiff1d(share, stimulus_indices(labels, data.classes))
-        x, y = data.share(share)
+        # Without what the server shows to everybody.
+        x, y = data.share(np.setdiff1d(shares[index], experiment.protection.shown(labels, data.classes)))
         learners.append(
             Learner(
                 configuration,
@@ -89,7 +83,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
             address=address,
             keys=role.keys,
             roster=role.roster,
-            policy=accepted(experiment),
+            policy=experiment.policy,
             journal=Journal(run.journal(name)),
             patience=experiment.deadlines.join + experiment.deadlines.train,
             grace=experiment.deadlines.grace,
@@ -107,12 +101,6 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
             return client_outcome(ended)
     except USER_ERRORS as error:
         return explain(error)
-
-
-def accepted(experiment: Experiment) -> Policy:
-    """What the clients of this experiment accept."""
-    known = experiment.protection.accept_known_plaintext or experiment.policy.accept_known_plaintext
-    return structs.replace(experiment.policy, accept_known_plaintext=known)
 
 
 def client_seed(seed: int, index: int) -> int:

@@ -92,19 +92,19 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
 
 def kept(plan: Plan) -> str:
     """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
-    run, protection = plan.run, plan.experiment.protection
-    if protection.remembers:
-        left = run.plain_model if protection.encrypted else run.model
-        return f"the run cannot be resumed: {_forgotten(plan.experiment, run)}" if left.exists() else ""
+    run, experiment = plan.run, plan.experiment
+    if experiment.remembers:
+        left = run.plain_model if experiment.encryption else run.model
+        return f"the run cannot be resumed: {_forgotten(experiment, run)}" if left.exists() else ""
     return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
 
 
 def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
     """Why a run whose clients remembered something cannot go on, and what can be done instead."""
-    if not experiment.protection.encrypted:
+    if experiment.encryption is None:
         scheme = experiment.protection.scheme
         return f"with protection.scheme {scheme} its clients kept something of their own in memory only; start anew"
-    remedy = f'start from {run.plain_model} (model.checkpoint, with protection.initial_model = "server")'
+    remedy = f'start from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
     return (
         "its model is encrypted under a key that its clients had in memory only; "
         f"{remedy if run.plain_model.exists() else 'start anew'}"

@@ -10,9 +10,11 @@ from tacit.models import checkpoint
 from tacit.models.data import Dataset, load
 from tacit.models.device import resolve_device
 from tacit.models.layout import Layout
-from tacit.models.representation import Stimuli, stimulus_indices
+from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate
-from tacit.parties.learning.task import Keeper, Task
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.task import Task, configure
+from tacit.parties.protections.protection import Protection
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerParty, ServerSettings
@@ -23,7 +25,6 @@ from tacit.secagg.packing import Total
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
 from tacit.simulate.runs.directory import Progress, RunDirectory, writing
-from tacit.simulate.runs.experiment import Experiment
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 
@@ -40,15 +41,16 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             model=experiment.model,
             training=experiment.training,
             protection=experiment.protection,
+            encryption=experiment.encryption,
             classes=data.classes,
             channels=data.channels,
-            stimuli=prepare_stimuli(data) if experiment.protection.masks_layers else None,
+            stimuli=prepare_stimuli(experiment.protection, data),
         )
         model = task.build(seed=role.split_seed)
         layout = Layout.of(model)
         if completed:
             layout.load_into(model, checkpoint.load(run.model, layout)[0])
-        configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+        configuration = configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
         keeper = Keeper(configuration, model, seed=experiment.federation.seed, device=device)
 
         def save(round: int) -> None:
@@ -64,8 +66,7 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
                 run.save_moves(done.round, keeper.mean(total)[1])
             if total is not None:
                 save(done.round)
-            if configuration.encrypted or experiment.protection.splits:
-                # Only the clients have the whole model, and can evaluate it.
+            if experiment.evaluated_by_clients:
                 return {"accuracy": None, "loss": None}
             judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
@@ -95,43 +96,13 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
         return explain(error)
 
 
-def prepare_stimuli(data: Dataset) -> Stimuli:
-    """Training images that the clients of a simulation do without. ValueError for too few, or more than fit."""
-    return Stimuli.of(data.share(stimulus_indices(data.y_train.numpy(), data.classes))[0])
+def prepare_stimuli(protection: Protection, data: Dataset) -> Stimuli | None:
+    """Training images that the clients of a simulation do without, if the protection has the server show some.
 
-
-def configure(experiment: Experiment, task: Task, layout: bytes, tensor_sizes: tuple[int, ...]) -> Configuration:
-    """What the server of this experiment proposes."""
-    aggregation = experiment.aggregation
-    metrics = task.metrics(experiment.federation.clients)
-    packing = experiment.packing(tensor_sizes=tensor_sizes, metrics=metrics)
-    return Configuration(
-        scheme=experiment.training.algorithm,
-        protection=experiment.protection.scheme,
-        min_contributors=experiment.protection.min_contributors,
-        enforce=experiment.protection.enforce,
-        group_key=experiment.protection.group_key,
-        rekey_every=experiment.protection.rekey_every,
-        initial_model=experiment.protection.initial_model if experiment.protection.encrypted else "server",
-        skip_zeros=experiment.protection.skip_masked_layers,
-        mode=aggregation.mode,
-        graph=aggregation.graph,
-        corrupt=aggregation.corrupt,
-        dropout=aggregation.dropout,
-        threshold=aggregation.threshold,
-        clients=experiment.federation.clients,
-        clip=aggregation.clip,
-        value_bits=aggregation.value_bits,
-        max_weight=packing.max_weight,
-        ring_bits=packing.ring.bits,
-        form=packing.form,
-        tensor_sizes=tensor_sizes,
-        metrics=metrics,
-        layout=layout,
-        task=task.encode(),
-        train_seconds=experiment.deadlines.train,
-        phase_seconds=experiment.deadlines.phase,
-    )
+    ValueError for too few, or more than fit.
+    """
+    shown = protection.shown(data.y_train.numpy(), data.classes)
+    return Stimuli.of(data.share(shown)[0]) if len(shown) else None
 
 
 def describe(configuration: Configuration) -> dict[str, Any]:

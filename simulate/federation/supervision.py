@@ -129,9 +129,8 @@ class Supervisor:
         if not failed:
             self._ended = reason
             # Where only clients can read the last model, they now evaluate it, which takes as long as it takes.
-            protection, deadlines = self._experiment.protection, self._experiment.deadlines
-            evaluating = protection.encrypted or protection.splits
-            self._clear("the server has ended", max(LEAVE_SECONDS, deadlines.train) if evaluating else LEAVE_SECONDS)
+            evaluating = self._experiment.deadlines.train if self._experiment.evaluated_by_clients else 0.0
+            self._clear("the server has ended", max(LEAVE_SECONDS, evaluating))
             return
         if not self._address and "finished" in last:
             raise InputError(f"{name}: {reason}")

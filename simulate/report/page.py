@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import jinja2
-import msgspec
 from markupsafe import Markup
 
 from tacit.protocol.core.messages import Phase
@@ -38,7 +38,7 @@ from tacit.simulate.report.history import History, PartyHistory, RoundHistory
 from tacit.simulate.report.reading import read_history
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, load
-from tacit.simulate.runs.explain import keys, literal
+from tacit.simulate.runs.explain import holds, keys, literal
 from tacit.simulate.runs.summary import SECURE_SUM, protocol_share
 
 MOST_TIMELINES = 5
@@ -268,14 +268,12 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
 
 
 def _settings(experiment: Experiment) -> list[tuple[str, str, bool, str]]:
-    """Every key: dotted name, value, whether it differs from the default, meaning."""
+    """Every key that the experiment has: dotted name, value, whether it differs from the default, meaning."""
     rows = []
     for key in keys(Experiment):
-        if not key.is_section:
-            value: Any = msgspec.to_builtins(experiment)
-            for part in key.path.split("."):
-                value = value[part]
-            default = list(key.default) if isinstance(key.default, tuple) else key.default
+        if not key.is_section and holds(experiment, key):
+            value = attrgetter(key.path)(experiment)
             shown = "none" if value is None else literal(value)
-            rows.append((key.path, shown, value != default, key.description))
+            differs = value != key.default or (key.path == "protection.scheme" and value != "none")
+            rows.append((key.path, shown, differs, key.description))
     return rows

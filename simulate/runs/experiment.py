@@ -14,25 +14,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.models.configuration import (
-    DataConfiguration,
-    ModelConfiguration,
-    ProtectionConfiguration,
-    TrainingConfiguration,
-)
-from tacit.protocol.sum.configuration import Mode, Policy, fewest_survivors
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.encryption import Encryption, check_together
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
+from tacit.protocol.sum.configuration import Mode, Terms
 from tacit.secagg.graph import GraphParameters, choose_parameters
-from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.runs.explain import literal, refusal
+from tacit.secagg.packing import Packing
+from tacit.simulate.runs.explain import literal, read_section, refusal
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
-
-
-def weight_form(protection: ProtectionConfiguration) -> WeightForm:
-    """How fine the weights of a protection are."""
-    if protection.binary:
-        return WeightForm.COORDINATE
-    return WeightForm.TENSOR if protection.by_tensor else WeightForm.SCALAR
 
 
 class ExperimentError(ValueError):
@@ -126,17 +118,24 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     training: Annotated[TrainingConfiguration, Meta(description="What a client computes in one round.")] = (
         msgspec.field(default_factory=TrainingConfiguration)
     )
-    protection: Annotated[
-        ProtectionConfiguration, Meta(description="What a client does to its update before it is summed.")
-    ] = msgspec.field(default_factory=ProtectionConfiguration)
+    protection: Annotated[Protection, Meta(description="What a client does to its update before it is summed.")] = (
+        NoProtection()
+    )
+    encryption: Annotated[
+        Encryption | None,
+        Meta(
+            description="The server holds and updates a model whose embeddings are encrypted under a key of the "
+            "clients, beside a protection that works on encrypted updates. Without this section it is in the clear."
+        ),
+    ] = None
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = msgspec.field(
         default_factory=Aggregation
     )
     deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = msgspec.field(
         default_factory=Deadlines
     )
-    policy: Annotated[Policy, Meta(description="What a client accepts from the server.")] = msgspec.field(
-        default_factory=Policy
+    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
+        default_factory=ClientPolicy
     )
 
     def __post_init__(self) -> None:
@@ -150,24 +149,41 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         computed = self._computed_graph()
         return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
 
-    @property
-    def max_weight(self) -> int:
-        """Largest weight of a client: one where clients count alike."""
-        alike = self.training.algorithm == "fedsgd" or self.protection.alike
-        return 1 if alike else self.aggregation.max_weight
+    def terms(self) -> Terms:
+        """What the server of this experiment chooses for the sum."""
+        aggregation, samples = self.aggregation, self.protection.counts_samples(self.training)
+        return Terms(
+            mode=aggregation.mode,
+            graph=aggregation.graph,
+            corrupt=aggregation.corrupt,
+            dropout=aggregation.dropout,
+            threshold=aggregation.threshold,
+            clients=self.federation.clients,
+            clip=aggregation.clip,
+            value_bits=aggregation.value_bits,
+            max_weight=aggregation.max_weight if samples else 1,
+            train_seconds=self.deadlines.train,
+            phase_seconds=self.deadlines.phase,
+        )
 
     def packing(self, *, tensor_sizes: tuple[int, ...], metrics: tuple[str, ...]) -> Packing:
         """How a contribution is laid out in words for a model of these tensors. ValueError if a sum could wrap."""
-        return Packing(
-            clients=self.federation.clients,
-            clip=self.aggregation.clip,
-            value_bits=self.aggregation.value_bits,
-            max_weight=self.max_weight,
-            form=weight_form(self.protection),
+        return self.terms().packing_of(
+            form=self.protection.facts().form,
             tensor_sizes=tensor_sizes,
             metrics=metrics,
             ring_bits=self.aggregation.ring_bits or None,
         )
+
+    @property
+    def evaluated_by_clients(self) -> bool:
+        """Whether only the clients have the whole model, each its own or all under their key, and can evaluate it."""
+        return self.protection.personal or self.encryption is not None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients keep something in memory from round to round, so that a run cannot be resumed."""
+        return self.protection.remembers or self.encryption is not None
 
     def _computed_graph(self) -> GraphParameters:
         if self.aggregation.mode == "none":
@@ -202,70 +218,36 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"training.algorithm = {literal(self.training.algorithm)}: policy.schemes accepts only "
                 f"{literal(self.policy.schemes)}"
             )
-        if self.protection.scheme not in self.policy.protections:
+        fewest = self.protection.facts().min_contributors
+        if 0 < fewest < self.policy.least_contributors:
             raise ValueError(
-                f"protection.scheme = {literal(self.protection.scheme)}: policy.protections accepts only "
-                f"{literal(self.policy.protections)}"
+                f"protection.min_contributors = {fewest}: policy.least_contributors accepts at least "
+                f"{self.policy.least_contributors}"
             )
-        counted = self.protection.binary or self.protection.masks_layers
-        if counted and self.protection.min_contributors < self.policy.least_contributors:
-            raise ValueError(
-                f"protection.min_contributors = {self.protection.min_contributors}: policy.least_contributors accepts "
-                f"at least {self.policy.least_contributors}"
-            )
+        for key, value, accepted in self.policy.complaints(self.protection, self.encryption):
+            raise ValueError(f"{key} = {literal(value)}: [policy] accepts {accepted}")
         if clip > self.policy.largest_clip:
             raise ValueError(
                 f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"
             )
 
     def _check_protection(self) -> None:
-        protection, clients, secure = self.protection, self.federation.clients, self.aggregation.mode != "none"
-        fewest, asking = protection.min_contributors, f"protection.min_contributors = {protection.min_contributors}:"
-        if protection.enforce == "clients" or protection.masks == "coordinated":
-            # Contributors may still be lost after the weights are fixed.
-            fewest += clients - fewest_survivors(clients, self.aggregation.dropout)
-            asking += f" with the tolerated dropouts (aggregation.dropout = {self.aggregation.dropout}) {fewest}, but"
-        if fewest > clients:
-            raise ValueError(
-                f"{asking} there are only {clients} clients, so that no coordinate would ever move; lower it, or take "
-                f"more clients{', or tolerate fewer dropouts' if fewest > protection.min_contributors else ''}"
-            )
-        if protection.enforce == "clients" and not secure:
-            raise ValueError(
-                'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
-                'set aggregation.mode to "active" or "semi-honest"'
-            )
-        if protection.skip_masked_layers and secure:
-            raise ValueError(
-                f"protection.skip_masked_layers = true: with aggregation.mode = {literal(self.aggregation.mode)} the "
-                "masks hide which layers a client keeps back, and a message without them would tell; set it to false, "
-                'or aggregation.mode to "none", where the server sees every update anyway'
-            )
-        if protection.distils and secure:
-            raise ValueError(
-                f"protection.scheme = {literal(protection.scheme)}: its server distils from the classifier and the "
-                f"generator of every client, which aggregation.mode = {literal(self.aggregation.mode)} hides from it; "
-                'set aggregation.mode to "none" (and list it in policy.modes), or take "fedsplit"'
-            )
-        if (protection.masks_layers or protection.splits) and self.training.algorithm == "fedsgd":
-            raise ValueError(
-                f"protection.scheme = {literal(protection.scheme)}: what stays with a client is what its training made "
-                'of it, and training.algorithm = "fedsgd" trains nothing there; set it to "fedavg"'
-            )
-        given = next((key for key in ("pretrained", "checkpoint") if getattr(self.model, key)), "")
-        if not protection.encrypted:
+        check_together(self.protection, self.encryption, self.terms(), self.training)
+        if self.encryption is None:
             return
-        if given and protection.initial_model == "clients":
+        given = next((key for key in ("pretrained", "checkpoint") if getattr(self.model, key)), "")
+        if given and self.encryption.initial_model == "clients":
             raise ValueError(
-                f'model.{given} is set, but protection.initial_model = "clients" makes random weights; set it to '
+                f'model.{given} is set, but encryption.initial_model = "clients" makes random weights; set it to '
                 '"server", or start without given weights'
             )
-        if protection.initial_model == "server" and not secure and not protection.accept_known_plaintext:
+        known = self.encryption.initial_model == "server" and self.aggregation.mode == "none"
+        if known and not self.policy.accept_known_plaintext:
             raise ValueError(
-                'protection.initial_model = "server": the server knows the plain first model and receives the '
+                'encryption.initial_model = "server": the server knows the plain first model and receives the '
                 "encrypted one, so it can compute the clients' key and read every update, which nothing else hides "
                 '(aggregation.mode = "none"); use secure aggregation, or initial_model = "clients", or set '
-                "protection.accept_known_plaintext = true if that is what the experiment is about"
+                "policy.accept_known_plaintext = true if that is what the experiment is about"
             )
 
     def _check_threshold(self) -> None:
@@ -349,6 +331,6 @@ def with_overrides(
 
 def _build(data: dict[str, Any], where: str) -> Experiment:
     try:
-        return msgspec.convert(data, Experiment)
+        return msgspec.convert(data, Experiment, dec_hook=read_section)
     except msgspec.ValidationError as error:
         raise ExperimentError(f"{where}: {refusal(error, data, Experiment)}") from error

@@ -3,16 +3,21 @@
 Both come from the annotations of the msgspec structs. msgspec reports a refusal as a reason and a path such as
 `$.aggregation.clip`; here it becomes `aggregation.clip = -1: expected a number above 0 and at most 1000`. Refusals by
 the rules of a struct itself (ValueError from its __post_init__) are complete sentences already and stay as they are.
+
+A protection is read by its catalogue, and has the keys of its scheme only (`read_section`).
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 import msgspec.inspect
+
+from tacit.parties.protections.catalogue import chosen, protection_hook, registered
+from tacit.parties.protections.protection import name_of
 
 _PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
 _LONGEST_VALUE = 80
@@ -26,11 +31,13 @@ class Key:
     type: msgspec.inspect.Type
     default: Any
     description: str
+    scheme: str = ""
+    """The protection that has this key, for a key of [protection]."""
 
     @property
     def is_section(self) -> bool:
         """Whether it is a table that holds other keys."""
-        return isinstance(self.type, msgspec.inspect.StructType)
+        return isinstance(self.type, msgspec.inspect.StructType | msgspec.inspect.CustomType)
 
 
 def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
@@ -38,25 +45,58 @@ def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
     yield from _keys(msgspec.inspect.type_info(root), "")
 
 
-def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[msgspec.Struct]) -> str:
-    """What msgspec refused in `data` when it converted it to `root`: key, value, and what would be accepted."""
+def holds(root: msgspec.Struct, key: Key) -> bool:
+    """Whether a value of the documented type has this key: its section may be absent, or of another protection."""
+    section: Any = root
+    for name in key.path.split(".")[:-1]:
+        section = getattr(section, name)
+    if section is None or key.is_section:
+        return section is not None and getattr(section, key.path.rpartition(".")[2]) is not None
+    return not key.scheme or section.scheme == key.scheme
+
+
+def read_section(kind: type, value: Any) -> Any:
+    """msgspec's hook for [protection]; ValueError says in words what is refused."""
+    if not isinstance(value, Mapping):
+        raise ValueError(f"protection = {literal(value)}: expected a section with keys of its own")
+    protection = chosen(value)
+    settings = {name: given for name, given in value.items() if name != "scheme"}
+    for name, given in settings.items():
+        owners = [other for other, one in registered().items() if name in one.__struct_fields__]
+        if owners and name_of(protection) not in owners:
+            raise ValueError(
+                f"protection.{name} = {literal(given)}: it is a key of {' and '.join(map(literal, owners))} only; "
+                f"protection.scheme is {literal(name_of(protection))}"
+            )
+    try:
+        return protection_hook(kind, value)
+    except msgspec.ValidationError as error:
+        raise ValueError(refusal(error, settings, protection, "protection")) from None
+
+
+def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[msgspec.Struct], path: str = "") -> str:
+    """What msgspec refused in `data` when it converted it to `root`: key, value, and what would be accepted.
+
+    path: of the section that `data` is, in the whole file.
+    """
     if error.__cause__ is not None:
         return str(error.__cause__)
-    known = {key.path: key for key in keys(root)}
-    for section, name, stray in _unknown(data, known):
+    known = {key.path: key for key in _keys(msgspec.inspect.type_info(root), path)}
+    prefix = f"{path}." if path else ""
+    for section, name, stray in _unknown(data, known, prefix):
         return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
     place = _PLACE.search(str(error))
     if place is None:
         raise TypeError(f"msgspec names no place in {str(error)!r}") from error
     value: Any = data
-    key = ""
+    key = path
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", place["path"]):
         value = value[int(index) if index else name]
         key = ".".join(filter(None, [key, name]))
     kind = known[key].type
     if isinstance(kind, msgspec.inspect.VarTupleType) and place["path"].endswith("]"):
         kind = kind.item_type
-    return f"{place['path']} = {literal(value)}: expected {accepted(kind)}"
+    return f"{prefix}{place['path']} = {literal(value)}: expected {accepted(kind)}"
 
 
 def accepted(kind: msgspec.inspect.Type) -> str:
@@ -81,7 +121,7 @@ def accepted(kind: msgspec.inspect.Type) -> str:
             return f"a list{_lengths(kind.min_length, kind.max_length, 'entry')}, each {accepted(kind.item_type)}"
         case msgspec.inspect.DictType():
             return f"a table whose values are each {accepted(kind.value_type)}"
-        case msgspec.inspect.StructType():
+        case msgspec.inspect.StructType() | msgspec.inspect.CustomType():
             return "a section with keys of its own"
     raise TypeError(f"no words for the type {kind}; configurations hold no such fields")
 
@@ -106,13 +146,23 @@ def _bare(key: str) -> str:
 
 
 def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
-    if isinstance(kind, msgspec.inspect.StructType):
+    if isinstance(kind, msgspec.inspect.CustomType):
+        for scheme, protection in registered().items():
+            of_scheme = msgspec.inspect.LiteralType((scheme,))
+            yield Key(f"{path}.scheme", of_scheme, scheme, protection.about, scheme)
+            for key in _keys(msgspec.inspect.type_info(protection), path):
+                yield replace(key, scheme=scheme)
+    elif isinstance(kind, msgspec.inspect.StructType):
         for field in kind.fields:
             inner = field.type
             schema = (inner.extra_json_schema or {}) if isinstance(inner, msgspec.inspect.Metadata) else {}
             inner = inner.type if isinstance(inner, msgspec.inspect.Metadata) else inner
+            if isinstance(inner, msgspec.inspect.UnionType):
+                # A section that may be left out.
+                inner = next((one for one in inner.types if isinstance(one, msgspec.inspect.StructType)), inner)
+            default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
             name = f"{path}.{field.name}" if path else field.name
-            yield Key(path=name, type=inner, default=field.default, description=schema.get("description", ""))
+            yield Key(path=name, type=inner, default=default, description=schema.get("description", ""))
             yield from _keys(inner, name)
 
 

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final
 
+from tacit.parties.protections.protection import Noise
 from tacit.simulate.runs.experiment import Experiment
 
 ROOM: Final = 12
@@ -32,33 +33,31 @@ def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates:
     An epsilon of None stands for infinity: without dp_clip noise of any size guarantees nothing. So does that of sums
     without secure aggregation, where nobody sees the sums alone.
     """
-    protection, aggregation = experiment.protection, experiment.aggregation
-    if not protection.noisy:
+    noise, aggregation = experiment.protection.noise(), experiment.aggregation
+    if noise is None:
         return None
-    result: dict[str, Any] = {"delta": protection.dp_delta, "epsilon_update": None, "epsilon_sum": None}
+    result: dict[str, Any] = {"delta": noise.delta, "epsilon_update": None, "epsilon_sum": None}
     held = max(len(rounds), updates)
-    if not protection.dp_clip or not held:
+    if not noise.norm or not held:
         return result
-    multiplier = protection.dp_noise / 2
-    result["epsilon_update"] = _epsilon(protection.dp_delta, held / multiplier**2)
+    multiplier = noise.multiplier / 2
+    result["epsilon_update"] = _epsilon(noise.delta, held / multiplier**2)
     if aggregation.mode != "none":
         # A round that was aborted opened no sum, but is counted as the least that it could have.
         honest = [1] * held
-        if _arrives_whole(experiment):
+        if _arrives_whole(experiment, noise):
             corrupt = Fraction(str(aggregation.corrupt))
             for place, entry in enumerate(rounds):
                 honest[place] = max(1, len(entry["survivors"]) - math.floor(corrupt * len(entry["cohort"])))
-        result["epsilon_sum"] = _epsilon(protection.dp_delta, sum(1 / (multiplier**2 * count) for count in honest))
+        result["epsilon_sum"] = _epsilon(noise.delta, sum(1 / (multiplier**2 * count) for count in honest))
     return result
 
 
-def _arrives_whole(experiment: Experiment) -> bool:
+def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
     """Whether clipping and rounding leave the noise of the other clients in the sum."""
-    protection, clip = experiment.protection, experiment.aggregation.clip
-    deviation = protection.dp_noise * protection.dp_clip
     # Sampled at steps of half a standard deviation a Gaussian is one, but for a share of exp(-2 (2 pi)^2).
     step = experiment.packing(tensor_sizes=(1,), metrics=()).quantiser.step
-    return clip >= protection.dp_clip + ROOM * deviation and step <= deviation / 2
+    return experiment.aggregation.clip >= noise.norm + ROOM * noise.deviation and step <= noise.deviation / 2
 
 
 def _epsilon(delta: float, inverse_square: float) -> float:

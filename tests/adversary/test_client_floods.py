@@ -16,7 +16,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.learning.task import Update
+from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import Limits, LinkUp, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint

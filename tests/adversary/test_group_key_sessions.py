@@ -53,7 +53,7 @@ CLIENTS = 4
 
 
 def federation(rounds: int = 2, policies: Any = None, **changes: Any) -> MemoryFederation:
-    settings = {"protection": "model-encryption", "group_key": True, "initial_model": "clients"} | changes
+    settings = {"encrypted": True, "group_key": True, "initial_model": "clients"} | changes
     configuration = small_configuration(CLIENTS, **settings)
     return MemoryFederation(configuration, CLIENTS, rounds=rounds, policies=policies or {})
 
@@ -212,7 +212,7 @@ def test_a_model_is_encrypted_only_as_agreed(fields: Any, code: Code, text: str)
 @pytest.mark.parametrize("message", [ReencryptModel(**(ORDER | {"epoch": 0, "source": "server"})),
                                      KeyedModel(epoch=0, model=OTHER)])  # fmt: skip
 def test_where_models_are_not_encrypted_none_is(message: Message) -> None:
-    one = stopped_before(StartRound, protection="none", initial_model="server")
+    one = stopped_before(StartRound, encrypted=False, initial_model="server")
     refused(one, message, Code.UNEXPECTED, "not encrypted")
 
 

@@ -8,17 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.models.layout import Layout
-from tacit.models.representation import Stimuli
-from tacit.parties.learning.layer_masking import pack_uploads
-from tacit.parties.learning.task import METRICS, Keeper, Learner, Task
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.stimuli import Stimuli
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.task import METRICS, Task, configure
+from tacit.parties.protections.catalogue import read_protection
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.fedrsm import pack_uploads
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.messages import Welcome
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
-from tacit.simulate.federation.server_role import configure
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.world.memory import MemorySum, memory_sum
 from tacit.simulate.world.memory_federation import small_configuration
@@ -35,9 +38,9 @@ def proposal(scheme: Any, *, mode: Any = "none", **protection: Any) -> tuple[Con
         federation=Federation(clients=CLIENTS),
         model=LENET,
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
-        protection=ProtectionConfiguration(scheme=scheme, **protection),
+        protection=read_protection({"scheme": scheme} | protection),
         aggregation=Aggregation(mode=mode, max_weight=20, clip=0.5),
-        policy=Policy(modes=(mode,)),
+        policy=ClientPolicy(modes=(mode,)),
     )
     task = Task(
         model=LENET,
@@ -48,8 +51,7 @@ def proposal(scheme: Any, *, mode: Any = "none", **protection: Any) -> tuple[Con
         stimuli=STIMULI if scheme == "fedrsm" else None,
     )
     model = task.build(seed=3)
-    layout = Layout.of(model)
-    configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+    configuration = configure(experiment.terms(), task, model)
     return configuration, Keeper(configuration, model)
 
 
@@ -135,18 +137,26 @@ def test_an_extractor_leaves_nobody_and_is_replaced_by_nobody(scheme: str) -> No
 @pytest.mark.parametrize(
     ("policy", "mode", "code", "refusal"),
     [
-        (Policy(), "none", Code.POLICY, "mode = none; this client's policy accepts one of active"),
-        (Policy(modes=("active", "none"), protections=("none",)), "none", Code.POLICY, "protection = fedcg; this"),
-        (Policy(), "active", Code.MALFORMED, "needs the classifier of every client at the server"),
-        (Policy(modes=("semi-honest",)), "semi-honest", Code.MALFORMED, "needs the classifier of every client"),
+        (ClientPolicy(), "none", Code.POLICY, "mode = none; this client's policy accepts one of active"),
+        (
+            ClientPolicy(modes=("active", "none"), protections=("none",)),
+            "none",
+            Code.POLICY,
+            "protection.scheme = fedcg; this",
+        ),
+        (ClientPolicy(), "active", Code.MALFORMED, "is to work with the update of every client, which secure"),
+        (ClientPolicy(modes=("semi-honest",)), "semi-honest", Code.MALFORMED, "is to work with the update of every"),
     ],
 )
 def test_who_takes_part_in_sums_alone_does_not_send_its_classifier(
-    deceived: Callable[..., Any], policy: Policy, mode: Any, code: Code, refusal: str
+    deceived: Callable[..., Any], policy: ClientPolicy, mode: Any, code: Code, refusal: str
 ) -> None:
-    encoded = encode_structure(small_configuration(5, mode=mode))
+    task = Task(model=LENET, training=TrainingConfiguration(), protection=FedCG(), classes=3, channels=1).encode()
+    encoded = encode_structure(small_configuration(5, mode=mode, task=task))
+    wanted = encoded.replace(b"\xaesingle_vectors\xc2", b"\xaesingle_vectors\xc3")
+    assert wanted != encoded
     one = deceived(policies={VICTIM: policy})
-    one.tell(Welcome, configuration=encoded.replace(b"\xaaprotection\xa4none", b"\xaaprotection\xa5fedcg")).deceive()
+    one.tell(Welcome, configuration=wanted).deceive()
     assert one.victim_ended.code is code
     assert refusal in one.victim_ended.detail
     assert VICTIM not in {parcel.sender for parcel in one.log if parcel.packet.kind is MaskedInput}

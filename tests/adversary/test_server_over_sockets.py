@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pytest
 from msgspec import structs
 
-from tacit.parties.learning.task import Update
+from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary

@@ -263,7 +263,6 @@ def test_signatures_of_a_few_open_nothing(deceived: Deceived) -> None:
 
 
 COUNTED: dict[str, Any] = {
-    "protection": "binary-weights",
     "form": WeightForm.COORDINATE,
     "max_weight": 1,
     "value_bits": 12,

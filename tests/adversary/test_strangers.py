@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tacit.parties.learning.task import Update
+from tacit.parties.learning.learner import Update
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.keys import encode_key, generate
 from tacit.protocol.core.codec import decode, encode_structure

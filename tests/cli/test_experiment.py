@@ -17,7 +17,8 @@ import torch
 from click.testing import Result
 
 from tacit.cli import study_screen
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
@@ -36,7 +37,7 @@ ARM = Experiment(
     aggregation=Aggregation(value_bits=24),
     deadlines=Deadlines(grace=0.5),
 )
-BINARY = msgspec.structs.replace(ARM, protection=ProtectionConfiguration(scheme="binary-weights", zero_probability=0.8))
+BINARY = msgspec.structs.replace(ARM, protection=BinaryWeights(zero_probability=0.8))
 TINY = Study(
     name="tiny",
     paper="Nobody 2000",

@@ -28,9 +28,10 @@ Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 Show = Callable[[str, str, dict[str, Any]], None]
 
-ENCRYPTED = '[protection]\nscheme = "model-encryption"\n'
+ENCRYPTED = "[encryption]\n"
 KNOWN = 'initial_model = "server"\n'
 NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
+KNOWN_PLAINTEXT = NO_SECURE_SUM.replace("[policy]", "[policy]\naccept_known_plaintext = true")
 KEY_IS_GONE = "its model is encrypted under a key that its clients had in memory only; "
 KILLED = "server: its process ended unexpectedly: killed by SIGKILL"
 TEST_IMAGES = 12
@@ -103,20 +104,18 @@ def test_the_plain_model_is_the_one_that_was_evaluated(encrypted: Run) -> None:
 def test_an_encrypted_run_is_not_resumed_but_another_begins_where_it_ended(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, encrypted: Run
 ) -> None:
-    """The other one without secure aggregation, which accept_known_plaintext permits."""
+    """The other one without secure aggregation, which policy.accept_known_plaintext permits."""
     before = {path: path.read_bytes() for path in encrypted.directory.iterdir() if path.is_file()}
     plain = encrypted.directory / "plain-model.safetensors"
     refused = tacit("simulate", "--resume", encrypted.directory, "--rounds", 4)
     assert refused.exit_code == 2
     assert refused.stderr == (
         f"tacit: {encrypted.directory} cannot be resumed: {KEY_IS_GONE}start from {plain} (model.checkpoint, with "
-        'protection.initial_model = "server")\n'
+        'encryption.initial_model = "server")\n'
     )
     assert before == {path: path.read_bytes() for path in encrypted.directory.iterdir() if path.is_file()}
 
-    file = write_experiment(
-        tmp_path / "more.toml", rounds=1, more=f"{ENCRYPTED}{KNOWN}accept_known_plaintext = true\n{NO_SECURE_SUM}"
-    )
+    file = write_experiment(tmp_path / "more.toml", rounds=1, more=f"{ENCRYPTED}{KNOWN}{KNOWN_PLAINTEXT}")
     file.write_text(file.read_text().replace("[model]", f"[model]\ncheckpoint = {str(plain)!r}"))
     more = Run(tacit("simulate", file, "--seed", 7, "--out", tmp_path / "run"), tmp_path / "run")
     assert (more.result.exit_code, more.result.stderr) == (0, "")
@@ -206,7 +205,7 @@ def test_a_protection_that_does_not_fit_the_model(
             "protection.zero_probability = 1.0: expected a number at least 0 and below 1",
         ),
         (
-            '[protection]\nscheme = "binary-weights"\nmasks = "coordinated"\nmin_contributors = 5',
+            '[protection]\nscheme = "coordinated-binary-weights"\nmin_contributors = 5',
             "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but there",
         ),
         (
@@ -217,9 +216,9 @@ def test_a_protection_that_does_not_fit_the_model(
             '[protection]\nscheme = "binary-weights"\n[aggregation]\nring_bits = 24',
             "aggregation.ring_bits = 24: ring_bits = 24 is too small: sums over 5 clients need 26 bits",
         ),
-        (ENCRYPTED + KNOWN + NO_SECURE_SUM, 'protection.initial_model = "server": the server knows the plain first'),
-        (ENCRYPTED + '[model]\ncheckpoint = "m.safetensors"', 'model.checkpoint is set, but protection.initial_model'),
-        ("[protection]\nrekey_every = 2", "protection.rekey_every is used with a group key only"),
+        (ENCRYPTED + KNOWN + NO_SECURE_SUM, 'encryption.initial_model = "server": the server knows the plain first'),
+        (ENCRYPTED + '[model]\ncheckpoint = "m.safetensors"', 'model.checkpoint is set, but encryption.initial_model'),
+        ("[protection]\nrekey_every = 2", 'protection.rekey_every = 2: it is a key of "coordinated-binary-weights" only;'),
     ],
 )  # fmt: skip
 def test_a_protection_that_cannot_be(tacit: Invoke, tmp_path: Path, text: str, complaint: str) -> None:

@@ -26,7 +26,7 @@ or a trace of every message that was kept, would exceed this."""
 
 def samples() -> list[list[Any]]:
     """Valid messages of every type: of a whole round under a group key, and those that need a fault or more."""
-    configuration = small_configuration(3, protection="model-encryption", group_key=True)
+    configuration = small_configuration(3, encrypted=True, group_key=True)
     federation = MemoryFederation(configuration, 3).run()
     rare = (
         KeyComplaint(epoch=0, accused=1, channel_private=bytes(32)),

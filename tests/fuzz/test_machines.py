@@ -36,8 +36,8 @@ MOST_MESSAGES = 2_000
 CLIENTS = 4
 PROTECTIONS: tuple[dict[str, Any], ...] = (
     {},
-    {"protection": "model-encryption", "group_key": True, "rekey_every": 1},
-    {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
+    {"encrypted": True, "group_key": True, "rekey_every": 1},
+    {"encrypted": True, "group_key": True, "initial_model": "clients"},
 )
 """Without and with a group key."""
 

@@ -15,17 +15,8 @@ from torch import nn
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.layout import Layout
-from tacit.models.representation import (
-    FEWEST_STIMULI,
-    MOST_STIMULUS_BYTES,
-    PAIRS,
-    Representation,
-    Stimuli,
-    alteration,
-    consistency,
-    pairs,
-    stimulus_indices,
-)
+from tacit.models.representation import PAIRS, Representation, alteration, consistency, pairs
+from tacit.models.stimuli import FEWEST_STIMULI, MOST_STIMULUS_BYTES, Stimuli, stimulus_indices
 from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")

@@ -10,11 +10,17 @@ from typing import Any, ClassVar, TypeVar
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
-from tacit.models.layout import Layout
-from tacit.parties.learning.task import Keeper, Learner, Task, Update
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.task import Task, configure
 from tacit.parties.links.endpoint import Endpoint, Event
 from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.protections.catalogue import read_protection
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
 from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -23,9 +29,8 @@ from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.federation.server_role import configure
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment
 from tacit.simulate.runs.experiment import Federation as Cohort
 
@@ -74,25 +79,31 @@ SECONDS = 60.0  # Deadlines that no test reaches.
 GRACE = 0.2
 SAMPLES = 6
 
-PLAIN = ProtectionConfiguration()
 
 Told = list[tuple[str, dict[str, Any]]]
 OnUpdate = Callable[[int, Update], None]
 
 
-def proposal(protection: ProtectionConfiguration) -> tuple[Configuration, torch.nn.Module]:
+def proposal(protection: Protection, encryption: Encryption | None) -> tuple[Configuration, torch.nn.Module]:
     experiment = Experiment(
         federation=Cohort(clients=len(CLIENTS)),
         model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
         training=TrainingConfiguration(epochs=1, batch_size=6),
         protection=protection,
+        encryption=encryption,
         aggregation=Aggregation(graph="complete", clip=0.5, max_weight=SAMPLES),
         deadlines=Deadlines(train=SECONDS, phase=SECONDS),
     )
-    task = Task(model=experiment.model, training=experiment.training, protection=protection, classes=3, channels=1)
+    task = Task(
+        model=experiment.model,
+        training=experiment.training,
+        protection=protection,
+        encryption=encryption,
+        classes=3,
+        channels=1,
+    )
     model = task.build(seed=3)
-    layout = Layout.of(model)
-    return configure(experiment, task, layout.digest(), layout.tensor_sizes), model
+    return configure(experiment.terms(), task, model), model
 
 
 @dataclass
@@ -100,7 +111,8 @@ class Federation:
     """Starts parties as tasks of this process, and knows what they said."""
 
     directory: Path
-    protection: ProtectionConfiguration = PLAIN
+    protection: Protection = NoProtection()  # noqa: RUF009
+    encryption: Encryption | None = None
     clients: ClassVar = CLIENTS
     samples: ClassVar = SAMPLES
     seconds: ClassVar = SECONDS
@@ -116,7 +128,7 @@ class Federation:
         self.roster = Roster(
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
-        self.configuration, model = proposal(self.protection)
+        self.configuration, model = proposal(self.protection, self.encryption)
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
@@ -156,7 +168,7 @@ class Federation:
         *,
         keys: PartyKeys | None = None,
         roster: Roster | None = None,
-        policy: Policy | None = None,
+        policy: ClientPolicy | None = None,
         patience: float = SECONDS,
         on_update: OnUpdate = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
@@ -167,7 +179,7 @@ class Federation:
             address=self.address,
             keys=keys or self.keys[name],
             roster=roster or self.roster,
-            policy=policy or Policy(),
+            policy=policy or ClientPolicy(),
             journal=Journal(self.journal(name)),
             patience=patience,
             grace=GRACE,
@@ -223,11 +235,11 @@ def federation(tmp_path: Path) -> Federation:
 
 @pytest.fixture
 def protected(tmp_path: Path) -> Callable[..., Federation]:
-    """protected(scheme=, ...) is a federation with this [protection], in a directory of its own."""
+    """protected(encryption, scheme=, ...) is a federation with this [protection], in a directory of its own."""
 
-    def protected(**protection: Any) -> Federation:
+    def protected(encryption: Encryption | None = None, **protection: Any) -> Federation:
         directory = tmp_path / str(len(list(tmp_path.iterdir())))
         directory.mkdir()
-        return Federation(directory, ProtectionConfiguration(**protection))
+        return Federation(directory, read_protection(protection), encryption)
 
     return protected

@@ -314,15 +314,15 @@ def envelope_bad_field() -> Script:
 
 
 CONFIGURATION: Final[dict[str, Any]] = {
-    "scheme": "fedavg", "protection": "none", "min_contributors": 1, "enforce": "server", "group_key": False,
-    "rekey_every": 0, "initial_model": "server", "skip_zeros": False, "mode": "active", "graph": "auto",
-    "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0, "value_bits": 16, "max_weight": 100,
-    "ring_bits": 32, "form": "scalar", "tensor_sizes": [4, 2], "metrics": ["correct", "samples"],
-    "layout": octets(drawn("layout")), "task": octets(b"opaque"), "train_seconds": 60.0, "phase_seconds": 5.0,
+    "mode": "active", "graph": "auto", "corrupt": 0.05, "dropout": 0.05, "threshold": 0, "clients": 5, "clip": 1.0,
+    "value_bits": 16, "max_weight": 100, "train_seconds": 60.0, "phase_seconds": 5.0, "scheme": "fedavg",
+    "min_contributors": 0, "enforce": "server", "group_key": False, "rekey_every": 0, "encrypted": False,
+    "initial_model": "server", "skip_zeros": False, "single_vectors": False, "ring_bits": 32, "form": "scalar",
+    "tensor_sizes": [4, 2], "metrics": ["correct", "samples"], "layout": octets(drawn("layout")),
+    "task": octets(b"opaque"),
 }  # fmt: skip
 POLICY: Final[dict[str, Any]] = {
-    "modes": ["active"], "schemes": ["fedavg"], "protections": ["none", "binary-weights"], "least_contributors": 2,
-    "least_corrupt": 0.05, "largest_clip": 1.0,
+    "modes": ["active"], "schemes": ["fedavg"], "least_contributors": 2, "least_corrupt": 0.05, "largest_clip": 1.0,
 }  # fmt: skip
 
 
@@ -344,13 +344,14 @@ def configuration() -> Script:
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
         {"mode": "none", "corrupt": 0.0, "form": "tensor", "skip_zeros": True},
         {"group_key": True, "rekey_every": 100_000},
-        {"protection": "model-encryption", "group_key": True, "initial_model": "clients"},
-        {"protection": "model-encryption+binary-weights", "group_key": True, **COUNTED},
+        {"mode": "none", "corrupt": 0.0, "form": "tensor", "single_vectors": True},
+        {"encrypted": True, "group_key": True, "initial_model": "clients"},
+        {"encrypted": True, "group_key": True, **COUNTED},
+        {"form": "tensor", "min_contributors": 2},
     )  # fmt: skip
     for changes in accepted:
         written = script.do("write configuration", configuration=CONFIGURATION | changes)
         policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd"]}
-        policy |= {"protections": [*POLICY["protections"], *{changes.get("protection", "none")} - {"none"}]}
         script.do("read configuration", encoding=written["encoding"], policy=policy)
     return script
 
@@ -358,10 +359,10 @@ def configuration() -> Script:
 def configuration_bad_policy() -> Script:
     script = message("Configurations below what a client accepts, or whose sums could wrap.")
     below: tuple[dict[str, Any], ...] = (
-        {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"protection": "fixed-position"}, {"clip": 1.0000001},
+        {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"clip": 1.0000001},
         {"corrupt": 0.04}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24}, {"tensor_sizes": []},
-        {"metrics": ["a", "a"]}, {"mode": "none"}, {"protection": "binary-weights", "form": "coordinate"},
-        {"protection": "model-encryption", "group_key": True},
+        {"metrics": ["a", "a"]}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
+        {"form": "coordinate"}, {"form": "tensor", "min_contributors": 1},
     )  # fmt: skip
     for changes in below:
         script.refuse("POLICY", "read configuration", encoding=encoded(**changes), policy=POLICY)
@@ -390,7 +391,8 @@ def configuration_bad_encoding() -> Script:
         with_value("clip", 0.0), with_value("clip", 1), with_value("threshold", 10_001), with_value("clients", 0),
         with_value("value_bits", 33), with_value("ring_bits", 7), with_value("tensor_sizes", [0]),
         with_value("layout", bytes(31)), with_value("phase_seconds", 0.0), with_value("train_seconds", 86_401.0),
-        with_value("protection", "model-encryption"), with_value("enforce", "clients"), with_value("enforce", "nobody"),
+        with_value("encrypted", True), with_value("single_vectors", True),
+        with_value("enforce", "clients"), with_value("enforce", "nobody"),
         with_value("group_key", 1), with_value("group_key", None), with_value("rekey_every", 100_001),
         with_value("initial_model", "key"),
     ):  # fmt: skip

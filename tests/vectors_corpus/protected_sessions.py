@@ -27,7 +27,7 @@ from tests.vectors_corpus.session_faults import SessionFault
 from tests.vectors_corpus.sessions import CHEAT, CLIENTS, LENGTH, NAMES, begun, hold_round
 
 ENCRYPTED: Final[dict[str, Any]] = {
-    "protection": "model-encryption", "group_key": True, "rekey_every": 1, "initial_model": "clients",
+    "encrypted": True, "group_key": True, "rekey_every": 1, "initial_model": "clients",
 }  # fmt: skip
 COUNTED_LENGTH: Final = 6 + 2 * 2
 """Words of the vector: six values with their counts, two metrics in two limbs each."""
@@ -92,7 +92,7 @@ def session_group_key_late() -> Script:
 def session_stages() -> Play:
     play = begun(
         "A round in two stages: the server sums who contributes to what, and then the updates within the limits.",
-        protection="binary-weights", mode="semi-honest", dropout=0.0, **COUNTED,
+        mode="semi-honest", dropout=0.0, **COUNTED,
     )  # fmt: skip
     play.deliver()
     counter = Script("protection", "primitive", "")

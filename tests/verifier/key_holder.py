@@ -5,7 +5,6 @@ from typing import Any
 from constants import MODEL, require
 from encoding import read_members
 from group_key import TO_MEMBER, KeyMember, KeyTerms
-from messages import ENCRYPTED
 from proposal import configuration_hash
 from transfer import Incoming, Outgoing, announcement
 
@@ -125,7 +124,7 @@ class KeyHolder:
         return self.keys[self.epoch]
 
     def check_encrypted(self) -> None:
-        require(self.client.configuration["protection"] in ENCRYPTED, "UNEXPECTED")
+        require(self.client.configuration["encrypted"], "UNEXPECTED")
 
     @property
     def model_bytes(self) -> int:

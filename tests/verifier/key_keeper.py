@@ -5,7 +5,7 @@ from typing import Any
 from constants import CODES, MODEL, TRANSFER_LIMIT, Refused, require
 from encoding import write_members
 from group_key import PHASE_OF, KeyRelay, KeyTerms
-from messages import ENCRYPTED, read_body
+from messages import read_body
 from proposal import configuration_hash
 from transfer import Incoming, Outgoing, announcement
 
@@ -114,7 +114,7 @@ class KeyKeeper:
         self.relay = None
         self.server.report({"event": "agreed", "epoch": self.epoch, "members": self.members})
         self.new_transcript = relay.transcript.digest
-        if self.configuration["protection"] not in ENCRYPTED:
+        if not self.configuration["encrypted"]:
             self.ready(now)
             return
         first = self.model_epoch is None

@@ -68,19 +68,7 @@ BODIES = {
 }
 WITH_RAW_FRAME = ("chunk", "masked-input", "vector-chunk")
 
-WEIGHTED = ("binary-weights", "fixed-position", "locked-binary-weights")
-UNENCRYPTED = ("none", *WEIGHTED, "fedrsm", "fedsplit", "fedcg", "dp-gaussian")
-ENCRYPTED = ("model-encryption", *(f"model-encryption+{other}" for other in WEIGHTED))
-
 CONFIGURATION = Map(
-    scheme=choice("fedavg", "fedsgd"),
-    protection=choice(*UNENCRYPTED, *ENCRYPTED),
-    min_contributors=Integer(1, LARGEST_COHORT),
-    enforce=choice("clients", "server"),
-    group_key=Boolean(),
-    rekey_every=Integer(0, 100000),
-    initial_model=choice("clients", "server"),
-    skip_zeros=Boolean(),
     mode=choice("active", "none", "semi-honest"),
     graph=choice("auto", "complete", "regular"),
     corrupt=Real(lambda value: 0.0 <= value < 1.0),
@@ -90,14 +78,23 @@ CONFIGURATION = Map(
     clip=Real(lambda value: value > 0),
     value_bits=Integer(2, 32),
     max_weight=Integer(1, 2**31),
+    train_seconds=Real(lambda value: 0 < value <= 86400),
+    phase_seconds=Real(lambda value: 0 < value <= 86400),
+    scheme=choice("fedavg", "fedsgd"),
+    min_contributors=Integer(0, LARGEST_COHORT),
+    enforce=choice("clients", "server"),
+    group_key=Boolean(),
+    rekey_every=Integer(0, 100000),
+    encrypted=Boolean(),
+    initial_model=choice("clients", "server"),
+    skip_zeros=Boolean(),
+    single_vectors=Boolean(),
     ring_bits=Integer(8, 64),
     form=choice("scalar", "tensor", "coordinate"),
     tensor_sizes=Array(100000, Integer(1, 2**40)),
     metrics=Array(32, Text(32)),
     layout=HASH,
     task=LARGE,
-    train_seconds=Real(lambda value: 0 < value <= 86400),
-    phase_seconds=Real(lambda value: 0 < value <= 86400),
 )
 
 
@@ -151,12 +148,12 @@ def read_body(envelope: dict[str, Any], frames: list[bytes], family: Family = FE
 def read_configuration(encoded: bytes) -> dict[str, Any]:
     """A configuration whose fields do not contradict each other."""
     found = decode(CONFIGURATION, encoded, BODY_LIMIT)
-    require(found["group_key"] or found["protection"] not in ENCRYPTED, "MALFORMED")
+    require(found["group_key"] or not found["encrypted"], "MALFORMED")
     counted = found["mode"] != "none" and found["form"] == "coordinate"
     require(counted or found["enforce"] == "server", "MALFORMED")
     shown = found["mode"] == "none" and found["form"] == "tensor"
     require(shown or not found["skip_zeros"], "MALFORMED")
-    require(found["mode"] == "none" or found["protection"] != "fedcg", "MALFORMED")
+    require(found["mode"] == "none" or not found["single_vectors"], "MALFORMED")
     return found
 
 

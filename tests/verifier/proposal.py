@@ -7,7 +7,7 @@ from aggregation import COUNTING, Terms
 from constants import CONFIGURATION as CONFIGURATION_LABEL
 from constants import Refused, require
 from conversation import Roster
-from messages import ENCRYPTED, UNENCRYPTED, read_configuration
+from messages import read_configuration
 from parameters import Packing, graph_of, parameters, whole
 from primitives import digest
 
@@ -16,7 +16,6 @@ from primitives import digest
 class Policy:
     modes: list[str] = field(default_factory=lambda: ["active"])
     schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd"])
-    protections: list[str] = field(default_factory=lambda: [*UNENCRYPTED, *ENCRYPTED])
     least_contributors: int = 1
     smallest_cohort: int = 3
     threshold_floor: int = 0
@@ -24,11 +23,11 @@ class Policy:
     largest_clip: float = 1.0
 
     def check_configuration(self, found: dict[str, Any]) -> None:
+        counted = found["form"] == "coordinate" or found["min_contributors"] > 0
         accepted = (
             found["mode"] in self.modes
             and found["scheme"] in self.schemes
-            and found["protection"] in self.protections
-            and (found["form"] != "coordinate" or found["min_contributors"] >= self.least_contributors)
+            and (not counted or found["min_contributors"] >= self.least_contributors)
             and found["clip"] <= self.largest_clip
             and (found["mode"] == "none" or found["corrupt"] >= self.least_corrupt)
         )

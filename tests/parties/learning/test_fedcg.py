@@ -8,18 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.fedcg import CoupledModel
 from tacit.models.fedcg_training import distil
 from tacit.models.layout import Flat, Layout
-from tacit.parties.learning.coupled_models import Distiller, Imitation
-from tacit.parties.learning.task import METRICS, Keeper, Learner, Task, Update
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.task import METRICS, Task, configure
+from tacit.parties.protections.catalogue import protection_hook
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.sides import Basis
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.ring import Words
-from tacit.simulate.federation.server_role import configure
 from tacit.simulate.runs.experiment import Aggregation, Experiment, ExperimentError, Federation, parse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -37,15 +41,18 @@ def proposal(**protection: Any) -> tuple[Configuration, Keeper]:
         federation=Federation(clients=3),
         model=LENET,
         training=TRAINING,
-        protection=ProtectionConfiguration(scheme="fedcg", distillation_steps=STEPS, **protection),
+        protection=FedCG(distillation_steps=STEPS, **protection),
         aggregation=Aggregation(mode="none", max_weight=20, clip=0.5),
-        policy=Policy(modes=("none",), largest_clip=0.5),
+        policy=ClientPolicy(modes=("none",), largest_clip=0.5),
     )
     task = Task(model=LENET, training=TRAINING, protection=experiment.protection, classes=3, channels=1)
     model = task.build(seed=3)
-    layout = Layout.of(model)
-    configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+    configuration = configure(experiment.terms(), task, model)
     return configuration, Keeper(configuration, model, seed=SEED)
+
+
+def basis(task: Task, model: torch.nn.Module) -> Basis:
+    return Basis(work=task, model=model, layout=Layout.of(model), clients=3, dropout=0.0, seed=SEED, device=CPU)
 
 
 def learner(configuration: Configuration, samples: int) -> Learner:
@@ -110,9 +117,7 @@ def test_the_server_distils_from_the_mean_and_every_client() -> None:
     hold(configuration, keeper, updates)
 
     def coupled(flat: np.ndarray[Any, np.dtype[np.float64]]) -> CoupledModel:
-        model = Task(
-            model=LENET, training=TRAINING, classes=3, channels=1, protection=ProtectionConfiguration(scheme="fedcg")
-        ).build()
+        model = Task(model=LENET, training=TRAINING, classes=3, channels=1, protection=FedCG()).build()
         assert isinstance(model, CoupledModel)
         keeper.layout.load_into(model, flat.astype(np.float32))
         return model
@@ -132,14 +137,14 @@ def test_the_server_does_not_touch_an_extractor() -> None:
         training=TRAINING,
         classes=3,
         channels=1,
-        protection=ProtectionConfiguration(scheme="fedcg", split="conv2", distillation_steps=1),
+        protection=FedCG(split="conv2", distillation_steps=1),
     )
     model = task.build()
     assert isinstance(model, CoupledModel)
-    layout, private = Layout.of(model), task.private(model)
+    server = FedCG(split="conv2", distillation_steps=1).server(basis(task, model))
+    layout, private = Layout.of(model), FedCG(split="conv2").private(model, task)
     flat = layout.flatten(model)
-    distiller = Distiller(model, task.protection, TRAINING, private=private, seed=SEED, device=CPU)
-    before, after = layout.split(flat), layout.split(distiller.distil(flat, [(flat, 1)]))
+    before, after = layout.split(flat), layout.split(server.distil(flat, [(flat, 1)]))
     assert {"network.conv0.weight", "network.bn1.running_mean"} <= private
     for name in before:
         assert np.array_equal(before[name], after[name]) == (name in private)
@@ -165,21 +170,21 @@ def test_every_round_of_the_server_has_randomness_of_its_own() -> None:
 
 
 def test_the_discriminator_is_remembered() -> None:
-    _, keeper = proposal()
+    configuration, keeper = proposal()
     assert isinstance(keeper.model, CoupledModel)
-    imitation, first = Imitation(keeper.model, seed=1, device=CPU), keeper.bytes
+    side, first = FedCG().client(basis(decode(configuration), keeper.model)), keeper.bytes
     x, y = torch.randn(8, 1, 8, 8), torch.arange(8) % 3
     results = []
     for _ in range(2):
         keeper.replace(first)
-        imitation.train(x, y, TRAINING, round=1, seed=2)
+        side.train(x, y, round=1, seed=2)
         results.append(parts(keeper, keeper.layout.flatten(keeper.model)))
     assert results[0]["network.fc"] == results[1]["network.fc"]
     assert results[0]["generator"] != results[1]["generator"]
 
 
 def decode(configuration: Configuration) -> Task:
-    return msgspec.msgpack.decode(configuration.task, type=Task)
+    return msgspec.msgpack.decode(configuration.task, type=Task, dec_hook=protection_hook)
 
 
 def words_of(configuration: Configuration, keeper: Keeper, weights: dict[str, int]) -> Words:
@@ -222,9 +227,7 @@ def test_a_model_without_the_split_point_is_refused_by_either_side(split: str, c
     with pytest.raises(ValueError, match=re.escape(complaint)):
         proposal(split=split)
     configuration, _ = proposal()
-    task = msgspec.structs.replace(
-        decode(configuration), protection=ProtectionConfiguration(scheme="fedcg", split=split)
-    )
+    task = msgspec.structs.replace(decode(configuration), protection=FedCG(split=split))
     with pytest.raises(ValueError, match=re.escape(complaint)):
         learner(msgspec.structs.replace(configuration, task=task.encode()), 7)
 
@@ -241,7 +244,7 @@ def test_secure_aggregation_is_refused_with_the_reason(mode: str) -> None:
     # No server talks a client into it either.
     configuration, _ = proposal()
     encoded = encode_structure(configuration).replace(b"\xa4mode\xa4none", b"\xa4mode" + encode_structure(mode))
-    with pytest.raises(RemoteProtocolError, match="needs the classifier of every client at the server") as malformed:
+    with pytest.raises(RemoteProtocolError, match="is to work with the update of every client") as malformed:
         decode_structure(encoded, Configuration, limit=BODY_LIMIT)
     assert malformed.value.code is Code.MALFORMED
 
@@ -258,12 +261,15 @@ def test_gradients_alone_are_refused() -> None:
 @pytest.mark.parametrize(
     ("policy", "key"),
     [
-        (Policy(largest_clip=0.5), "mode = none"),
-        (Policy(modes=("none",), protections=("none", "fedsplit"), largest_clip=0.5), "protection = fedcg"),
-        (Policy(modes=("active", "none"), largest_clip=0.5), ""),
+        (ClientPolicy(largest_clip=0.5), "mode = none"),
+        (
+            ClientPolicy(modes=("none",), protections=("none", "fedsplit"), largest_clip=0.5),
+            "protection.scheme = fedcg",
+        ),
+        (ClientPolicy(modes=("active", "none"), largest_clip=0.5), ""),
     ],
 )
-def test_a_client_takes_part_only_if_its_policy_lists_mode_and_scheme(policy: Policy, key: str) -> None:
+def test_a_client_takes_part_only_if_its_policy_lists_mode_and_scheme(policy: ClientPolicy, key: str) -> None:
     configuration, _ = proposal()
     if not key:
         policy.check(configuration)

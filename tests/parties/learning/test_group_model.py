@@ -12,11 +12,11 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 from scipy import stats
 
 from tacit.models import model_encryption
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
-from tacit.parties.learning.group_model import GroupModel
 from tacit.parties.learning.task import Task
+from tacit.parties.protections.encryption import Encryption, GroupModel
 from tacit.protocol.core.primitives import Label, framed
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
@@ -32,9 +32,8 @@ TASK = Task(
 LAYOUT = Layout.of(TASK.build())
 
 
-def member(first: Any = None, **protection: Any) -> GroupModel:
-    chosen = ProtectionConfiguration(scheme="model-encryption", **protection)
-    return GroupModel(LAYOUT, chosen, first or (lambda seed: LAYOUT.flatten(TASK.build(seed))))
+def member(first: Any = None, **settings: Any) -> GroupModel:
+    return GroupModel(LAYOUT, Encryption(**settings), first or (lambda seed: LAYOUT.flatten(TASK.build(seed))))
 
 
 def agreed(epoch: int = 0) -> list[GroupKey]:

@@ -11,16 +11,10 @@ from torch import nn
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Layout
 from tacit.models.training import gradient, train
-from tacit.parties.learning.task import (
-    LOSS_UNIT,
-    METRICS,
-    Keeper,
-    Learner,
-    Task,
-    TaskError,
-    Update,
-    read_task,
-)
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.task import LOSS_UNIT, METRICS, Task, read_task
+from tacit.parties.protections.sides import TaskError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.secagg.packing import Packing, Total, WeightForm

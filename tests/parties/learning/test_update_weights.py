@@ -9,14 +9,18 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
-from tacit.parties.learning.task import METRICS, Keeper, Learner, Task, TaskError
-from tacit.parties.learning.update_weights import Group, UpdateWeights
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner
+from tacit.parties.learning.task import METRICS, Task, configure
+from tacit.parties.protections.binary_weights import CoordinatedBinaryWeights
+from tacit.parties.protections.catalogue import read_protection
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.sides import Basis, Group, TaskError, Trained
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.federation.server_role import configure
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.world.memory_group_key import memory_group_key
 
@@ -25,21 +29,31 @@ SAMPLES = (7, 12, 20)
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 
 
-LAYOUT = Layout.of(Task(model=MODEL, training=TrainingConfiguration(), classes=3, channels=1).build())
+WORK = Task(model=MODEL, training=TrainingConfiguration(), classes=3, channels=1)
+LAYOUT = Layout.of(WORK.build())
 
 
-def proposal(algorithm: str, **protection: Any) -> tuple[Configuration, Keeper]:
+def proposal(
+    algorithm: str, *, encryption: Encryption | None = None, **protection: Any
+) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
         federation=Federation(clients=3),
         model=MODEL,
         training=TrainingConfiguration(algorithm=algorithm, epochs=1, batch_size=4, learning_rate=1e-2),  # type: ignore[arg-type]
-        protection=ProtectionConfiguration(**protection),
+        protection=read_protection(protection),
+        encryption=encryption,
         aggregation=Aggregation(max_weight=20, clip=0.5),
     )
-    task = Task(model=MODEL, training=experiment.training, protection=experiment.protection, classes=3, channels=1)
+    task = Task(
+        model=MODEL,
+        training=experiment.training,
+        protection=experiment.protection,
+        encryption=encryption,
+        classes=3,
+        channels=1,
+    )
     model = task.build(seed=3)
-    layout = Layout.of(model)
-    configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+    configuration = configure(experiment.terms(), task, model)
     return configuration, Keeper(configuration, model)
 
 
@@ -147,12 +161,24 @@ MEMBERS = 5
 
 def coordinated(epoch: int, rounds: range, **protection: Any) -> npt.NDArray[np.bool_]:
     """What five members with the key of that agreement draw: bool [rounds, members, D]."""
-    chosen = ProtectionConfiguration(scheme="binary-weights", masks="coordinated", min_contributors=2, **protection)
+    chosen = CoordinatedBinaryWeights(min_contributors=2, **protection)
     keys: list[GroupKey] = memory_group_key(MEMBERS, epoch=epoch).run().outcome(GroupKey)
     groups = [Group(key, name) for key, name in zip(keys, keys[0].members, strict=True)]
     # Seeds of their own, of which nothing depends.
-    weights = [UpdateWeights(LAYOUT, chosen, seed=seed, dropout=0.2) for seed in range(MEMBERS)]
-    return np.array([[own.of(r, 7, group)[0] for own, group in zip(weights, groups, strict=True)] for r in rounds])
+    sides = [chosen.client(basis(seed)) for seed in range(MEMBERS)]
+    return np.array(
+        [[own.protect(trained(r, group)).weights for own, group in zip(sides, groups, strict=True)] for r in rounds]
+    )
+
+
+def basis(seed: int | None) -> Basis:
+    model = WORK.build()
+    return Basis(work=WORK, model=model, layout=LAYOUT, clients=MEMBERS, dropout=0.2, seed=seed, device=CPU)
+
+
+def trained(round: int, group: Group | None) -> Trained:
+    flat = np.zeros(LAYOUT.size, np.float32)
+    return Trained(round, flat, flat, 7, np.random.SeedSequence(), group)
 
 
 @pytest.mark.parametrize("zero", [0.2, 0.5, 0.8])
@@ -186,69 +212,91 @@ def test_patterns_set_the_probability_of_coordinated_weights() -> None:
 
 
 def test_weights_cannot_be_coordinated_with_nobody_or_too_few() -> None:
-    protection = ProtectionConfiguration(scheme="binary-weights", masks="coordinated", min_contributors=5)
-    weights = UpdateWeights(LAYOUT, protection, seed=None, dropout=0.2)
+    side = CoordinatedBinaryWeights(min_contributors=5).client(basis(None))
     with pytest.raises(ValueError, match="coordinated weights need a group key"):
-        weights.of(1, 7)
+        side.protect(trained(1, None))
     key = memory_group_key(MEMBERS).run().outcome(GroupKey)[0]
     with pytest.raises(ValueError, match="ask for 6 contributors to a coordinate, and a round has 5 members; lower"):
-        weights.of(1, 7, Group(key, key.members[0]))
+        side.protect(trained(1, Group(key, key.members[0])))
 
 
 @pytest.mark.parametrize(
     ("protection", "complaint"),
     [
         ({"scheme": "fixed-position"}, "no position embedding"),
-        ({"scheme": "model-encryption"}, 'no tensor "patch_embed.proj.weight" of 4 dimensions'),
+        ({"encryption": Encryption()}, 'no tensor "patch_embed.proj.weight" of 4 dimensions'),
         ({"scheme": "binary-weights", "layers": {"position": 0.5}}, '"position" matches no tensor'),
     ],
 )
 def test_a_protection_that_does_not_fit_the_model_is_refused(protection: dict[str, Any], complaint: str) -> None:
     model = ModelConfiguration(name="resnet18", image_size=32) if "layers" not in protection else MODEL
+    encryption = protection.pop("encryption", None)
     task = Task(
         model=model,
         training=TrainingConfiguration(),
-        protection=ProtectionConfiguration(**protection),
+        protection=read_protection(protection),
+        encryption=encryption,
         classes=3,
         channels=1,
     )
     built = task.build()
-    layout = Layout.of(built)
-    experiment = Experiment(model=model, protection=task.protection)
-    configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+    experiment = Experiment(model=model, protection=task.protection, encryption=encryption)
+    configuration = configure(experiment.terms(), task, built)
     with pytest.raises(ValueError, match=complaint):
         Keeper(configuration, built)
     with pytest.raises(ValueError, match=complaint):
         learner(configuration, 7)
 
 
+EVERYTHING: dict[str, Any] = {"scheme": "binary-weights", "min_contributors": 2, "enforce": "clients"}
+
+
 @pytest.mark.parametrize(
-    ("field", "said", "complaint"),
+    ("field", "said", "derived"),
     [
-        ("protection", "none", "protection.scheme = model-encryption+binary-weights, its configuration none"),
-        ("min_contributors", 1, "protection.min_contributors = 2, its configuration 1"),
-        ("rekey_every", 0, "protection.rekey_every = 3, its configuration 0"),
-        ("enforce", "server", "protection.enforce = clients, its configuration server"),
+        ("scheme", "fedsgd", "fedavg"),
+        ("encrypted", False, True),
+        ("initial_model", "server", "clients"),
+        ("min_contributors", 1, 2),
+        ("rekey_every", 0, 3),
+        ("enforce", "server", "clients"),
+        ("max_weight", 5, 1),
+        ("metrics", (), "('samples', 'correct', 'loss', 'clipped')"),
     ],
 )
-def test_a_server_whose_task_contradicts_its_configuration_is_refused(field: str, said: Any, complaint: str) -> None:
-    configuration, _ = proposal(
-        "fedavg", scheme="model-encryption+binary-weights", min_contributors=2, rekey_every=3, enforce="clients"
-    )
-    with pytest.raises(TaskError, match=re.escape(f"{complaint}: it contradicts itself")):
-        learner(msgspec.structs.replace(configuration, **{field: said}), 7)
+def test_a_server_whose_task_contradicts_its_configuration_is_refused(field: str, said: Any, derived: Any) -> None:
+    """The client derives the configuration once more, and compares the whole."""
+    configuration, _ = proposal("fedavg", encryption=Encryption(rekey_every=3), **EVERYTHING)
+    learner(configuration, 7)
+    # A ring that has room for more, or nobody would look at the weight.
+    changes = {field: said} | ({"ring_bits": 32} if field == "max_weight" else {})
+    complaint = f"has {field} = {said}, and from its task follows {derived}: it contradicts itself"
+    with pytest.raises(TaskError, match=re.escape(complaint)):
+        learner(msgspec.structs.replace(configuration, **changes), 7)
 
 
-def test_a_server_that_skips_what_its_task_does_not_skip_is_refused() -> None:
+@pytest.mark.parametrize("field", ["skip_zeros", "single_vectors"])
+def test_a_server_that_wants_of_vectors_what_its_task_does_not_is_refused(field: str) -> None:
     configuration, _ = proposal("fedavg", scheme="fixed-position")
-    with pytest.raises(TaskError, match="skip_masked_layers = False, its configuration True: it contradicts itself"):
-        learner(msgspec.structs.replace(configuration, mode="none", skip_zeros=True), 7)
+    with pytest.raises(TaskError, match=f"{field} = True, and from its task follows False: it contradicts itself"):
+        learner(msgspec.structs.replace(configuration, mode="none", **{field: True}), 7)
 
 
 def test_a_server_that_wants_coordination_without_a_key_is_refused() -> None:
-    configuration, _ = proposal("fedavg", scheme="binary-weights", masks="coordinated")
-    with pytest.raises(TaskError, match="needs a group key = True, its configuration False: it contradicts itself"):
+    configuration, _ = proposal("fedavg", scheme="coordinated-binary-weights")
+    with pytest.raises(TaskError, match="group_key = False, and from its task follows True: it contradicts itself"):
         learner(msgspec.structs.replace(configuration, group_key=False), 7)
+
+
+def test_one_key_is_renewed_as_often_as_either_use_of_it_asks() -> None:
+    for encryption, protection, renewed in ((0, 0, 0), (3, 0, 3), (0, 4, 4), (3, 4, 3), (5, 4, 4)):
+        configuration, _ = proposal(
+            "fedavg",
+            encryption=Encryption(rekey_every=encryption),
+            scheme="coordinated-binary-weights",
+            rekey_every=protection,
+        )
+        assert configuration.rekey_every == renewed
 
 
 def test_metrics_travel_with_every_protection() -> None:

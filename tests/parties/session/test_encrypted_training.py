@@ -18,24 +18,29 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, Scheme, TrainingConfiguration
-from tacit.models.layout import Flat, Layout
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.layout import Flat
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING, Matrix
-from tacit.parties.learning.group_model import GroupModel
-from tacit.parties.learning.task import Keeper, Learner, Task, Update
-from tacit.parties.learning.update_weights import Group
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.task import Task, configure
+from tacit.parties.protections.binary_weights import BinaryWeights
+from tacit.parties.protections.encryption import Encryption, GroupModel
+from tacit.parties.protections.fixed_position import FixedPosition
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Protection
+from tacit.parties.protections.sides import Group
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total
-from tacit.simulate.federation.server_role import configure
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation, Policy
+from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.world.memory_group_key import memory_group_key
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)
 ROUNDS = 5
 UNIT = 2.0**-24
-PLAIN = ProtectionConfiguration()
 MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2)
 
 
@@ -51,7 +56,8 @@ class Arm:
     algorithm: str
     optimizer: str = "sgd"
     value_bits: int = 32
-    protection: ProtectionConfiguration = PLAIN
+    protection: Protection = NoProtection()  # noqa: RUF009
+    encryption: Encryption | None = None
     models: list[Flat] = field(default_factory=list)
     clipped: int = 0
 
@@ -69,15 +75,22 @@ class Arm:
                 learning_rate=rate,
             ),
             protection=self.protection,
+            encryption=self.encryption,
             aggregation=Aggregation(
                 mode="active" if secure else "none", max_weight=20, clip=0.5, value_bits=self.value_bits
             ),
-            policy=Policy(modes=("active", "none")),
+            policy=ClientPolicy(modes=("active", "none")),
         )
-        task = Task(model=MODEL, training=experiment.training, protection=self.protection, classes=3, channels=1)
+        task = Task(
+            model=MODEL,
+            training=experiment.training,
+            protection=self.protection,
+            encryption=self.encryption,
+            classes=3,
+            channels=1,
+        )
         model = task.build(seed=3)
-        layout = Layout.of(model)
-        self.configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+        self.configuration = configure(experiment.terms(), task, model)
         self.keeper = Keeper(self.configuration, model)
         self.learners = [Learner(self.configuration, *images(samples), seed=samples, device=CPU) for samples in SAMPLES]
         contributors = sum(SAMPLES) if self.algorithm == "fedavg" else 3
@@ -135,9 +148,9 @@ SENSITIVITY = 8.0
 def test_encrypted_and_plain_training_agree(
     algorithm: str, optimizer: str, matrix: Matrix, value_bits: int, keys: list[list[GroupKey]]
 ) -> None:
-    protection = ProtectionConfiguration(scheme="model-encryption", matrix=matrix)
+    encryption = Encryption(matrix=matrix)
     plain = Arm(algorithm, optimizer, value_bits)
-    encrypted = Arm(algorithm, optimizer, value_bits, protection)
+    encrypted = Arm(algorithm, optimizer, value_bits, encryption=encryption)
     first = plain.keeper.flat.copy()
     plain.hold(ROUNDS)
     encrypted.encrypt(Reencrypt("server", keys[0][0], None, encrypted.keeper.bytes), by=0)
@@ -151,7 +164,7 @@ def test_encrypted_and_plain_training_agree(
     for name, part in plain.keeper.layout.split(plain.keeper.flat).items():
         # The server holds the rest in the clear, and nothing like the embeddings.
         assert (np.abs(seen[name] - part).max() > 0.01) == (name in (PATCH_EMBEDDING, POSITION_EMBEDDING))
-    drawn = [GroupModel(encrypted.keeper.layout, protection, lambda seed: first).key(each[0]) for each in keys]
+    drawn = [GroupModel(encrypted.keeper.layout, encryption, lambda seed: first).key(each[0]) for each in keys]
     amplification = max(key.error_amplification for key in drawn)
     largest = 1.1 * max(largest, 1.0)
     if value_bits == 32:
@@ -176,20 +189,20 @@ def test_the_sensitivity_of_plain_training(algorithm: str) -> None:
     assert apart < np.abs(one.models[-1] - other.models[-1]).max() < SENSITIVITY * apart
 
 
-@pytest.mark.parametrize("scheme", ["model-encryption+fixed-position", "model-encryption+binary-weights"])
-def test_encryption_goes_together_with_weights(scheme: Scheme, keys: list[list[GroupKey]]) -> None:
+@pytest.mark.parametrize("protection", [FixedPosition(), BinaryWeights()], ids=lambda one: one.scheme)
+def test_encryption_goes_together_with_weights(protection: Protection, keys: list[list[GroupKey]]) -> None:
     """The weights are those of the encrypted coordinates; where they are zero, the ciphertext stays as it is."""
     held = [Group(key, name) for key, name in zip(keys[0], keys[0][0].members, strict=True)]
-    combined, bare = Arm("fedsgd", protection=ProtectionConfiguration(scheme=scheme)), Arm("fedsgd")
+    combined, bare = Arm("fedsgd", protection=protection, encryption=Encryption()), Arm("fedsgd")
     combined.encrypt(Reencrypt("server", keys[0][0], None, combined.keeper.bytes), by=0)
     before = combined.keeper.flat.copy()
-    key = GroupModel(combined.keeper.layout, combined.protection, lambda seed: before).key(keys[0][0])
+    key = GroupModel(combined.keeper.layout, Encryption(), lambda seed: before).key(keys[0][0])
     drafts = [mine.learn(1, combined.keeper.bytes, group) for mine, group in zip(combined.learners, held, strict=True)]
     for draft, learner in zip(drafts, bare.learners, strict=True):
         plain = learner.learn(1, key.decrypt(before).tobytes())
         assert np.array_equal(draft.values, key.encrypt(plain.values))
     combined.hold(1, keys[0])
-    weights = np.array([np.broadcast_to(draft.multipliers, before.shape) for draft in drafts])
+    weights = np.array([np.broadcast_to(draft.protected.multipliers, before.shape) for draft in drafts])
     counts = weights.sum(axis=0)
     sums = (weights * np.array([draft.values.astype(np.float64) for draft in drafts])).sum(axis=0)
     mean = np.divide(sums, counts, out=np.zeros_like(sums), where=counts > 0)
@@ -199,4 +212,4 @@ def test_encryption_goes_together_with_weights(scheme: Scheme, keys: list[list[G
     still = counts == 0
     assert np.array_equal(combined.keeper.flat[still], before[still])
     position = combined.keeper.layout.split(still.astype(np.float32))[POSITION_EMBEDDING]
-    assert position.all() if scheme.endswith("fixed-position") else 0.0 < position.mean() < 0.3
+    assert position.all() if isinstance(protection, FixedPosition) else 0.0 < position.mean() < 0.3

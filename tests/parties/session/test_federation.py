@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.parties.learning.task import Update
+from tacit.parties.learning.learner import Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint
 from tacit.parties.links.keys import PartyKeys, encode_key

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.parties.learning.task import Draft, Learner, Update
+from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.client_endpoint import (
     ClientEndpoint,
     NotAdmittedError,
@@ -24,7 +25,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
 
@@ -90,7 +91,7 @@ async def test_a_client_with_another_roster_is_told_so(federation: Any) -> None:
 @pytest.mark.asyncio
 async def test_a_client_refuses_a_configuration_below_its_policy(federation: Any) -> None:
     server = await federation.serve(rounds=1)
-    (ended,) = await federation.all_of(federation.join("client-1", policy=Policy(largest_clip=0.25)))
+    (ended,) = await federation.all_of(federation.join("client-1", policy=ClientPolicy(largest_clip=0.25)))
     assert ended.code is Code.POLICY
     assert "the server proposes clip = 0.5; this client's policy accepts at most 0.25" in ended.detail
     await federation.event("server", "left")

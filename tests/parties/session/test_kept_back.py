@@ -9,22 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.configuration import ModelConfiguration, ProtectionConfiguration, TrainingConfiguration
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layers import layers
-from tacit.models.layout import Flat, Layout
-from tacit.models.representation import Representation, Stimuli, alteration, consistency
+from tacit.models.layout import Flat
+from tacit.models.representation import Representation, alteration, consistency
+from tacit.models.stimuli import Stimuli
 from tacit.models.training import evaluate
-from tacit.parties.learning.layer_masking import (
-    MOST_METRICS,
-    LayerMasking,
-    pack_uploads,
-    unpack_uploads,
-    upload_metrics,
-)
-from tacit.parties.learning.task import METRICS, Keeper, Learner, Task, TaskError, Update, read_task
+from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.task import METRICS, Task, configure, read_task
+from tacit.parties.protections.catalogue import protection_hook, read_protection
+from tacit.parties.protections.fedrsm import MOST_METRICS, FedRSM, pack_uploads, unpack_uploads, upload_metrics
+from tacit.parties.protections.sides import Basis, TaskError
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.federation.server_role import configure
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 
 CPU = torch.device("cpu")
@@ -42,7 +40,7 @@ def proposal(
         federation=Federation(clients=3),
         model=model,
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
-        protection=ProtectionConfiguration(**protection),
+        protection=read_protection(protection),
         aggregation=Aggregation(max_weight=20, clip=0.5),
     )
     task = Task(
@@ -51,11 +49,10 @@ def proposal(
         protection=experiment.protection,
         classes=3,
         channels=1,
-        stimuli=stimuli if experiment.protection.masks_layers else None,
+        stimuli=stimuli if experiment.protection.scheme == "fedrsm" else None,
     )
     built = task.build(seed=3)
-    layout = Layout.of(built)
-    configuration = configure(experiment, task, layout.digest(), layout.tensor_sizes)
+    configuration = configure(experiment.terms(), task, built)
     return configuration, Keeper(configuration, built)
 
 
@@ -118,7 +115,7 @@ def test_the_mean_of_a_layer_is_over_those_who_sent_it() -> None:
     updates = [learner(configuration, samples).update(1, keeper.bytes) for samples in SAMPLES]
     total = total_of(configuration, updates)
     sent = {name: [name not in update.local.layers for update in updates] for name in LAYERS}
-    assert keeper.senders(total, 3) == {name: sum(flags) for name, flags in sent.items()}
+    assert keeper.side.senders(total, 3) == {name: sum(flags) for name, flags in sent.items()}
     keeper.apply(total)
     for name in LAYERS:
         weight = sum(samples for samples, flag in zip(SAMPLES, sent[name], strict=True) if flag)
@@ -222,17 +219,19 @@ def test_counts_beyond_the_contributors_are_refused() -> None:
 def test_choices_are_remembered_from_round_to_round() -> None:
     """A second client object has no memory: its consistency before is that of a model with itself."""
     _, keeper = proposal(scheme="fedrsm")
-    task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1)
-    protection = ProtectionConfiguration(scheme="fedrsm")
-    trained, model = task.build(seed=8), Layout.of(task.build()).flatten(task.build(seed=3))
-    masking = LayerMasking(task.build(), protection, STIMULI, shape=SHAPE, device=CPU)
-    masking.choose(trained, model)
+    task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
+    layout = keeper.layout
+    trained, model = task.build(seed=8), layout.flatten(task.build(seed=3))
+    side = FedRSM().client(
+        Basis(work=task, model=task.build(), layout=layout, clients=3, dropout=0.0, seed=None, device=CPU)
+    )
+    side.choose(trained, model)
     assert np.array_equal(keeper.layout.flatten(trained), model), "it holds the model of the round afterwards"
-    again = masking.choose(task.build(seed=8), model)
+    again = side.choose(task.build(seed=8), model)
     # The same consistency as before: nothing was altered, and the first layer is as good as any.
-    assert again.layers == ("conv1",)
-    assert again.tensors == {"conv1.weight", "conv1.bias"}
-    assert again.sent.tolist() == [False, True, True, True]
+    assert [layer.name for layer in again] == ["conv1"]
+    assert again[0].tensors == ("conv1.weight", "conv1.bias")
+    assert again[0] is side.layers[0]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +250,12 @@ def test_a_protection_that_does_not_fit_the_model_is_refused(settings: dict[str,
     task = msgspec.msgpack.decode(configuration.task)
     task["protection"] |= settings
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        learner(msgspec.structs.replace(configuration, task=Task.encode(msgspec.convert(task, Task))), 7)
+        learner(
+            msgspec.structs.replace(
+                configuration, task=Task.encode(msgspec.convert(task, Task, dec_hook=protection_hook))
+            ),
+            7,
+        )
 
 
 @pytest.mark.parametrize(

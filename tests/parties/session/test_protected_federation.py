@@ -11,8 +11,9 @@ import torch
 from tacit.models import model_encryption
 from tacit.models.layout import Flat
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
-from tacit.parties.learning.task import Draft, Learner, Update
-from tacit.parties.learning.update_weights import Group
+from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import CANNOT_TRAIN
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.rounds import RoundDone
@@ -52,7 +53,7 @@ def recorders(federation: Any, drafts: dict[str, list[Draft]]) -> dict[str, Call
 @pytest.mark.asyncio
 async def test_the_server_trains_a_model_that_only_the_clients_can_read(protected: Callable[..., Any]) -> None:
     """Two rounds, each under a key of its own, against the same learners without encryption."""
-    federation, plain = protected(scheme="model-encryption", rekey_every=1), protected()
+    federation, plain = protected(encryption=Encryption(rekey_every=1)), protected()
     read: dict[tuple[int, str], Flat] = {}
     seen: list[Flat] = []
 
@@ -107,7 +108,7 @@ async def test_a_key_that_is_ill_conditioned_ends_the_federation(
 ) -> None:
     """Before any training. One in a hundred keys is so, and none can be chosen: the limit is lowered instead."""
     monkeypatch.setattr(model_encryption, "MAX_CONDITION", 1.5)
-    federation = protected(scheme="model-encryption", matrix="gaussian")
+    federation = protected(encryption=Encryption(matrix="gaussian"))
     drafts: dict[str, list[Draft]] = {}
     makers = recorders(federation, drafts)
     server = await federation.serve(rounds=1)
@@ -160,7 +161,7 @@ async def test_no_coordinate_is_summed_with_fewer_contributors(protected: Callab
     assert list(done.survivors) == survivors
 
     # The reference: all four were counted, one of four (dropout = 0.33) may be lost, so three are asked for.
-    wanted = {name: drafts[name][0].multipliers > 0 for name in federation.clients}
+    wanted = {name: drafts[name][0].protected.multipliers > 0 for name in federation.clients}
     allowed = np.sum([*wanted.values()], axis=0) >= 2 + 1
     assert 0.2 < allowed.mean() < 0.45, "5 in 16 are"
     expected = np.sum([wanted[name] & allowed for name in survivors], axis=0)
@@ -204,12 +205,12 @@ async def test_what_counting_first_costs(protected: Callable[..., Any]) -> None:
 @pytest.mark.asyncio
 async def test_coordinated_weights_leave_no_coordinate_to_few(protected: Callable[..., Any]) -> None:
     """A tolerated client is lost after all have drawn their weights under the group key."""
-    federation = protected(scheme="binary-weights", masks="coordinated", min_contributors=2)
+    federation = protected(scheme="coordinated-binary-weights", min_contributors=2)
     before = federation.keeper.flat.copy()
     drafts, _ = await counted_round(federation, dies="client-4")
     ((done, total),) = federation.rounds
     assert list(done.survivors) == list(federation.clients[:3])
-    drawn = np.array([drafts[name][0].multipliers for name in federation.clients])
+    drawn = np.array([drafts[name][0].protected.multipliers for name in federation.clients])
     assert set(np.unique(drawn.sum(axis=0))) == {0, 3, 4}
     assert np.array_equal(total.weights, drawn[:3].sum(axis=0))
     assert set(np.unique(total.weights)) == {0, 2, 3}

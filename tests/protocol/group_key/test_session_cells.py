@@ -127,7 +127,7 @@ def brought_to(situation: str) -> MemoryFederation:
     last = situation.endswith(("DISTRIBUTING", "FETCHING_LAST"))
     configuration = small_configuration(
         4,
-        protection="model-encryption",
+        encrypted=True,
         group_key=True,
         initial_model="clients" if last or situation.startswith("server") else "server",
     )

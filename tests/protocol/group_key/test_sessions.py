@@ -44,7 +44,7 @@ LEFT = Abort(code=Code.LOCAL, detail="the disk is full", culprit="")
 
 def federation(clients: int = 4, *, rounds: int = 2, roster: int = 0, **changes: Any) -> MemoryFederation:
     """A federation that encrypts its model; roster: clients in the roster, if there are more than in a round."""
-    settings = {"protection": "model-encryption", "group_key": True, "initial_model": "clients", "mode": "semi-honest"}
+    settings = {"encrypted": True, "group_key": True, "initial_model": "clients", "mode": "semi-honest"}
     return MemoryFederation(small_configuration(clients, **(settings | changes)), roster or clients, rounds=rounds)
 
 
@@ -133,7 +133,7 @@ def test_the_first_model_is_made_from_the_key_or_is_that_of_the_server(initial: 
 
 
 def test_a_key_alone_needs_no_transfer_of_models() -> None:
-    one = federation(rounds=3, protection="none", initial_model="server", rekey_every=2).run()
+    one = federation(rounds=3, encrypted=False, initial_model="server", rekey_every=2).run()
     assert used(one) == [0, 0, 1]
     outside = {parcel.packet.kind for parcel in one.log if not parcel.packet.envelope.round}
     assert not outside & {ReencryptModel, KeyedModel, Fetch, Chunk}

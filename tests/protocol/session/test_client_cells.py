@@ -42,7 +42,7 @@ def federation_in(situation: str) -> MemoryFederation:
     changes: dict[str, Any] = {"group_key": situation.endswith("key")}
     if situation.startswith("second-stage"):
         weights = {"form": WeightForm.COORDINATE, "max_weight": 1, "min_contributors": 2, "enforce": "clients"}
-        changes |= {"protection": "binary-weights", **weights}
+        changes |= weights
     federation = MemoryFederation(small_configuration(3, **changes), 3)
     blocked = HELD_BACK[situation]
     reached: list[Parcel] = []

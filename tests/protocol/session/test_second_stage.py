@@ -39,7 +39,7 @@ ALL = tuple(f"client-{number}" for number in range(CLIENTS))
 def federation(clients: int = CLIENTS, *, rounds: int = 1, parameters: int = 60, **changes: Any) -> MemoryFederation:
     """With a third of the clients as tolerated dropouts."""
     settings: dict[str, Any] = {
-        "protection": "binary-weights", "enforce": "clients", "min_contributors": FEWEST,
+        "enforce": "clients", "min_contributors": FEWEST,
         "form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12, "dropout": 0.34,
     }  # fmt: skip
     return MemoryFederation(

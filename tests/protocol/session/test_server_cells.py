@@ -41,8 +41,8 @@ KEYED = ("keying", "distributing")
 
 def federation_in(situation: str) -> MemoryFederation:
     """Five clients, four of whom are enough; in "in-round" and "keying" two have not answered yet."""
-    protection = "model-encryption" if situation in KEYED else "none"
-    configuration = small_configuration(5, protection=protection, group_key=situation in KEYED, initial_model="clients")
+    keyed = situation in KEYED
+    configuration = small_configuration(5, encrypted=keyed, group_key=keyed, initial_model="clients")
     federation = MemoryFederation(configuration, 5, rounds=1 if situation == "distributing" else 2)
     names = list(federation.roster.clients)
     if situation == "gathering":

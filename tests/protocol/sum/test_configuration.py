@@ -15,7 +15,7 @@ from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.memory_federation import small_configuration
 
-KNOWN_PLAINTEXT = {"protection": "model-encryption", "group_key": True, "initial_model": "server"}
+KNOWN_PLAINTEXT = {"encrypted": True, "group_key": True, "initial_model": "server"}
 
 
 def test_the_default_policy_accepts_the_default_federation() -> None:
@@ -29,18 +29,20 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         ({"modes": ("semi-honest",)}, {}, "mode = active; this client's policy accepts one of semi-honest"),
         ({"schemes": ("fedsgd",)}, {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
-        ({"protections": ("binary-weights",)}, {}, "protection = none; this client's policy accepts one of binary-we"),
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
         ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
         ({}, {"mode": "none"}, "mode = none; this client's policy accepts one of active"),
-        ({"least_contributors": 3}, {"protection": "binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+        ({"least_contributors": 3}, {"form": WeightForm.COORDINATE, "max_weight": 1,
           "value_bits": 12, "min_contributors": 2}, "min_contributors = 2; this client's policy accepts at least 3"),
-        ({"least_contributors": 3}, {"protection": "fedrsm", "form": WeightForm.TENSOR, "min_contributors": 2},
+        ({"least_contributors": 3}, {"form": WeightForm.TENSOR, "min_contributors": 2},
          "min_contributors = 2; this client's policy accepts at least 3"),
+        ({}, {"form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12},
+         "min_contributors = 0; this client's policy accepts at least 1"),
         ({"modes": ("none",)}, {**KNOWN_PLAINTEXT, "mode": "none"}, "initial_model = server; this client's policy"),
         ({}, {"ring_bits": 16}, "the configuration cannot hold its sum: ring_bits = 16 is too small"),
-        ({}, {"value_bits": 32, "max_weight": 2**31, "ring_bits": 64, "clients": 10_000, "form": WeightForm.COORDINATE},
+        ({}, {"value_bits": 32, "max_weight": 2**31, "ring_bits": 64, "clients": 10_000, "form": WeightForm.COORDINATE,
+          "min_contributors": 1},
          "the configuration cannot hold its sum"),
         ({}, {"tensor_sizes": ()}, "the configuration cannot hold its sum: tensor_sizes"),
         ({}, {"metrics": ("loss", "loss")}, "the configuration cannot hold its sum: a metric is named twice"),
@@ -63,6 +65,8 @@ def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, 
         ({}, KNOWN_PLAINTEXT),
         ({"modes": ("none",), "accept_known_plaintext": True}, {**KNOWN_PLAINTEXT, "mode": "none"}),
         ({}, {"scheme": "fedsgd"}),
+        ({"least_contributors": 3}, {}),
+        ({"least_contributors": 3}, {"form": WeightForm.TENSOR, "min_contributors": 3}),
     ],
 )
 def test_proposals_within_the_policy(policy: dict[str, Any], proposal: dict[str, Any]) -> None:
@@ -182,16 +186,23 @@ def test_parameters_follow_the_rule_unless_a_threshold_is_set(cohort: int) -> No
 
 def test_the_hash_depends_on_every_field() -> None:
     other: dict[str, Any] = {
-        "scheme": "fedsgd", "protection": "fixed-position", "min_contributors": 2, "mode": "semi-honest",
+        "scheme": "fedsgd", "min_contributors": 2, "mode": "semi-honest",
         "graph": "complete", "corrupt": 0.1, "dropout": 0.1, "threshold": 5, "clients": 6, "clip": 0.5,
         "value_bits": 17, "max_weight": 101, "ring_bits": 40, "form": WeightForm.TENSOR, "tensor_sizes": (5, 5),
         "metrics": ("loss",), "layout": bytes(31) + b"x", "task": b"x", "train_seconds": 99.0, "phase_seconds":
         9.0, "group_key": True, "rekey_every": 3, "initial_model": "clients", "enforce": "clients",
+        "encrypted": True,
     }  # fmt: skip
-    assert {*other, "skip_zeros"} == set(Configuration.__struct_fields__)
-    base = {"form": WeightForm.COORDINATE}
+    assert {*other, "skip_zeros", "single_vectors"} == set(Configuration.__struct_fields__)
+    base = {"form": WeightForm.COORDINATE, "min_contributors": 1}
+    keyed = base | {"group_key": True}
+    assert (
+        small_configuration(5, **keyed, encrypted=other.pop("encrypted")).hash()
+        != small_configuration(5, **keyed).hash()
+    )
     hashes = {small_configuration(5, **(base | {field: value})).hash() for field, value in other.items()}
     assert len(hashes | {small_configuration(5, **base).hash()}) == len(other) + 1
     plain = {"form": WeightForm.TENSOR, "mode": "none"}
-    assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, skip_zeros=True).hash()
+    for field in ("skip_zeros", "single_vectors"):
+        assert small_configuration(5, **plain).hash() != small_configuration(5, **plain, **{field: True}).hash()
     assert small_configuration(5).hash() == small_configuration(5).hash()

@@ -12,7 +12,7 @@ from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.data import load
 from tacit.models.layout import Layout
-from tacit.models.representation import stimulus_indices
+from tacit.models.stimuli import stimulus_indices
 from tacit.models.vision_transformer import build
 from tacit.parties.session.event_log import read
 from tacit.protocol.overview.costs import declared_plain_bytes

@@ -116,7 +116,7 @@ class MeasuredFederation(MemoryFederation):
 
 
 KEYED: dict[str, Any] = {
-    "protection": "model-encryption+binary-weights", "form": WeightForm.COORDINATE, "max_weight": 1,
+    "encrypted": True, "form": WeightForm.COORDINATE, "max_weight": 1,
     "min_contributors": 2, "enforce": "clients", "group_key": True, "rekey_every": 1, "initial_model": "clients",
 }  # fmt: skip
 """A group key for each round, and rounds in two stages."""

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.models.configuration import ProtectionConfiguration
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.binary_weights import BinaryWeights
+from tacit.parties.protections.catalogue import read_protection, registered
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.runs.experiment import (
@@ -18,12 +22,11 @@ from tacit.simulate.runs.experiment import (
     Experiment,
     ExperimentError,
     Federation,
-    Policy,
     load,
     parse,
     with_overrides,
 )
-from tacit.simulate.runs.explain import accepted, keys, literal, refusal
+from tacit.simulate.runs.explain import accepted, keys, literal, read_section, refusal
 from tacit.simulate.runs.reference import experiment_toml, reference_markdown
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -111,7 +114,7 @@ def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -
 
 def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
     assert refused("zzz = 1").endswith(
-        "accepted: name, federation, data, model, training, protection, aggregation, deadlines, policy"
+        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, policy"
     )
 
 
@@ -173,13 +176,14 @@ def test_keys_that_contradict_each_other_are_refused(text: str, complaint: str) 
 
 
 BINARY = '[protection]\nscheme = "binary-weights"\n'
-ENCRYPTED = '[protection]\nscheme = "model-encryption"\n'
+ENCRYPTED = "[encryption]\n"
+COORDINATED = '[protection]\nscheme = "coordinated-binary-weights"\n'
 NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
 KNOWN = 'initial_model = "server"\n'
 KNOWN_PLAINTEXT = (
-    'protection.initial_model = "server": the server knows the plain first model and receives the encrypted one, so it '
+    'encryption.initial_model = "server": the server knows the plain first model and receives the encrypted one, so it '
     'can compute the clients\' key and read every update, which nothing else hides (aggregation.mode = "none"); use '
-    'secure aggregation, or initial_model = "clients", or set protection.accept_known_plaintext = true'
+    'secure aggregation, or initial_model = "clients", or set policy.accept_known_plaintext = true'
 )
 
 
@@ -197,7 +201,7 @@ KNOWN_PLAINTEXT = (
         ),
         (
             f'{BINARY}[policy]\nprotections = ["none"]',
-            'protection.scheme = "binary-weights": policy.protections accepts only ["none"]',
+            'protection.scheme = "binary-weights": [policy] accepts one of none',
         ),
         (
             f"{BINARY}[policy]\nleast_contributors = 2",
@@ -210,11 +214,11 @@ KNOWN_PLAINTEXT = (
         ),
         *(
             (
-                f"{BINARY}min_contributors = 5\n{way}",
+                f"{scheme}min_contributors = 5",
                 "protection.min_contributors = 5: with the tolerated dropouts (aggregation.dropout = 0.33) 6, but "
                 "there are only 5 clients, so that no coordinate would ever move; lower it, or take more clients, or",
             )
-            for way in ('enforce = "clients"', 'masks = "coordinated"')
+            for scheme in (BINARY + 'enforce = "clients"\n', COORDINATED)
         ),
         (
             f'{BINARY}min_contributors = 2\nenforce = "clients"\n{NO_SECURE_SUM}',
@@ -222,10 +226,10 @@ KNOWN_PLAINTEXT = (
         ),
         *(
             (
-                f"{BINARY}{more}[aggregation]\nring_bits = 25",
+                f"{scheme}[aggregation]\nring_bits = 25",
                 "aggregation.ring_bits = 25: ring_bits = 25 is too small: sums over 5 clients need 26 bits; raise",
             )
-            for more in ("", 'masks = "coordinated"\n', 'min_contributors = 2\nenforce = "clients"\n')
+            for scheme in (BINARY, COORDINATED, BINARY + 'min_contributors = 2\nenforce = "clients"\n')
         ),
         (
             f"{BINARY}{NO_SECURE_SUM}ring_bits = 8",
@@ -255,18 +259,42 @@ KNOWN_PLAINTEXT = (
             '[protection]\nscheme = "fedrsm"\n[policy]\nleast_contributors = 2',
             "protection.min_contributors = 1: policy.least_contributors accepts at least 2",
         ),
-        ('[protection]\nmatrix = "gaussian"', "protection.matrix is used with model encryption only"),
+        ('[protection]\nmatrix = "gaussian"', 'protection.matrix = "gaussian": there is no such key; '),
         (
-            f'{ENCRYPTED}masks = "coordinated"',
-            "protection.masks is used with binary weights only; protection.scheme is",
+            "[protection]\nmasked_layers = 2",
+            'protection.masked_layers = 2: it is a key of "fedrsm" only; protection.scheme is "none"',
+        ),
+        (
+            f"{BINARY}rekey_every = 2",
+            'protection.rekey_every = 2: it is a key of "coordinated-binary-weights" only; protection.scheme is',
+        ),
+        ('[protection]\nscheme = "fedrsm"\nmasked_layer = 2', "protection.masked_layer = 2: there is no such key; did"),
+        ('[protection]\nscheme = "fedprox"', 'protection.scheme = "fedprox": expected "none" or "fixed-position" or'),
+        ("protection = 3", "protection = 3: expected a section with keys of its own"),
+        ("encryption = 3", "encryption = 3: expected a section with keys of its own"),
+        (f'{ENCRYPTED}matrix = "identity"', 'encryption.matrix = "identity": expected "gaussian" or "orthogonal"'),
+        *(
+            (
+                f'{ENCRYPTED}[protection]\nscheme = "{scheme}"',
+                f'protection.scheme = "{scheme}" works on updates in the clear, and [encryption] encrypts them; remove',
+            )
+            for scheme in ("fedrsm", "fedsplit", "dp-gaussian")
+        ),
+        (
+            '[policy]\nprotections = ["none", "fedprox"]',
+            'policy.protections: there is no scheme "fedprox"; expected some of none, fixed-position',
+        ),
+        (
+            "[policy]\nleast = {masked_layer = 1}",
+            'policy.least: no protection has a "masked_layer" to ask for; expected some of dp_noise, masked_layers',
         ),
         (
             f'{ENCRYPTED}[model]\ncheckpoint = "a.safetensors"',
-            'model.checkpoint is set, but protection.initial_model = "clients" makes random weights; set it to',
+            'model.checkpoint is set, but encryption.initial_model = "clients" makes random weights; set it to',
         ),
         (
             f'{ENCRYPTED}[model]\nname = "vit_tiny_patch16_224"\npretrained = true',
-            'model.pretrained is set, but protection.initial_model = "clients" makes random weights; set it to',
+            'model.pretrained is set, but encryption.initial_model = "clients" makes random weights; set it to',
         ),
         (f"{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}", KNOWN_PLAINTEXT),
         (f'{ENCRYPTED}{KNOWN}{NO_SECURE_SUM}[model]\ncheckpoint = "a.safetensors"', KNOWN_PLAINTEXT),
@@ -286,9 +314,10 @@ def test_a_protection_that_cannot_be_is_refused(text: str, complaint: str) -> No
         f"{ENCRYPTED}{NO_SECURE_SUM}",
         f"{ENCRYPTED}{KNOWN}",
         f'{ENCRYPTED}{KNOWN}[model]\ncheckpoint = "a.safetensors"',
-        f"{ENCRYPTED}{KNOWN}accept_known_plaintext = true\n{NO_SECURE_SUM}",
+        f"{ENCRYPTED}{KNOWN}[policy]\naccept_known_plaintext = true\n{NO_SECURE_SUM.removeprefix('[policy]')}",
         f'{BINARY}min_contributors = 4\nenforce = "clients"',
-        f'{BINARY}min_contributors = 4\nmasks = "coordinated"\n{NO_SECURE_SUM}',
+        f"{COORDINATED}min_contributors = 4\n{NO_SECURE_SUM}",
+        f"{COORDINATED}{ENCRYPTED}",
         f"{BINARY}[aggregation]\nring_bits = 26",
     ],
 )
@@ -351,13 +380,14 @@ def test_overrides_change_what_is_given_and_are_checked() -> None:
             Experiment(
                 federation=Federation(clients=100),
                 aggregation=Aggregation(mode="semi-honest"),
-                policy=Policy(modes=("semi-honest",)),
+                policy=ClientPolicy(modes=("semi-honest",)),
             ),
             GraphParameters(68, 34),
         ),
         (
             Experiment(
-                aggregation=Aggregation(threshold=3, corrupt=0.0), policy=Policy(threshold_floor=3, least_corrupt=0.0)
+                aggregation=Aggregation(threshold=3, corrupt=0.0),
+                policy=ClientPolicy(threshold_floor=3, least_corrupt=0.0),
             ),
             GraphParameters(4, 3),
         ),
@@ -371,13 +401,13 @@ def test_graph_parameters(experiment: Experiment, parameters: GraphParameters) -
 def test_packing_takes_its_numbers_from_the_experiment() -> None:
     packing = Experiment().packing(tensor_sizes=(10, 3), metrics=("samples",))
     assert (packing.clients, packing.clip, packing.max_weight, packing.ring.bits) == (5, 0.25, 2000, 24)
-    binary = Experiment(protection=ProtectionConfiguration(scheme="binary-weights"))
+    binary = Experiment(protection=BinaryWeights())
     packing = binary.packing(tensor_sizes=(10, 3), metrics=())
     assert (packing.form, packing.max_weight, packing.ring.bits) == (WeightForm.COORDINATE, 1, 32)
-    fixed = Experiment(protection=ProtectionConfiguration(scheme="fixed-position"))
+    fixed = Experiment(protection=FixedPosition())
     assert fixed.packing(tensor_sizes=(10, 3), metrics=()).form is WeightForm.TENSOR
     with pytest.raises(ValueError, match="ring_bits = 24 is too small"):
-        Experiment(protection=ProtectionConfiguration(scheme="binary-weights"), aggregation=Aggregation(ring_bits=24))
+        Experiment(protection=BinaryWeights(), aggregation=Aggregation(ring_bits=24))
 
 
 TOML = st.recursive(
@@ -392,7 +422,7 @@ NAMES = st.sampled_from([part for key in KEYS for part in key.path.split(".")]) 
 @given(st.dictionaries(NAMES, TOML | st.dictionaries(NAMES, TOML, max_size=3), max_size=3))
 def test_whatever_stands_in_a_file_is_accepted_or_explained(data: dict[str, Any]) -> None:
     try:
-        msgspec.convert(data, Experiment)
+        msgspec.convert(data, Experiment, dec_hook=read_section)
     except msgspec.ValidationError as error:
         text = refusal(error, data, Experiment)
         assert any(text.startswith(name) for name in [*data, "model.", "aggregation.", "federation."])
@@ -423,7 +453,7 @@ def test_every_key_is_described_and_documented() -> None:
         assert key.description.endswith("."), key.path
         assert "|" not in key.description, "would break a table"
         if key.is_section:
-            assert f"[{name}]" in lines
+            assert f"[{name}]" in lines or f"# [{name}]" in lines
             assert f"## [{name}]" in page
         else:
             assert any(line.removeprefix("# ").startswith(f"{name} = ") for line in lines)
@@ -439,6 +469,78 @@ def test_literals_are_toml() -> None:
     values = {"a": True, "b": -1, "c": 1e-7, "d": 'a"\\b', "e": [1.5, False]}
     text = "".join(f"{name} = {literal(value)}\n" for name, value in values.items())
     assert msgspec.toml.decode(text) == values
+
+
+@pytest.mark.parametrize("encryption", [None, Encryption(matrix="gaussian", initial_model="server", rekey_every=3)])
+@pytest.mark.parametrize("scheme", registered())
+def test_a_file_with_any_protection_parses_back(scheme: str, encryption: Encryption | None) -> None:
+    """What other protections have stands there as comments."""
+    protection = read_protection({"scheme": scheme})
+    mode = "none" if scheme == "fedcg" else "active"
+    experiment = Experiment(
+        protection=protection,
+        encryption=encryption if protection.works_encrypted else None,
+        aggregation=Aggregation(mode=mode),  # type: ignore[arg-type]
+        policy=ClientPolicy(modes=(mode,), least={"masked_layers": 1.0}),  # type: ignore[arg-type]
+    )
+    text = experiment_toml(experiment)
+    assert parse(text, "again.toml") == experiment
+    assert f'\nscheme = "{scheme}"\n' in text
+    assert text.count('\n# scheme = "') == len(registered()) - 1
+
+
+# What a policy asks of a protection, its strength included.
+GAUSSIAN = '[protection]\nscheme = "dp-gaussian"\n'
+RSM = '[protection]\nscheme = "fedrsm"\n'
+LEAST = "[policy]\nleast = {masked_layers = 2, zero_probability = 0.5, dp_noise = 1.0}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (f"{RSM}{LEAST}", "protection.masked_layers = 1: [policy] accepts at least 2"),
+        (f"{BINARY}zero_probability = 0.25\n{LEAST}", "protection.zero_probability = 0.25: [policy] accepts at least"),
+        (f"{BINARY}layers = {{pos_embed = 0.25}}\n{LEAST}", "protection.zero_probability = 0.25: [policy] accepts at"),
+        (f"{GAUSSIAN}dp_noise = 0.5\n{LEAST}", "protection.dp_noise = 0.5: [policy] accepts at least 1.0"),
+        (f"{GAUSSIAN}dp_clip = 0.0\n{LEAST}", "protection.dp_noise = 0.0: [policy] accepts at least 1.0"),
+        *(
+            (
+                f'{text}[policy]\nprotections = ["fedrsm", "binary-weights", "dp-gaussian"]',
+                f'protection.{key} = 0.0: [policy] accepts more than 0, where it does not accept the scheme "none"',
+            )
+            for text, key in (
+                (f"{BINARY}zero_probability = 0.0\n", "zero_probability"),
+                (f"{GAUSSIAN}dp_clip = 0.0\n", "dp_noise"),
+            )
+        ),
+        (
+            f'{RSM}masked_layers = 0\n[policy]\nprotections = ["fedrsm"]',
+            "protection.masked_layers = 0: [policy] accepts more than 0, where",
+        ),
+        ('[policy]\nencryptions = ["orthogonal"]', 'encryption.matrix = "none": [policy] accepts one of orthogonal'),
+        (
+            f'{ENCRYPTED}[policy]\nencryptions = ["none", "gaussian"]',
+            'encryption.matrix = "orthogonal": [policy] accepts one of none, gaussian',
+        ),
+    ],
+)
+def test_a_protection_that_contradicts_the_policy_is_refused(text: str, complaint: str) -> None:
+    assert refused(text).startswith(f"federation.toml: {complaint}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{RSM}masked_layers = 2\n{LEAST}",
+        f"{RSM}masked_layers = 0\n",
+        f'{RSM}masked_layers = 0\n[policy]\nprotections = ["fedrsm"]\nleast = {{masked_layers = 0}}',
+        f"{BINARY}layers = {{pos_embed = 0.75}}\n{LEAST}",
+        f"{GAUSSIAN}{LEAST}",
+        f"{ENCRYPTED}[policy]\nencryptions = ['orthogonal']",
+    ],
+)
+def test_a_protection_as_strong_as_the_policy_asks_is_accepted(text: str) -> None:
+    parse(text, "federation.toml")
 
 
 def test_importing_the_schema_does_not_load_torch() -> None:

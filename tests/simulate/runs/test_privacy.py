@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from scipy.stats import norm
 
-from tacit.models.configuration import ProtectionConfiguration
-from tacit.protocol.sum.configuration import Policy
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.runs.privacy import guarantee
 
@@ -19,9 +19,9 @@ def experiment(
 ) -> Experiment:
     return Experiment(
         federation=Federation(clients=CLIENTS),
-        protection=ProtectionConfiguration(scheme="dp-gaussian", **protection),
+        protection=GaussianNoise(**protection),
         aggregation=Aggregation(mode=mode, corrupt=corrupt, clip=clip, value_bits=value_bits),
-        policy=Policy(modes=(mode,), largest_clip=clip),
+        policy=ClientPolicy(modes=(mode,), largest_clip=clip),
     )
 
 

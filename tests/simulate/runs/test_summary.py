@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tacit.models.configuration import ProtectionConfiguration
+from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.session.event_log import EventLog
 from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
@@ -108,7 +108,7 @@ def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: Ru
     ended = done(1, 0.5)
     log(run, "hub", *SESSION, ("round-done", {**ended[1], "survivors": ["alice"], "cohort": ["alice"]}))
     log(run, "alice", ("update", {"round": 1, **work}))
-    noise = ProtectionConfiguration(scheme="dp-gaussian", dp_noise=2.0)
+    noise = GaussianNoise(dp_noise=2.0)
     summary = summarise(run, Experiment(protection=noise), wall_seconds=1.0)
     assert [entry["local"] for entry in summary["rounds"]] == [{"alice": work}]
     # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).

@@ -15,7 +15,7 @@ import pytest
 
 import tacit.parties.session.shell
 from tacit.models.training import LocalStatistics
-from tacit.parties.learning.task import Update
+from tacit.parties.learning.learner import Update
 from tacit.parties.links.keys import PartyKeys, generate, save
 from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings

@@ -1,8 +1,8 @@
-"""What a client does with the group key: it encrypts and decrypts the model, and makes the first one.
+"""Model encryption (Aso et al. 2023), beside any protection that works on encrypted updates.
 
-The server's model is encrypted where protection.scheme says so (models/model_encryption.py). Its key follows from the
-group key, so that all members have the same; it is drawn once for each group key, from a seed that is derived with the
-byte 0, or where that gives an ill-conditioned matrix with 1, 2 and so on.
+The server's model is encrypted (models/model_encryption.py): a client decrypts it, trains, and encrypts what it sends.
+The key of the model follows from the group key, so that all members have the same; it is drawn once for each group key,
+from a seed that is derived with the byte 0, or where that gives an ill-conditioned matrix with 1, 2 and so on.
 
 Without a model of the server the members make the first one from their key as well. Its embeddings come from a
 keystream, never from torch's generator: the server sees all other weights, and from numbers of a Mersenne Twister one
@@ -14,22 +14,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Annotated, Final
 
+import msgspec
 import numpy as np
+from msgspec import Meta
 
-from tacit.models.configuration import ProtectionConfiguration
+from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import (
     PATCH_EMBEDDING,
     POSITION_EMBEDDING,
     IllConditionedError,
+    Matrix,
     ModelKey,
     random_bytes,
 )
+from tacit.parties.protections.protection import Protection, RekeyEvery
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
+from tacit.protocol.sum.configuration import InitialModel, Terms
 from tacit.secagg.keystream import Usage, keystream
 
 MOST_ATTEMPTS: Final = 8
@@ -39,12 +44,48 @@ POSITION_DEVIATION: Final = 0.02
 """Standard deviation of a fresh position embedding, as in timm."""
 
 
+class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[encryption]: the server holds and updates a model whose embeddings are encrypted under a key of the clients."""
+
+    matrix: Annotated[
+        Matrix,
+        Meta(
+            description='What encrypts the patch embedding: "orthogonal" keeps lengths and angles, "gaussian" does not '
+            "and loses precision."
+        ),
+    ] = "orthogonal"
+    initial_model: Annotated[
+        InitialModel,
+        Meta(
+            description='Who makes the first model: "clients", from their key; "server", which then knows the plain '
+            "model beside the encrypted one and can compute the key (see policy.accept_known_plaintext)."
+        ),
+    ] = "clients"
+    rekey_every: RekeyEvery = 0
+
+    def check(self, layout: Layout) -> None:
+        """Raise ValueError for a model that cannot be encrypted."""
+        random_bytes(layout)
+
+
+def check_together(
+    protection: Protection, encryption: Encryption | None, terms: Terms, training: TrainingConfiguration
+) -> None:
+    """Raise ValueError, naming key, value and remedy, for what does not go together, or not under these terms."""
+    protection.check(terms, training)
+    if encryption is not None and not protection.works_encrypted:
+        raise ValueError(
+            f'protection.scheme = "{protection.scheme}" works on updates in the clear, and [encryption] encrypts them; '
+            "remove that section, or take another scheme"
+        )
+
+
 class GroupModel:
     """The model under group keys. first: makes the weights that are no secret, from a seed."""
 
-    def __init__(self, layout: Layout, protection: ProtectionConfiguration, first: Callable[[int], Flat]) -> None:
+    def __init__(self, layout: Layout, encryption: Encryption, first: Callable[[int], Flat]) -> None:
         self._layout = layout
-        self._protection = protection
+        self._matrix = encryption.matrix
         self._first = first
         self._drawn: dict[bytes, ModelKey] = {}
 
@@ -67,12 +108,12 @@ class GroupModel:
     def _attempt(self, group_key: GroupKey, attempt: int) -> ModelKey:
         seed = group_key.derive(Label.MODEL_KEY, bytes([attempt]))
         random = keystream(seed, Usage.MODEL_KEY, random_bytes(self._layout))
-        return ModelKey.draw(self._layout, random, matrix=self._protection.matrix)
+        return ModelKey.draw(self._layout, random, matrix=self._matrix)
 
     def plain(self, model: bytes, group_key: GroupKey | None) -> Flat:
-        """A model of the server, little-endian float32 bytes, in the clear: float32 [size]."""
+        """A model of the server, little-endian float32 bytes, in the clear: float32 [size]. None: it is so already."""
         flat = np.frombuffer(model, "<f4").astype(np.float32, copy=False)
-        return flat if group_key is None or not self._protection.encrypted else self.key(group_key).decrypt(flat)
+        return flat if group_key is None else self.key(group_key).decrypt(flat)
 
     def reencrypt(self, order: Reencrypt) -> bytes:
         """What the order asks for, as little-endian float32 bytes."""

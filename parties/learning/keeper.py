@@ -1,0 +1,103 @@
+"""The server's work on the task: it holds the global model and applies the sums.
+
+It adds the mean of the updates, or takes one step against the mean of the gradients; which coordinates have
+contributors enough, and what more is done with them, the protection's side says (parties/protections).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tacit.models.layout import Flat, Layout
+from tacit.parties.learning.task import read_task
+from tacit.parties.protections.sides import Basis, Moved
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.packing import Total
+from tacit.secagg.ring import Words
+
+CPU: Final = torch.device("cpu")
+NO_VECTORS: Final[Mapping[str, Words]] = MappingProxyType({})
+
+Octets = bytes
+
+
+class Keeper:
+    """The server's side. ValueError if the protection does not fit the model.
+
+    seed: of the server's own training, if it trains; None draws from the operating system's randomness.
+    """
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        model: torch.nn.Module,
+        *,
+        seed: int | None = None,
+        device: torch.device = CPU,
+    ) -> None:
+        self._configuration = configuration
+        task = read_task(configuration)
+        self._rate = task.training.learning_rate
+        self.layout = Layout.of(model)
+        self.side = task.protection.server(
+            Basis(
+                work=task,
+                model=model,
+                layout=self.layout,
+                clients=configuration.clients,
+                dropout=configuration.dropout,
+                seed=seed,
+                device=device,
+            )
+        )
+        if task.encryption is not None:
+            task.encryption.check(self.layout)
+        self.model = model
+        self.flat: Flat = self.layout.flatten(model)
+
+    @property
+    def bytes(self) -> bytes:
+        """The model as it is sent: little-endian float32."""
+        return self.flat.astype("<f4").tobytes()
+
+    def decode(self, words: Words, contributors: int) -> Total:
+        """The sums. ValueError if they cannot be sums of honest contributions."""
+        total = self._configuration.packing().decode(words, contributors=contributors)
+        self.side.check(total, contributors)
+        return total
+
+    def mean(self, total: Total) -> tuple[npt.NDArray[np.float64], Moved]:
+        """The mean of the updates [D], and which coordinates it moves [D]: those with contributors enough."""
+        mean, moved = total.mean()
+        return mean, moved & self.side.moved(total)
+
+    def replace(self, model: Octets) -> None:
+        """Take this model, little-endian float32 bytes, in the place of the present one."""
+        self.flat = np.frombuffer(model, "<f4").astype(np.float32)
+        self.layout.load_into(self.model, self.flat)
+
+    def apply(self, total: Total, vectors: Mapping[str, Words] = NO_VECTORS) -> None:
+        """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
+
+        vectors: of every client, where the protection needs them. ValueError, after which nothing has changed, if one
+        of them is that of no honest client.
+        """
+        mean, moved = self.mean(total)
+        step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
+        packing = self._configuration.packing()
+        alone = {name: packing.decode(words, contributors=1) for name, words in vectors.items()}
+        clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
+        flat = self.side.finish(self._moved(step, moved), clients)
+        self.layout.load_into(self.model, flat)
+        self.flat = flat
+
+    def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:
+        flat: Flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)
+        self.layout.mend_variances(flat)
+        return flat

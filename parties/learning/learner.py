@@ -1,0 +1,193 @@
+"""A client's work on the task: from the model of a round to its update.
+
+An update is a pair of values and weight: FedAvg sends samples * (trained - global) with the number of samples, FedSGD
+the gradient with weight one; what a protection does otherwise its side says (parties/protections). Of all clients the
+server learns the two sums only, and the sums of the metrics.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from tacit.models.layout import Flat, Layout
+from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient
+from tacit.parties.learning.task import LOSS_UNIT, check_configuration, read_task
+from tacit.parties.protections.encryption import GroupModel
+from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
+from tacit.protocol.group_key.agreement import GroupKey
+from tacit.protocol.group_key.holder import Reencrypt
+from tacit.protocol.sum import counting
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.ring import Words
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client did in a round, for its own log."""
+
+    kept: int = 0
+    """Coordinates that it kept back as whole tensors."""
+    layers: tuple[str, ...] = ()
+    """The layers that it chose to keep back."""
+    training_seconds: float = 0.0
+    choosing_seconds: float = 0.0
+    """How long it took to choose what is contributed."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's contribution to a round: ring words, and what its own log may know."""
+
+    words: Words
+    values: Flat
+    """What the words encode: clipped, times the weight."""
+    statistics: LocalStatistics
+    clipped: int
+    local: LocalWork = LocalWork()
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What a client learnt in a round, before it is known to which coordinates it may contribute."""
+
+    values: Flat
+    """The difference to the model, or the gradient, encrypted if the model is."""
+    protected: Protected = field(repr=False)
+    """The same before it was encrypted, with its weights."""
+    statistics: LocalStatistics
+    rounding: np.random.SeedSequence
+    local: LocalWork
+
+
+class Learner:
+    """A client's side: from the model of a round to its update.
+
+    x: float32 [N, C, S, S]; y: int64 [N]; seed: None draws batches and rounding from the operating system's randomness.
+    TaskError if the server contradicts itself, or this client cannot take part; ValueError if the protection does not
+    fit the model.
+    """
+
+    def __init__(
+        self, configuration: Configuration, x: torch.Tensor, y: torch.Tensor, *, seed: int | None, device: torch.device
+    ) -> None:
+        self._configuration = configuration
+        self._packing = configuration.packing()
+        self._task = task = read_task(configuration)
+        self._model = task.build()
+        check_configuration(configuration, task, self._model)
+        self.layout = Layout.of(self._model)
+        self._x, self._y, self._seed, self._device = x, y, seed, device
+        self._side = task.protection.client(
+            Basis(
+                work=task,
+                model=self._model,
+                layout=self.layout,
+                clients=configuration.clients,
+                dropout=configuration.dropout,
+                seed=seed,
+                device=device,
+            )
+        )
+        self._group_model: GroupModel | None = None
+        if task.encryption is not None:
+            task.encryption.check(self.layout)
+            self._group_model = GroupModel(
+                self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first))
+            )
+        if task.protection.counts_samples(task.training) and len(x) > configuration.max_weight:
+            raise TaskError(
+                f"this client has {len(x)} samples and aggregation.max_weight is {configuration.max_weight}: "
+                "raise it to the largest number of samples of any client"
+            )
+
+    @property
+    def personal(self) -> bool:
+        """Whether this client's model is not the server's."""
+        return self._task.protection.personal
+
+    @property
+    def reads_alone(self) -> bool:
+        """Whether the server cannot evaluate what this client trains: the model is its own, or encrypted."""
+        return self.personal or self._group_model is not None
+
+    def plain(self, model: bytes, key: GroupKey | None) -> Flat:
+        """The server's model in the clear, float32 [size], with the client's own part in it, if it has one."""
+        if self._group_model is not None:
+            return self._side.merge(self._group_model.plain(model, key))
+        return self._side.merge(np.frombuffer(model, "<f4").astype(np.float32, copy=False))
+
+    def reencrypt(self, order: Reencrypt) -> bytes:
+        """The model that the server asks for. TaskError if it is not encrypted."""
+        if self._group_model is None:
+            raise TaskError("the server asks for an encrypted model, and its task has no encryption")
+        return self._group_model.reencrypt(order)
+
+    def evaluate(self, flat: Flat, x: torch.Tensor, y: torch.Tensor, *, batch_size: int) -> Evaluation:
+        """How well a plain model does on these images."""
+        self.layout.load_into(self._model, flat)
+        return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
+
+    def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
+        """Train from the server's model and encode the result. Raises as `learn` does."""
+        return self.encode(self.learn(round, model, group))
+
+    def learn(self, round: int, model: bytes, group: Group | None = None) -> Draft:
+        """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges."""
+        flat = self.plain(model, group.key if group else None)
+        self.layout.load_into(self._model, flat)
+        seeds = round_seeds(self._seed, round)
+        began = time.perf_counter()
+        if self._configuration.scheme == "fedavg":
+            statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]))
+            values, samples = self.layout.flatten(self._model) - flat, statistics.samples
+        else:
+            values, statistics = gradient(
+                self._model, self._x, self._y, batch_size=self._task.training.batch_size, device=self._device
+            )
+            samples = 1
+        self.layout.check_finite(values)
+        trained = time.perf_counter()
+        protected = self._side.protect(Trained(round, flat, values, samples, seeds[2], group))
+        local = LocalWork(
+            kept=protected.kept,
+            layers=protected.layers,
+            training_seconds=trained - began,
+            choosing_seconds=time.perf_counter() - trained,
+        )
+        values = protected.values
+        if group is not None and self._group_model is not None:
+            values = self._group_model.key(group.key).encrypt(values)
+        return Draft(values, protected, statistics, seeds[1], local)
+
+    def counts(self, draft: Draft) -> Words:
+        """To which coordinates the client would contribute, as words of the sum of counts."""
+        return counting.packing(self._configuration).encode(draft.protected.multipliers > 0)
+
+    def encode(self, draft: Draft, limits: bytes | None = None) -> Update:
+        """The draft as words. limits: a bitmap of the only coordinates to contribute to."""
+        weights, multipliers = draft.protected.weights, draft.protected.multipliers
+        if limits is not None:
+            allowed = np.unpackbits(np.frombuffer(limits, np.uint8), count=self.layout.size).view(np.bool_)
+            weights, multipliers = np.where(allowed, weights, False), multipliers * allowed
+        clip = np.float32(self._configuration.clip)
+        clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
+        values = np.clip(draft.values, -clip, clip)
+        values *= multipliers
+        told = self._side.told(draft.statistics)
+        metrics = draft.protected.metrics | {
+            "samples": told.samples,
+            "correct": told.correct,
+            "loss": round_half_even(told.loss_sum / LOSS_UNIT),
+            "clipped": clipped,
+        }
+        encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
+        return Update(encoded.words, values, draft.statistics, clipped, draft.local)
+
+
+def round_half_even(value: float) -> int:
+    """The nearest integer; metrics are integers."""
+    return int(np.rint(value))

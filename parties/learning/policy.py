@@ -1,0 +1,73 @@
+"""What a client accepts of a server's proposal: the protocol's own rules, and how its update is to be protected.
+
+The protocol's Policy looks at the configuration; here the task inside it is looked at as well. A protection says what
+of it may be asked for at least (`Protection.strengths`); one that does not protect at all, such as no masked layer, is
+accepted only where "none" is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tacit.parties.learning.task import read_task
+from tacit.parties.protections.catalogue import pinnable, registered
+from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.protection import Protection
+from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
+
+
+class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """[policy]: what a client accepts. A server's proposal below it is refused by name."""
+
+    protections: Annotated[
+        tuple[str, ...],
+        Meta(description="Accepted protection.scheme; without this key, all that there are.", min_length=1),
+    ] = msgspec.field(default_factory=lambda: tuple(registered()))
+    least: Annotated[
+        dict[str, float],
+        Meta(
+            description="Smallest accepted values of the keys that make a protection strong, as in {masked_layers = "
+            "1, zero_probability = 0.5, dp_noise = 1.0}: the probability of any layer, and noise as a multiple of "
+            'dp_clip. A value of 0 of a key that is not named here is accepted only where the scheme "none" is.'
+        ),
+    ] = msgspec.field(default_factory=dict)
+    encryptions: Annotated[
+        tuple[Literal["none", "orthogonal", "gaussian"], ...],
+        Meta(description='Accepted encryption.matrix; "none": a model in the clear.', min_length=1),
+    ] = ("none", "orthogonal", "gaussian")
+
+    def __post_init__(self) -> None:
+        for scheme in self.protections:
+            if scheme not in registered():
+                raise ValueError(
+                    f'policy.protections: there is no scheme "{scheme}"; expected some of {", ".join(registered())}'
+                )
+        for key in self.least:
+            if key not in pinnable():
+                raise ValueError(
+                    f'policy.least: no protection has a "{key}" to ask for; expected some of {", ".join(pinnable())}'
+                )
+
+    def check(self, configuration: Configuration) -> None:
+        super().check(configuration)
+        task = read_task(configuration)
+        for key, value, accepted in self.complaints(task.protection, task.encryption):
+            raise below_policy(key, value, accepted)
+
+    def complaints(self, protection: Protection, encryption: Encryption | None) -> Iterator[tuple[str, object, str]]:
+        """What lies below this policy: the key of the experiment file, its value, and what is accepted."""
+        if protection.scheme not in self.protections:
+            yield "protection.scheme", protection.scheme, f"one of {', '.join(self.protections)}"
+        for key, value in protection.strengths().items():
+            if key in self.least:
+                if value < self.least[key]:
+                    yield f"protection.{key}", value, f"at least {self.least[key]}"
+            elif value <= 0 and "none" not in self.protections:
+                yield f"protection.{key}", value, 'more than 0, where it does not accept the scheme "none"'
+        matrix = encryption.matrix if encryption else "none"
+        if matrix not in self.encryptions:
+            yield "encryption.matrix", matrix, f"one of {', '.join(self.encryptions)}"

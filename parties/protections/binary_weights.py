@@ -1,0 +1,219 @@
+"""Random binary weights (Sawada et al. 2024, Eq. 11 and 12): a client contributes to some coordinates only.
+
+Every coordinate has a weight of zero or one, clients count alike, and the mean of a coordinate is taken over those who
+contributed. Three protections differ in who draws the weights, and when: every client alone and anew in every round;
+every client alone and once; or all under a common key, so that no coordinate has few contributors, but for those that
+have none (models/coordinated_weights.py).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Annotated, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from tacit.models.binary_weights import binary_weights, zero_probabilities
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.coordinated_weights import coordinated_weights, coordination_words
+from tacit.models.layout import Layout
+from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
+from tacit.parties.protections.sides import (
+    Basis,
+    ClientSide,
+    Group,
+    Moved,
+    Protected,
+    ServerSide,
+    Trained,
+    round_seeds,
+)
+from tacit.protocol.core.primitives import Label
+from tacit.protocol.sum.configuration import Enforce, Terms, fewest_survivors
+from tacit.secagg.keystream import SEED_BYTES, Usage, keystream
+from tacit.secagg.packing import Total, WeightForm
+
+Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Drawn = npt.NDArray[np.bool_]
+
+
+class _BinaryWeights(Scheme, frozen=True, kw_only=True):
+    """What the three have in common."""
+
+    works_encrypted: ClassVar[bool] = True
+
+    zero_probability: Annotated[Probability, Meta(description="Probability that a client zeroes a coordinate.")] = 0.5
+    layers: Annotated[
+        dict[str, Probability],
+        Meta(
+            description="Other probabilities for the tensors whose names match these patterns, as in "
+            '{"patch_embed.*" = 0.8, "pos_embed" = 0.9}; the last match counts.'
+        ),
+    ] = msgspec.field(default_factory=dict)
+    min_contributors: MinContributors = 1
+
+    def facts(self) -> Facts:
+        return Facts(form=WeightForm.COORDINATE, min_contributors=self.min_contributors)
+
+    def counts_samples(self, training: TrainingConfiguration) -> bool:
+        return False
+
+    def strengths(self) -> dict[str, float]:
+        return {"zero_probability": min([self.zero_probability, *self.layers.values()])}
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        check_contributors(self.min_contributors, terms, lost_later=False)
+
+    def probabilities(self, layout: Layout) -> tuple[float, ...]:
+        """Of a zero, for every tensor. ValueError for a pattern that matches none."""
+        return zero_probabilities(layout, self.zero_probability, self.layers)
+
+    def server(self, basis: Basis) -> ServerSide:
+        self.probabilities(basis.layout)
+        return _Server(basis, self.min_contributors)
+
+
+class _Checked(_BinaryWeights, frozen=True, kw_only=True):
+    """Weights that clients draw alone, so that somebody must see to it that a coordinate has contributors enough."""
+
+    enforce: Annotated[
+        Enforce,
+        Meta(
+            description='Who sees to min_contributors: "server", which protects those who receive the model; '
+            '"clients": told the counts, which are summed securely first, they send no coordinate below it.'
+        ),
+    ] = "server"
+
+    def __post_init__(self) -> None:
+        if self.enforce == "clients" and self.min_contributors < 2:
+            raise ValueError('protection.enforce = "clients" has nothing to enforce; set min_contributors to 2 or more')
+
+    def facts(self) -> Facts:
+        return replace(super().facts(), enforce=self.enforce)
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        check_contributors(self.min_contributors, terms, lost_later=self.enforce == "clients")
+        if self.enforce == "clients" and not terms.secure:
+            raise ValueError(
+                'protection.enforce = "clients": without secure aggregation the server sees every update anyway; '
+                'set aggregation.mode to "active" or "semi-honest"'
+            )
+
+
+class BinaryWeights(_Checked, frozen=True, kw_only=True, tag="binary-weights"):
+    """Fresh weights in every round."""
+
+    about: ClassVar[str] = "Every client zeroes random coordinates, others in every round."
+
+    def client(self, basis: Basis) -> ClientSide:
+        return _Fresh(basis, self)
+
+
+class LockedBinaryWeights(_Checked, frozen=True, kw_only=True, tag="locked-binary-weights"):
+    """The same weights in every round, as long as the client's session lasts."""
+
+    about: ClassVar[str] = "Every client zeroes random coordinates, always the same ones."
+
+    def client(self, basis: Basis) -> ClientSide:
+        return _Locked(basis, self)
+
+
+class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="coordinated-binary-weights"):
+    """Weights that all clients draw together."""
+
+    about: ClassVar[str] = (
+        "Clients zero random coordinates that they draw under a common key, so that no coordinate has fewer "
+        "contributors than min_contributors and the tolerated dropouts (aggregation.dropout) together, but for those "
+        "that have none."
+    )
+
+    rekey_every: RekeyEvery = 0
+
+    def facts(self) -> Facts:
+        return replace(super().facts(), group_key=True, rekey_every=self.rekey_every)
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        check_contributors(self.min_contributors, terms, lost_later=True)
+
+    def client(self, basis: Basis) -> ClientSide:
+        return _Coordinated(basis, self)
+
+    def draw(self, layout: Layout, round: int, group: Group, *, dropout: float) -> Drawn:
+        """The weights [D] of one member; dropout: the fraction of the members that may be lost."""
+        members = len(group.key.members)
+        tolerated = members - fewest_survivors(members, dropout)
+        seed = group.key.derive(Label.COORDINATED_WEIGHTS, round.to_bytes(4, "little"))
+        return coordinated_weights(
+            layout,
+            self.probabilities(layout),
+            members=members,
+            place=group.key.members.index(group.name),
+            fewest=self.min_contributors + tolerated,
+            random=_words(seed, coordination_words(layout, members)),
+        )
+
+
+class _Client(ClientSide):
+    def __init__(self, basis: Basis, protection: _BinaryWeights) -> None:
+        super().__init__(basis)
+        self._probabilities = protection.probabilities(basis.layout)
+
+    def protect(self, trained: Trained) -> Protected:
+        drawn = self.weights(trained)
+        return Protected(trained.values, drawn, drawn.astype(np.float32))
+
+    def weights(self, trained: Trained) -> Drawn:
+        """Those of a round [D]."""
+        raise NotImplementedError
+
+    def draw(self, random: np.random.SeedSequence) -> Drawn:
+        """Weights from this seed if the client is seeded, else from the operating system's randomness."""
+        seed = os.urandom(SEED_BYTES)
+        if self.basis.seed is not None:
+            seed = random.generate_state(SEED_BYTES // 4, np.uint32).tobytes()
+        layout = self.basis.layout
+        return binary_weights(layout, self._probabilities, _words(seed, layout.size))
+
+
+class _Fresh(_Client):
+    def weights(self, trained: Trained) -> Drawn:
+        return self.draw(trained.random)
+
+
+class _Locked(_Client):
+    def __init__(self, basis: Basis, protection: _BinaryWeights) -> None:
+        super().__init__(basis, protection)
+        self._drawn = self.draw(round_seeds(basis.seed, 0)[2])
+
+    def weights(self, trained: Trained) -> Drawn:
+        return self._drawn
+
+
+class _Coordinated(_Client):
+    def __init__(self, basis: Basis, protection: CoordinatedBinaryWeights) -> None:
+        super().__init__(basis, protection)
+        self._protection = protection
+
+    def weights(self, trained: Trained) -> Drawn:
+        if trained.group is None:
+            raise ValueError("coordinated weights need a group key")
+        basis = self.basis
+        return self._protection.draw(basis.layout, trained.round, trained.group, dropout=basis.dropout)
+
+
+class _Server(ServerSide):
+    def __init__(self, basis: Basis, fewest: int) -> None:
+        super().__init__(basis)
+        self._fewest = fewest
+
+    def moved(self, total: Total) -> Moved:
+        return np.asarray(total.weights) >= self._fewest
+
+
+def _words(seed: bytes, count: int) -> npt.NDArray[np.uint16]:
+    random = keystream(seed, Usage.BINARY_WEIGHTS, 2 * count)
+    return np.frombuffer(random, "<u2").astype(np.uint16, copy=False)

@@ -1,0 +1,153 @@
+"""FedCG (Wu et al. 2022): as FedSplit, and clients share a generator of what comes out of their half (models/fedcg.py).
+
+The discriminator of a client lives in its memory, as its extractor does. The server has the vector of every client, and
+thus a generator and a classifier of each, from which it distils its own; a client has as much to say there as it has
+samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from tacit.models import split
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.layout import Flat, Layout
+from tacit.parties.protections.fedsplit import Split, SplitClient
+from tacit.parties.protections.protection import Facts
+from tacit.parties.protections.sides import Basis, ServerSide, Work, integer, round_seeds
+from tacit.protocol.sum.configuration import Terms
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tacit.models.fedcg import CoupledModel
+    from tacit.models.training import LocalStatistics
+
+
+class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
+    """Clients share classifier and generator; the server distils."""
+
+    about: ClassVar[str] = (
+        "The first half of the model never leaves a client, and clients share a generator of what comes out of that "
+        "half; without secure aggregation only."
+    )
+
+    distillation_steps: Annotated[
+        int,
+        Meta(
+            description="Steps in which the server trains generator and classifier in a round, each with a batch of "
+            "training.batch_size.",
+            ge=1,
+            le=1_000_000,
+        ),
+    ] = 2000
+
+    def facts(self) -> Facts:
+        return replace(super().facts(), single_vectors=True)
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        if terms.secure:
+            raise ValueError(
+                f'protection.scheme = "{self.scheme}": its server distils from the classifier and the generator of '
+                f'every client, which aggregation.mode = "{terms.mode}" hides from it; set aggregation.mode to "none" '
+                '(and list it in policy.modes), or take "fedsplit"'
+            )
+        super().check(terms, training)
+
+    def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
+        from tacit.models.fedcg import couple
+
+        split.extractor(Layout.of(network), work.model, self.split)
+        return couple(
+            network,
+            split.first_shared(work.model, self.split),
+            shape=work.shape,
+            classes=work.classes,
+            # A LeNet has sigmoids of its own.
+            squash=work.model.name != "lenet",
+            seed=seed,
+        )
+
+    def private(self, model: nn.Module, work: Work) -> frozenset[str]:
+        network = cast("CoupledModel", model).network
+        return frozenset(f"network.{name}" for name in super().private(network, work))
+
+    def client(self, basis: Basis) -> FedCGClient:
+        return FedCGClient(basis, self.private(basis.model, basis.work))
+
+    def server(self, basis: Basis) -> FedCGServer:
+        return FedCGServer(basis, self)
+
+
+class FedCGClient(SplitClient):
+    """Trains a generator that learns to imitate its extractor."""
+
+    def __init__(self, basis: Basis, private: frozenset[str]) -> None:
+        from tacit.models.fedcg import discriminator
+
+        super().__init__(basis, private)
+        self._model = cast("CoupledModel", basis.model)
+        self._discriminator = discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int) -> LocalStatistics:
+        from tacit.models.fedcg_training import train_client
+
+        training, device = self.basis.work.training, self.basis.device
+        return train_client(self._model, self._discriminator, x, y, training, round=round, seed=seed, device=device)
+
+
+class FedCGServer(ServerSide):
+    """Distils a generator and a classifier from those of all clients."""
+
+    def __init__(self, basis: Basis, protection: FedCG) -> None:
+        super().__init__(basis)
+        self._private = protection.private(basis.model, basis.work)
+        self._steps = protection.distillation_steps
+        self._model = cast("CoupledModel", deepcopy(basis.model))
+        self._seeds = np.random.SeedSequence(basis.seed)
+
+    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]]) -> Flat:
+        return self.distil(model, [(flat, self._samples(name, weights)) for name, (flat, weights) in clients.items()])
+
+    def distil(self, mean: Flat, clients: Sequence[tuple[Flat, int]]) -> Flat:
+        """The shared part of a new model, and the private part of `mean`: float32 [D].
+
+        mean: where to start; clients: their models, and how many samples stand behind each. ValueError, naming the
+        tensor, for a model that is not finite.
+        """
+        from tacit.models.fedcg_training import distil
+
+        samples = sum(count for _, count in clients)
+        teachers = [(self._loaded(flat), count / samples) for flat, count in clients]
+        student, seed = self._loaded(mean), integer(self._seeds.spawn(1)[0])
+        batch_size, device = self.basis.work.training.batch_size, self.basis.device
+        distil(student, teachers, steps=self._steps, batch_size=batch_size, seed=seed, device=device)
+        layout = self.basis.layout
+        distilled = layout.flatten(student)
+        parts, kept = layout.split(distilled), layout.split(mean)
+        for name in self._private:
+            parts[name][...] = kept[name]
+        return distilled
+
+    def _samples(self, name: str, weights: npt.NDArray[np.int64]) -> int:
+        found = {
+            int(weight)
+            for entry, weight in zip(self.basis.layout.entries, weights, strict=True)
+            if entry.name not in self._private
+        }
+        if len(found) != 1 or 0 in found:
+            raise ValueError(f"{name} gives the tensors that it shares the weights {sorted(found)}, not one above 0")
+        return found.pop()
+
+    def _loaded(self, flat: Flat) -> CoupledModel:
+        model = deepcopy(self._model)
+        self.basis.layout.load_into(model, flat)
+        return model

@@ -1,0 +1,199 @@
+"""FedRSM (Chen et al. 2023): after training a client chooses the layers that it keeps back in this round.
+
+Layers are ranked by the alteration of their representational consistency (models/representation.py), which is that of
+the trained model with the global one of the round; the consistency of the client's last round is kept in memory. The
+paper's text says to send the layers with the highest alteration, its evaluation masks the one with the highest: both
+are there, `mask` says which. Layers of equal rank are taken in the order of the model.
+
+How many clients sent a layer is summed along with the metrics: several counts share one, each in as many bits as the
+number of clients takes, so that no count runs into the next. Counts of layer i stand from bit i * bits of metric 0 up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.layout import Flat
+from tacit.models.stimuli import stimulus_indices
+from tacit.parties.protections.protection import Facts, MinContributors, check_contributors, check_trained
+from tacit.parties.protections.sides import Basis, ClientSide, Moved, Protected, ServerSide, TaskError, Trained
+from tacit.parties.protections.whole_tensors import WholeTensors, without
+from tacit.protocol.sum.configuration import Terms
+from tacit.secagg.packing import METRIC_BITS, Total
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tacit.models.layers import Layer
+
+MOST_METRICS: Final = 24
+"""Metrics that may be spent on counts."""
+
+
+class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
+    """Clients keep back the layers that training changed most, or least."""
+
+    about: ClassVar[str] = "Every client keeps back the layers that training changed most."
+    remembers: ClassVar[bool] = True
+
+    min_contributors: MinContributors = 1
+    granularity: Annotated[
+        Literal["layer", "block"],
+        Meta(
+            description='What is kept back as a whole: "layer", a convolution or linear map with the normalisation '
+            'that follows; "block", a residual block of a ResNet or a block of a vision transformer.'
+        ),
+    ] = "layer"
+    mask: Annotated[
+        Literal["highest", "lowest"],
+        Meta(description="Whether layers that training changed most or least are kept back."),
+    ] = "highest"
+    masked_layers: Annotated[
+        int, Meta(description="How many layers a client keeps back in a round; 0 sends all.", ge=0, le=10_000)
+    ] = 1
+
+    def facts(self) -> Facts:
+        return replace(super().facts(), min_contributors=self.min_contributors)
+
+    def strengths(self) -> dict[str, float]:
+        return {"masked_layers": self.masked_layers}
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        check_contributors(self.min_contributors, terms, lost_later=False)
+        super().check(terms, training)
+        check_trained(self.scheme, training)
+
+    def shown(self, labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
+        return stimulus_indices(labels, classes)
+
+    def metrics(self, model: nn.Module, clients: int) -> tuple[str, ...]:
+        return upload_metrics(len(self.layers(model)), clients)
+
+    def layers(self, model: nn.Module) -> tuple[Layer, ...]:
+        """The layers of the model. ValueError if it has none of this granularity, or would be masked as a whole."""
+        from tacit.models.layers import layers
+
+        found = layers(model, self.granularity)
+        if self.masked_layers >= len(found):
+            raise ValueError(
+                f"protection.masked_layers = {self.masked_layers}: this model has {len(found)} layers, and at least "
+                "one must be sent; lower it"
+            )
+        return found
+
+    def client(self, basis: Basis) -> FedRSMClient:
+        return FedRSMClient(basis, self)
+
+    def server(self, basis: Basis) -> FedRSMServer:
+        return FedRSMServer(basis, self)
+
+
+class FedRSMClient(ClientSide):
+    """Chooses; remembers the consistency of its last round."""
+
+    def __init__(self, basis: Basis, protection: FedRSM) -> None:
+        from tacit.models.representation import Representation
+
+        super().__init__(basis)
+        if basis.work.stimuli is None:
+            raise TaskError("the server's task has no stimuli, without which no layer can be chosen")
+        self._protection = protection
+        self.layers = protection.layers(basis.model)
+        self._representation = Representation(
+            basis.model,
+            basis.work.stimuli,
+            granularity=protection.granularity,
+            shape=basis.work.shape,
+            device=basis.device,
+        )
+        # A model is consistent with itself, and before the first training the two are the same.
+        self._consistency = np.ones(len(self.layers))
+
+    def protect(self, trained: Trained) -> Protected:
+        masked = self.choose(self.basis.model, trained.model)
+        kept = {name for layer in masked for name in layer.tensors}
+        return replace(
+            without(trained, self.basis.layout, kept),
+            metrics=pack_uploads(np.array([layer not in masked for layer in self.layers]), self.basis.clients),
+            layers=tuple(layer.name for layer in masked),
+        )
+
+    def choose(self, trained: nn.Module, model: Flat) -> list[Layer]:
+        """What to keep back after training `model`, float32 [D], to `trained`, which holds the former afterwards."""
+        from tacit.models.representation import alteration, consistency
+
+        local = self._representation.distances(trained)
+        self.basis.layout.load_into(trained, model)
+        now = consistency(self._representation.distances(trained), local)
+        changed = alteration(now, self._consistency)
+        self._consistency = now
+        order = np.argsort(changed if self._protection.mask == "lowest" else -changed, kind="stable")
+        return [self.layers[place] for place in np.sort(order[: self._protection.masked_layers])]
+
+
+class FedRSMServer(ServerSide):
+    """Counts how many clients sent each layer."""
+
+    def __init__(self, basis: Basis, protection: FedRSM) -> None:
+        super().__init__(basis)
+        self._layers = protection.layers(basis.model)
+        self._fewest = protection.min_contributors
+
+    def check(self, total: Total, contributors: int) -> None:
+        self.senders(total, contributors)
+
+    def moved(self, total: Total) -> Moved:
+        counts = self.senders(total, self.basis.clients)
+        by_tensor = {name: counts[layer.name] for layer in self._layers for name in layer.tensors}
+        layout = self.basis.layout
+        senders = np.repeat([by_tensor[entry.name] for entry in layout.entries], layout.tensor_sizes)
+        return np.asarray(senders >= self._fewest)
+
+    def senders(self, total: Total, contributors: int) -> dict[str, int]:
+        """How many clients sent each layer, by name. ValueError if that is not the sum of so many contributions."""
+        counts = unpack_uploads(total.metrics, len(self._layers), self.basis.clients, contributors=contributors)
+        return {layer.name: int(count) for layer, count in zip(self._layers, counts, strict=True)}
+
+
+def upload_metrics(layers: int, clients: int) -> tuple[str, ...]:
+    """Names of the metrics that carry the counts of so many layers. ValueError if they are too many."""
+    metrics = -(-layers // _counts_per_metric(clients))
+    if metrics > MOST_METRICS:
+        raise ValueError(
+            f'protection.scheme = "fedrsm": among {clients} clients the senders of at most '
+            f"{MOST_METRICS * _counts_per_metric(clients)} layers can be counted, and this model has {layers}; set "
+            'protection.granularity to "block", or take a smaller model'
+        )
+    return tuple(f"uploads-{number}" for number in range(metrics))
+
+
+def pack_uploads(sent: npt.NDArray[np.bool_], clients: int) -> dict[str, int]:
+    """The metrics of a client that sends these layers [L]."""
+    bits, each = clients.bit_length(), _counts_per_metric(clients)
+    return {
+        name: sum(int(flag) << bits * place for place, flag in enumerate(sent[each * number : each * (number + 1)]))
+        for number, name in enumerate(upload_metrics(len(sent), clients))
+    }
+
+
+def unpack_uploads(
+    metrics: Mapping[str, int], layers: int, clients: int, *, contributors: int
+) -> npt.NDArray[np.int64]:
+    """How many clients sent each layer [L]. ValueError if that cannot be the sum of so many honest contributions."""
+    bits, each = clients.bit_length(), _counts_per_metric(clients)
+    names = upload_metrics(layers, clients)
+    counts = [metrics[names[layer // each]] >> bits * (layer % each) & (1 << bits) - 1 for layer in range(layers)]
+    if max(counts) > contributors:
+        raise ValueError(f"layer {counts.index(max(counts))} counts {max(counts)} of {contributors} contributors")
+    return np.array(counts, np.int64)
+
+
+def _counts_per_metric(clients: int) -> int:
+    return METRIC_BITS // clients.bit_length()

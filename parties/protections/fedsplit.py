@@ -1,0 +1,76 @@
+"""FedSplit (Gu et al. 2021): the first part of the model never leaves a client, which has its own (models/split.py).
+
+It starts as that of the server's first model and is whatever the client's last training made of it, in memory only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+from msgspec import Meta
+
+from tacit.models import split
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.layout import Flat, Layout
+from tacit.parties.protections.protection import check_trained
+from tacit.parties.protections.sides import Basis, ClientSide, Protected, ServerSide, Trained, Work
+from tacit.parties.protections.whole_tensors import WholeTensors, without
+from tacit.protocol.sum.configuration import Terms
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Split(WholeTensors, frozen=True, kw_only=True):
+    """A part of the model belongs to each client alone."""
+
+    personal: ClassVar[bool] = True
+    remembers: ClassVar[bool] = True
+
+    split: Annotated[
+        str,
+        Meta(description='Name of the first module that is shared; "" takes the middle of the model.', max_length=128),
+    ] = ""
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        super().check(terms, training)
+        check_trained(self.scheme, training)
+
+    def private(self, model: nn.Module, work: Work) -> frozenset[str]:
+        """The tensors that never leave a client. ValueError if there is nothing to tell them from others."""
+        return split.extractor(Layout.of(model), work.model, self.split)
+
+
+class FedSplit(Split, frozen=True, kw_only=True, tag="fedsplit"):
+    """Clients share the rest of the model."""
+
+    about: ClassVar[str] = "The first half of the model never leaves a client, which has its own."
+
+    def client(self, basis: Basis) -> ClientSide:
+        return SplitClient(basis, self.private(basis.model, basis.work))
+
+    def server(self, basis: Basis) -> ServerSide:
+        self.private(basis.model, basis.work)
+        return ServerSide(basis)
+
+
+class SplitClient(ClientSide):
+    """Keeps the tensors of these names."""
+
+    def __init__(self, basis: Basis, private: frozenset[str]) -> None:
+        super().__init__(basis)
+        self._private = private
+        self._own: dict[str, Flat] = {}
+
+    def merge(self, model: Flat) -> Flat:
+        merged = model.copy()
+        parts = self.basis.layout.split(merged)
+        for name, own in self._own.items():
+            parts[name][...] = own
+        return merged
+
+    def protect(self, trained: Trained) -> Protected:
+        layout = self.basis.layout
+        now = layout.split(layout.flatten(self.basis.model))
+        self._own = {name: now[name].copy() for name in self._private}
+        return without(trained, layout, self._private)

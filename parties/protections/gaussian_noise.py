@@ -1,0 +1,81 @@
+"""Gaussian noise on every update, which is shortened before (models/gaussian_noise.py).
+
+Clients count alike, and say nothing of their training: no noise would hide the number of their samples.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+from msgspec import Meta
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.models.gaussian_noise import noise_bytes, noisy, shortened
+from tacit.parties.protections.protection import Noise, Scheme
+from tacit.parties.protections.sides import Basis, ClientSide, Protected, Trained, weighted
+
+if TYPE_CHECKING:
+    from tacit.models.training import LocalStatistics
+
+
+class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
+    """Clients shorten their updates and add noise."""
+
+    about: ClassVar[str] = "Gaussian noise is added to every update."
+
+    dp_clip: Annotated[
+        float,
+        Meta(
+            description="Largest Euclidean norm of an update, to which longer ones are shortened; 0: any, which "
+            "guarantees nothing.",
+            ge=0.0,
+            le=1e6,
+        ),
+    ] = 1.0
+    dp_noise: Annotated[
+        float,
+        Meta(
+            description="Standard deviation of the noise of a coordinate, as a multiple of dp_clip; with dp_clip = 0 "
+            "the standard deviation itself.",
+            gt=0.0,
+            le=1e6,
+        ),
+    ] = 1.0
+    dp_delta: Annotated[float, Meta(description="The delta for which the summary states epsilon.", gt=0.0, lt=1.0)] = (
+        1e-5
+    )
+
+    def counts_samples(self, training: TrainingConfiguration) -> bool:
+        return False
+
+    def strengths(self) -> dict[str, float]:
+        # As a multiple of the largest norm; where there is none, noise of any size guarantees nothing.
+        return {"dp_noise": self.dp_noise if self.dp_clip else 0.0}
+
+    def noise(self) -> Noise:
+        return Noise(multiplier=self.dp_noise, norm=self.dp_clip, delta=self.dp_delta)
+
+    def client(self, basis: Basis) -> ClientSide:
+        return _Client(basis, self.noise())
+
+
+class _Client(ClientSide):
+    def __init__(self, basis: Basis, noise: Noise) -> None:
+        super().__init__(basis)
+        self._noise = noise
+
+    def protect(self, trained: Trained) -> Protected:
+        count = noise_bytes(len(trained.values))
+        seeded = self.basis.seed is not None
+        random = np.random.default_rng(trained.random).bytes(count) if seeded else os.urandom(count)
+        values = noisy(shortened(trained.values, self._noise.norm), self._noise.deviation, random)
+        return weighted(replace(trained, values=values), 1)
+
+    def told(self, statistics: LocalStatistics) -> LocalStatistics:
+        # What is accounted for is the noise of the update; numbers without noise would reveal more.
+        from tacit.models.training import NOTHING
+
+        return NOTHING

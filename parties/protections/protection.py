@@ -1,0 +1,171 @@
+"""What a protection is: one object that says what it needs, what it does, and how strong it is.
+
+A protection is a frozen struct of its settings, tagged by `scheme`, and what differs between protections are its
+methods. Those of `Protection` are no protection at all; a protection overrides what it does otherwise, in one file, and
+is known once it is registered (catalogue.py). Experiment files, tasks and policies hold a `Protection`, which is no
+struct itself: msgspec asks the catalogue to read it, and so the set of protections stays open.
+
+This file and those of the protections are read by whoever checks an experiment, without torch: what needs it is
+imported inside the methods.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.protections.sides import Basis, ClientSide, ServerSide, Work
+from tacit.protocol.sum.configuration import Enforce, Terms
+from tacit.secagg.packing import WeightForm
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the protocol enforces of a protection: fields of its Configuration."""
+
+    form: WeightForm = WeightForm.SCALAR
+    min_contributors: int = 0
+    enforce: Enforce = "server"
+    group_key: bool = False
+    rekey_every: int = 0
+    skip_zeros: bool = False
+    single_vectors: bool = False
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise on every update of a client, for the privacy that it guarantees."""
+
+    multiplier: float
+    """Standard deviation of the noise of a coordinate, as a multiple of the norm; where that is 0, itself."""
+    norm: float
+    """Largest Euclidean norm of an update; 0: any, which guarantees nothing."""
+    delta: float
+    """For which epsilon is stated."""
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise of a coordinate."""
+        return self.multiplier * (self.norm or 1.0)
+
+
+class Protection:
+    """What clients do to their updates before they are summed."""
+
+    __slots__ = ()
+
+    about: ClassVar[str]
+    """One sentence for the reference of the experiment file."""
+    works_encrypted: ClassVar[bool] = False
+    """Whether it may be combined with encryption: what it does to an update does not depend on the values, and may be
+    done to encrypted ones as well."""
+    personal: ClassVar[bool] = False
+    """Whether every client has a model of its own, which only it can evaluate."""
+    remembers: ClassVar[bool] = False
+    """Whether a client keeps something in memory from one round to the next, without which it cannot go on."""
+
+    @property
+    def scheme(self) -> str:
+        """Its name."""
+        raise NotImplementedError
+
+    def facts(self) -> Facts:
+        """What the protocol enforces."""
+        return Facts()
+
+    def counts_samples(self, training: TrainingConfiguration) -> bool:
+        """Whether a client's weight is the number of its samples; else clients count alike."""
+        return training.algorithm == "fedavg"
+
+    def strengths(self) -> dict[str, float]:
+        """What a policy may ask for a least value of, by key; more is stronger, and at 0 it does not protect."""
+        return {}
+
+    def noise(self) -> Noise | None:
+        """The noise that it adds, if it does."""
+        return None
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        """Raise ValueError, naming key, value and remedy, if it is of no use under these terms."""
+
+    def shown(self, labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
+        """Which of the training images [N] the server of a simulation shows to all clients, as Work.stimuli."""
+        return np.empty(0, np.int64)
+
+    def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
+        """The model that is trained, made from the configured one. ValueError if the protection does not fit it."""
+        return network
+
+    def metrics(self, model: nn.Module, clients: int) -> tuple[str, ...]:
+        """Names of what clients report within the sum on top of what all do. ValueError as of `build`."""
+        return ()
+
+    def client(self, basis: Basis) -> ClientSide:
+        """The side of one client. ValueError as of `build`."""
+        return ClientSide(basis)
+
+    def server(self, basis: Basis) -> ServerSide:
+        """The side of the server. ValueError as of `build`."""
+        return ServerSide(basis)
+
+
+class Scheme(
+    Protection, msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="scheme", tag=True
+):
+    """The base of all protections: the settings are fields, the name is the tag."""
+
+    @property
+    def scheme(self) -> str:
+        return name_of(type(self))
+
+
+def name_of(scheme: type[Scheme]) -> str:
+    """The name of a protection."""
+    return str(scheme.__struct_config__.tag)
+
+
+MinContributors = Annotated[
+    int, Meta(description="A coordinate moves only if at least so many clients contributed to it.", ge=1, le=1000)
+]
+RekeyEvery = Annotated[
+    int,
+    Meta(
+        description="Rounds after which the clients agree on a new key; 0: only when the membership changes.",
+        ge=0,
+        le=100_000,
+    ),
+]
+
+
+def check_contributors(fewest: int, terms: Terms, *, lost_later: bool) -> None:
+    """Raise ValueError if no cohort could have so many contributors to a coordinate.
+
+    lost_later: whether contributors may still be lost after the weights are fixed.
+    """
+    asking, needed = f"protection.min_contributors = {fewest}:", fewest
+    if lost_later:
+        needed += terms.clients - terms.fewest_survivors(terms.clients)
+        asking += f" with the tolerated dropouts (aggregation.dropout = {terms.dropout}) {needed}, but"
+    if needed > terms.clients:
+        raise ValueError(
+            f"{asking} there are only {terms.clients} clients, so that no coordinate would ever move; lower it, or "
+            f"take more clients{', or tolerate fewer dropouts' if lost_later else ''}"
+        )
+
+
+def check_trained(scheme: str, training: TrainingConfiguration) -> None:
+    """Raise ValueError where clients send gradients, for a protection whose clients keep what training made."""
+    if training.algorithm == "fedsgd":
+        raise ValueError(
+            f'protection.scheme = "{scheme}": what stays with a client is what its training made of it, and '
+            'training.algorithm = "fedsgd" trains nothing there; set it to "fedavg"'
+        )

@@ -1,0 +1,174 @@
+"""What a protection does while a session lasts: one side at every client, one at the server.
+
+Learner and Keeper (parties/learning) train, sum up and apply; wherever protections differ they call a hook of a side.
+The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side may remember
+things from round to round, in its attributes; they are in memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta
+
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.layout import Flat, Layout
+from tacit.models.stimuli import Stimuli
+from tacit.protocol.group_key.agreement import GroupKey
+from tacit.secagg.packing import Total
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tacit.models.training import LocalStatistics
+
+Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
+Moved = npt.NDArray[np.bool_]
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the members compute, whatever protects it."""
+
+    model: ModelConfiguration
+    training: TrainingConfiguration
+    classes: Annotated[int, Meta(ge=1, le=65_536)]
+    channels: Annotated[int, Meta(ge=1, le=256)]
+    stimuli: Stimuli | None = None
+    """Images of the server, prepared for the model; no client's own may be among them."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of the model's images."""
+        return self.channels, self.model.image_size, self.model.image_size
+
+
+class TaskError(Exception):
+    """A client cannot work on the task; the message says why and what to change."""
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a side is made from."""
+
+    work: Work
+    model: nn.Module
+    """The model in the party's hands; its weights change, its architecture does not."""
+    layout: Layout
+    """The model's tensors."""
+    clients: int
+    """Most members of a cohort."""
+    dropout: float
+    """Fraction of a cohort that may be lost after the weights were fixed."""
+    seed: int | None
+    """Of what the party draws; None draws from the operating system's randomness."""
+    device: torch.device
+
+
+@dataclass(frozen=True)
+class Group:
+    """The members of a round with their key, and which of them this client is."""
+
+    key: GroupKey
+    name: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a client has when it has trained."""
+
+    round: int
+    model: Flat
+    """The model of the round in the clear, float32 [D]; the side's own module holds what training made of it."""
+    values: Flat
+    """The difference of the two, or the gradient, float32 [D]."""
+    samples: int
+    """The client's weight where clients do not count alike; 1 for a gradient."""
+    random: np.random.SeedSequence
+    """Of this round, for the side's own draws; used only if the party is seeded."""
+    group: Group | None
+
+
+@dataclass(frozen=True)
+class Protected:
+    """What a client contributes, before it is encrypted, clipped and rounded."""
+
+    values: Flat
+    weights: Weights
+    """In the form that the protection's facts say: a number, one for every tensor, or one for every coordinate."""
+    multipliers: Flat
+    """What the weights multiply the values by: () or [D]."""
+    metrics: dict[str, int] = field(default_factory=dict)
+    """Those that the protection adds to the sum."""
+    kept: int = 0
+    """Coordinates that were kept back as whole tensors."""
+    layers: tuple[str, ...] = ()
+    """The layers that were chosen to be kept back."""
+
+
+class ClientSide:
+    """Of one client, for a session."""
+
+    def __init__(self, basis: Basis) -> None:
+        self.basis = basis
+
+    def merge(self, model: Flat) -> Flat:
+        """The server's model, float32 [D], with what this client has in its place."""
+        return model
+
+    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int) -> LocalStatistics:
+        """Train the basis' model in place. FloatingPointError if training diverges."""
+        from tacit.models.training import train
+
+        return train(self.basis.model, x, y, self.basis.work.training, seed=seed, device=self.basis.device)
+
+    def protect(self, trained: Trained) -> Protected:
+        """What to contribute."""
+        return weighted(trained, trained.samples)
+
+    def told(self, statistics: LocalStatistics) -> LocalStatistics:
+        """What is said of the training within the sum."""
+        return statistics
+
+
+class ServerSide:
+    """Of the server."""
+
+    def __init__(self, basis: Basis) -> None:
+        self.basis = basis
+
+    def check(self, total: Total, contributors: int) -> None:
+        """Raise ValueError if these cannot be sums of so many honest contributions."""
+
+    def moved(self, total: Total) -> Moved:
+        """Which coordinates [D] have contributors enough to move; those that have none never do."""
+        return np.ones(self.basis.layout.size, np.bool_)
+
+    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]]) -> Flat:
+        """The new model, from what the sum makes of the old one, float32 [D].
+
+        clients: where the protection's facts ask for single vectors, the model of every one of them and the weights of
+        its tensors [T]. ValueError if one of them is that of no honest client.
+        """
+        return model
+
+
+def weighted(trained: Trained, weight: int) -> Protected:
+    """The whole update with one weight."""
+    return Protected(trained.values, weight, np.asarray(weight, np.float32))
+
+
+def round_seeds(seed: int | None, round: int) -> list[np.random.SeedSequence]:
+    """Independent seeds of a round: of training, rounding, and the protection; None draws them from the operating
+    system."""
+    return np.random.SeedSequence(None if seed is None else [seed, round]).spawn(3)
+
+
+def integer(seeds: np.random.SeedSequence) -> int:
+    """A seed for torch."""
+    return int(seeds.generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,207 @@
+"""The settings of every protection and of encryption: bounds, keys of its own, contradictions, and what it says."""
+
+import subprocess
+import sys
+from itertools import product
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.models.configuration import TrainingConfiguration
+from tacit.parties.protections.binary_weights import BinaryWeights, CoordinatedBinaryWeights, LockedBinaryWeights
+from tacit.parties.protections.catalogue import pinnable, protection_hook, read_protection, register, registered
+from tacit.parties.protections.encryption import Encryption, check_together
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.fedrsm import FedRSM
+from tacit.parties.protections.fedsplit import FedSplit
+from tacit.parties.protections.fixed_position import FixedPosition
+from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.protections.protection import Facts, Protection, Scheme, name_of
+from tacit.secagg.packing import WeightForm
+from tacit.simulate.runs.experiment import Aggregation, ClientPolicy, Experiment
+
+SKIPPING = [("skip_masked_layers", [True, False], [1, "yes"])]
+SPLITTING = [*SKIPPING, ("split", ["", "blocks.1"], ["x" * 129])]
+BINARY: list[tuple[str, list[Any], list[Any]]] = [
+    ("zero_probability", [0.0, 0.999], [-0.1, 1.0]),
+    ("layers", [{}, {"head.*": 0.0, "*": 0.999}], [{"head.*": 1.0}, {"head.*": -0.1}]),
+    ("min_contributors", [2, 1000], [0, 1001]),
+]
+ENFORCED = [*BINARY, ("enforce", ["server", "clients"], ["both"])]
+REKEY = ("rekey_every", [0, 100_000], [-1, 100_001])
+
+# (accepted values, refused values) of every key; the numbers stand on both sides of every bound
+KEYS: dict[type[msgspec.Struct], list[tuple[str, list[Any], list[Any]]]] = {
+    NoProtection: [],
+    FixedPosition: SKIPPING,
+    BinaryWeights: ENFORCED,
+    LockedBinaryWeights: ENFORCED,
+    CoordinatedBinaryWeights: [*BINARY, REKEY],
+    FedRSM: [
+        *SKIPPING,
+        ("min_contributors", [1, 1000], [0, 1001]),
+        ("granularity", ["layer", "block"], ["tensor"]),
+        ("mask", ["highest", "lowest"], ["random"]),
+        ("masked_layers", [0, 10_000], [-1, 10_001]),
+    ],
+    FedSplit: SPLITTING,
+    FedCG: [*SPLITTING, ("distillation_steps", [1, 1_000_000], [0, 1_000_001])],
+    GaussianNoise: [
+        ("dp_clip", [0.0, 1e6], [-0.1, 2e6]),
+        ("dp_noise", [1e-9, 1e6], [0.0, 2e6]),
+        ("dp_delta", [1e-9, 0.999], [0.0, 1.0]),
+    ],
+    Encryption: [
+        ("matrix", ["orthogonal", "gaussian"], ["identity"]),
+        ("initial_model", ["clients", "server"], ["nobody"]),
+        REKEY,
+    ],
+}
+PROTECTIONS = [kind for kind in KEYS if issubclass(kind, Scheme)]
+CASES = [(kind, *case) for kind, cases in KEYS.items() for case in cases]
+
+
+def test_the_table_names_every_protection_and_key_once() -> None:
+    assert list(registered().values()) == PROTECTIONS
+    for kind, cases in KEYS.items():
+        assert [name for name, _, _ in cases] == list(kind.__struct_fields__), kind
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_every_key_has_a_description_and_a_default(kind: type[msgspec.Struct]) -> None:
+    assert msgspec.convert({}, kind) == kind()
+    schema = msgspec.json.schema(kind)["$defs"][kind.__name__]["properties"]
+    assert all(properties["description"].endswith(".") for name, properties in schema.items() if name != "scheme")
+
+
+@pytest.mark.parametrize(("kind", "name", "accepted", "refused"), CASES)
+def test_bounds(kind: type[msgspec.Struct], name: str, accepted: list[Any], refused: list[Any]) -> None:
+    # With which `enforce` may have any value.
+    others = {"min_contributors": 2} if name == "enforce" else {}
+    for value in accepted:
+        assert getattr(msgspec.convert({**others, name: value}, kind), name) == value
+    for value in refused:
+        with pytest.raises(msgspec.ValidationError, match=name):
+            msgspec.convert({**others, name: value}, kind)
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_a_protection_has_its_own_keys_and_no_others(protection: type[Scheme]) -> None:
+    scheme, own = name_of(protection), set(protection.__struct_fields__)
+    for name, values in {name: accepted for _, name, accepted, _ in CASES}.items():
+        settings = {"scheme": scheme, "min_contributors": 2, name: values[0]}
+        if "min_contributors" not in own:
+            settings.pop("min_contributors", None)
+        if name in own:
+            assert read_protection(settings | {name: values[0]}).scheme == scheme
+        else:
+            with pytest.raises(msgspec.ValidationError, match=f"unknown field `{name}`"):
+                read_protection(settings | {name: values[0]})
+
+
+@pytest.mark.parametrize("kind", [BinaryWeights, LockedBinaryWeights])
+def test_nothing_to_enforce_is_refused(kind: type[BinaryWeights]) -> None:
+    with pytest.raises(ValueError, match="has nothing to enforce; set min_contributors to 2 or more"):
+        kind(enforce="clients")
+    assert kind(enforce="clients", min_contributors=2).facts().enforce == "clients"
+
+
+COORDINATE, TENSOR = WeightForm.COORDINATE, WeightForm.TENSOR
+
+
+@pytest.mark.parametrize(
+    ("protection", "facts"),
+    [
+        (NoProtection(), Facts()),
+        (FixedPosition(), Facts(form=TENSOR)),
+        (FixedPosition(skip_masked_layers=True), Facts(form=TENSOR, skip_zeros=True)),
+        (BinaryWeights(min_contributors=3), Facts(form=COORDINATE, min_contributors=3)),
+        (LockedBinaryWeights(), Facts(form=COORDINATE, min_contributors=1)),
+        (
+            CoordinatedBinaryWeights(rekey_every=4),
+            Facts(form=COORDINATE, min_contributors=1, group_key=True, rekey_every=4),
+        ),
+        (FedRSM(min_contributors=2), Facts(form=TENSOR, min_contributors=2)),
+        (FedSplit(), Facts(form=TENSOR)),
+        (FedCG(), Facts(form=TENSOR, single_vectors=True)),
+        (GaussianNoise(), Facts()),
+    ],
+)
+def test_what_the_protocol_enforces(protection: Protection, facts: Facts) -> None:
+    assert protection.facts() == facts
+
+
+ENCRYPTABLE = {"none", "fixed-position", "binary-weights", "locked-binary-weights", "coordinated-binary-weights"}
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_encryption_combines_with_what_works_on_encrypted_updates(protection: type[Scheme]) -> None:
+    """Every protection says it of itself; there is no list of pairs."""
+    mode = "none" if protection is FedCG else "active"
+    policy = ClientPolicy(modes=(mode,))
+    terms = Experiment(aggregation=Aggregation(mode=mode), policy=policy).terms()  # type: ignore[arg-type]
+    check_together(protection(), None, terms, TrainingConfiguration())
+    if name_of(protection) in ENCRYPTABLE:
+        check_together(protection(), Encryption(), terms, TrainingConfiguration())
+        return
+    with pytest.raises(ValueError, match=f'"{name_of(protection)}" works on updates in the clear, and .encryption.'):
+        check_together(protection(), Encryption(), terms, TrainingConfiguration())
+
+
+@pytest.mark.parametrize(
+    ("protection", "strengths"),
+    [
+        (NoProtection(), {}),
+        (FixedPosition(), {}),
+        (BinaryWeights(), {"zero_probability": 0.5}),
+        (BinaryWeights(layers={"head.*": 0.25, "*": 0.9}), {"zero_probability": 0.25}),
+        (LockedBinaryWeights(zero_probability=0.0), {"zero_probability": 0.0}),
+        (CoordinatedBinaryWeights(min_contributors=3), {"zero_probability": 0.5}),
+        (FedRSM(masked_layers=2), {"masked_layers": 2}),
+        (FedSplit(), {}),
+        (FedCG(), {}),
+        (GaussianNoise(dp_noise=0.5), {"dp_noise": 0.5}),
+        (GaussianNoise(dp_noise=0.5, dp_clip=0.0), {"dp_noise": 0.0}),
+    ],
+)
+def test_what_a_policy_may_ask_for(protection: Protection, strengths: dict[str, float]) -> None:
+    assert protection.strengths() == strengths
+    assert set(strengths) <= set(pinnable())
+
+
+def test_the_keys_that_a_policy_may_ask_for_are_described() -> None:
+    description = msgspec.json.schema(ClientPolicy)["$defs"]["ClientPolicy"]["properties"]["least"]["description"]
+    assert all(key in description for key in pinnable())
+
+
+@pytest.mark.parametrize("value", [{"scheme": "fedprox"}, {"scheme": 3}, {"scheme": ["none"]}, {"scheme": None}])
+def test_an_unknown_scheme_is_refused_with_those_that_there_are(value: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r'protection\.scheme = .*: expected "none" or "fixed-position" or'):
+        read_protection(value)
+
+
+def test_nothing_but_a_protection_is_read() -> None:
+    assert protection_hook(Protection, FedSplit()) == FedSplit()
+    with pytest.raises(ValueError, match="a section with keys of its own"):
+        protection_hook(Protection, 3)
+    with pytest.raises(NotImplementedError):
+        protection_hook(dict, {})
+
+
+def test_a_name_is_registered_once() -> None:
+    class Other(Scheme, frozen=True, tag="fedsplit"):
+        about = "Another."
+
+    assert register(FedSplit) is FedSplit
+    with pytest.raises(ValueError, match='there is a protection "fedsplit" already'):
+        register(Other)
+    assert registered()["fedsplit"] is FedSplit
+
+
+def test_protections_are_read_without_torch() -> None:
+    modules = ("tacit.parties.protections.catalogue", "tacit.parties.learning.policy")
+    for module, heavy in product(modules, ("torch", "timm")):
+        code = f"import sys, {module}; sys.exit({heavy!r} in sys.modules)"
+        subprocess.run([sys.executable, "-c", code], check=True)
