@@ -28,7 +28,7 @@ Octets = bytes
 
 
 class Keeper:
-    """The server's side. ValueError if the protection does not fit the model.
+    """The server's side.
 
     seed: of the server's own training, if it trains; None draws from the operating system's randomness.
     """
@@ -45,19 +45,7 @@ class Keeper:
         task = read_task(configuration)
         self._rate = task.training.learning_rate
         self.layout = Layout.of(model)
-        self.side = task.protection.server(
-            Basis(
-                work=task,
-                model=model,
-                layout=self.layout,
-                clients=configuration.clients,
-                dropout=configuration.dropout,
-                seed=seed,
-                device=device,
-            )
-        )
-        if task.encryption is not None:
-            task.encryption.check(self.layout)
+        self.side = task.protection.server(Basis(configuration, task, model, seed, device))
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
 

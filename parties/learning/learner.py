@@ -81,20 +81,9 @@ class Learner:
         check_configuration(configuration, task, self._model)
         self.layout = Layout.of(self._model)
         self._x, self._y, self._seed, self._device = x, y, seed, device
-        self._side = task.protection.client(
-            Basis(
-                work=task,
-                model=self._model,
-                layout=self.layout,
-                clients=configuration.clients,
-                dropout=configuration.dropout,
-                seed=seed,
-                device=device,
-            )
-        )
+        self._side = task.protection.client(Basis(configuration, task, self._model, seed, device))
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
-            task.encryption.check(self.layout)
             self._group_model = GroupModel(
                 self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first))
             )

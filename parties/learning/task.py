@@ -7,6 +7,7 @@ itself: `configure` derives it, at the server, and once more at every client, wh
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
@@ -61,29 +62,27 @@ def configure(terms: Terms, task: Task, model: nn.Module, *, ring_bits: int | No
     """
     protection, encryption, training = task.protection, task.encryption, task.training
     check_together(protection, encryption, terms, training)
+    protection.fits(model, task)
     chosen = {name: getattr(terms, name) for name in Terms.__struct_fields__}
     if not protection.counts_samples(training):
         chosen["max_weight"] = 1
     facts, layout = protection.facts(), Layout.of(model)
+    if encryption is not None:
+        encryption.fits(layout)
+        # One key serves both; it is renewed as often as either asks.
+        renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
+        facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
     metrics = METRICS + protection.metrics(model, terms.clients)
     packing = Terms(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )
-    renewals = [facts.rekey_every, encryption.rekey_every if encryption else 0]
     return Configuration(
         **chosen,
+        **asdict(facts),
         scheme=training.algorithm,
-        min_contributors=facts.min_contributors,
-        enforce=facts.enforce,
-        group_key=facts.group_key or encryption is not None,
-        # One key serves both; it is renewed as often as either asks.
-        rekey_every=min(filter(None, renewals), default=0),
         encrypted=encryption is not None,
         initial_model=encryption.initial_model if encryption else "server",
-        skip_zeros=facts.skip_zeros,
-        single_vectors=facts.single_vectors,
         ring_bits=packing.ring.bits,
-        form=facts.form,
         tensor_sizes=layout.tensor_sizes,
         metrics=metrics,
         layout=layout.digest(),

@@ -9,8 +9,9 @@ have none (models/coordinated_weights.py).
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import msgspec
 import numpy as np
@@ -22,20 +23,14 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.coordinated_weights import coordinated_weights, coordination_words
 from tacit.models.layout import Layout
 from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
-from tacit.parties.protections.sides import (
-    Basis,
-    ClientSide,
-    Group,
-    Moved,
-    Protected,
-    ServerSide,
-    Trained,
-    round_seeds,
-)
+from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.configuration import Enforce, Terms, fewest_survivors
 from tacit.secagg.keystream import SEED_BYTES, Usage, keystream
-from tacit.secagg.packing import Total, WeightForm
+from tacit.secagg.packing import WeightForm
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
 Drawn = npt.NDArray[np.bool_]
@@ -72,9 +67,8 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
         """Of a zero, for every tensor. ValueError for a pattern that matches none."""
         return zero_probabilities(layout, self.zero_probability, self.layers)
 
-    def server(self, basis: Basis) -> ServerSide:
-        self.probabilities(basis.layout)
-        return _Server(basis, self.min_contributors)
+    def fits(self, model: nn.Module, work: Work) -> None:
+        self.probabilities(Layout.of(model))
 
 
 class _Checked(_BinaryWeights, frozen=True, kw_only=True):
@@ -103,6 +97,13 @@ class _Checked(_BinaryWeights, frozen=True, kw_only=True):
                 'set aggregation.mode to "active" or "semi-honest"'
             )
 
+    def draw(self, basis: Basis, random: np.random.SeedSequence) -> Drawn:
+        """Weights [D] from this seed if the client is seeded, else from the operating system's randomness."""
+        seed = os.urandom(SEED_BYTES)
+        if basis.seed is not None:
+            seed = random.generate_state(SEED_BYTES // 4, np.uint32).tobytes()
+        return binary_weights(basis.layout, self.probabilities(basis.layout), _words(seed, basis.layout.size))
+
 
 class BinaryWeights(_Checked, frozen=True, kw_only=True, tag="binary-weights"):
     """Fresh weights in every round."""
@@ -110,7 +111,7 @@ class BinaryWeights(_Checked, frozen=True, kw_only=True, tag="binary-weights"):
     about: ClassVar[str] = "Every client zeroes random coordinates, others in every round."
 
     def client(self, basis: Basis) -> ClientSide:
-        return _Fresh(basis, self)
+        return _Client(basis, lambda trained: self.draw(basis, trained.random))
 
 
 class LockedBinaryWeights(_Checked, frozen=True, kw_only=True, tag="locked-binary-weights"):
@@ -119,7 +120,8 @@ class LockedBinaryWeights(_Checked, frozen=True, kw_only=True, tag="locked-binar
     about: ClassVar[str] = "Every client zeroes random coordinates, always the same ones."
 
     def client(self, basis: Basis) -> ClientSide:
-        return _Locked(basis, self)
+        drawn = self.draw(basis, round_seeds(basis.seed, 0)[2])
+        return _Client(basis, lambda trained: drawn)
 
 
 class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="coordinated-binary-weights"):
@@ -140,10 +142,13 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
         check_contributors(self.min_contributors, terms, lost_later=True)
 
     def client(self, basis: Basis) -> ClientSide:
-        return _Coordinated(basis, self)
+        dropout = basis.configuration.dropout
+        return _Client(basis, lambda trained: self.agreed(basis.layout, trained.round, trained.group, dropout=dropout))
 
-    def draw(self, layout: Layout, round: int, group: Group, *, dropout: float) -> Drawn:
+    def agreed(self, layout: Layout, round: int, group: Group | None, *, dropout: float) -> Drawn:
         """The weights [D] of one member; dropout: the fraction of the members that may be lost."""
+        if group is None:
+            raise ValueError("coordinated weights need a group key")
         members = len(group.key.members)
         tolerated = members - fewest_survivors(members, dropout)
         seed = group.key.derive(Label.COORDINATED_WEIGHTS, round.to_bytes(4, "little"))
@@ -158,60 +163,13 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
 
 
 class _Client(ClientSide):
-    def __init__(self, basis: Basis, protection: _BinaryWeights) -> None:
+    def __init__(self, basis: Basis, weights: Callable[[Trained], Drawn]) -> None:
         super().__init__(basis)
-        self._probabilities = protection.probabilities(basis.layout)
+        self._weights = weights
 
     def protect(self, trained: Trained) -> Protected:
-        drawn = self.weights(trained)
+        drawn = self._weights(trained)
         return Protected(trained.values, drawn, drawn.astype(np.float32))
-
-    def weights(self, trained: Trained) -> Drawn:
-        """Those of a round [D]."""
-        raise NotImplementedError
-
-    def draw(self, random: np.random.SeedSequence) -> Drawn:
-        """Weights from this seed if the client is seeded, else from the operating system's randomness."""
-        seed = os.urandom(SEED_BYTES)
-        if self.basis.seed is not None:
-            seed = random.generate_state(SEED_BYTES // 4, np.uint32).tobytes()
-        layout = self.basis.layout
-        return binary_weights(layout, self._probabilities, _words(seed, layout.size))
-
-
-class _Fresh(_Client):
-    def weights(self, trained: Trained) -> Drawn:
-        return self.draw(trained.random)
-
-
-class _Locked(_Client):
-    def __init__(self, basis: Basis, protection: _BinaryWeights) -> None:
-        super().__init__(basis, protection)
-        self._drawn = self.draw(round_seeds(basis.seed, 0)[2])
-
-    def weights(self, trained: Trained) -> Drawn:
-        return self._drawn
-
-
-class _Coordinated(_Client):
-    def __init__(self, basis: Basis, protection: CoordinatedBinaryWeights) -> None:
-        super().__init__(basis, protection)
-        self._protection = protection
-
-    def weights(self, trained: Trained) -> Drawn:
-        if trained.group is None:
-            raise ValueError("coordinated weights need a group key")
-        basis = self.basis
-        return self._protection.draw(basis.layout, trained.round, trained.group, dropout=basis.dropout)
-
-
-class _Server(ServerSide):
-    def __init__(self, basis: Basis, fewest: int) -> None:
-        super().__init__(basis)
-        self._fewest = fewest
-
-    def moved(self, total: Total) -> Moved:
-        return np.asarray(total.weights) >= self._fewest
 
 
 def _words(seed: bytes, count: int) -> npt.NDArray[np.uint16]:

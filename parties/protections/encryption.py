@@ -63,7 +63,7 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = "clients"
     rekey_every: RekeyEvery = 0
 
-    def check(self, layout: Layout) -> None:
+    def fits(self, layout: Layout) -> None:
         """Raise ValueError for a model that cannot be encrypted."""
         random_bytes(layout)
 

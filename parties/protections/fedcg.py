@@ -90,10 +90,10 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
 class FedCGClient(SplitClient):
     """Trains a generator that learns to imitate its extractor."""
 
-    def __init__(self, basis: Basis, private: frozenset[str]) -> None:
+    def __init__(self, basis: Basis, kept: frozenset[str]) -> None:
         from tacit.models.fedcg import discriminator
 
-        super().__init__(basis, private)
+        super().__init__(basis, kept)
         self._model = cast("CoupledModel", basis.model)
         self._discriminator = discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))
 

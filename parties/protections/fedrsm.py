@@ -22,9 +22,8 @@ from msgspec import Meta
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat
 from tacit.models.stimuli import stimulus_indices
-from tacit.parties.protections.protection import Facts, MinContributors, check_contributors, check_trained
-from tacit.parties.protections.sides import Basis, ClientSide, Moved, Protected, ServerSide, TaskError, Trained
-from tacit.parties.protections.whole_tensors import WholeTensors, without
+from tacit.parties.protections.protection import Facts, MinContributors, WholeTensors, check_contributors, check_trained
+from tacit.parties.protections.sides import Basis, ClientSide, Moved, Protected, ServerSide, TaskError, Trained, without
 from tacit.protocol.sum.configuration import Terms
 from tacit.secagg.packing import METRIC_BITS, Total
 
@@ -121,7 +120,9 @@ class FedRSMClient(ClientSide):
         kept = {name for layer in masked for name in layer.tensors}
         return replace(
             without(trained, self.basis.layout, kept),
-            metrics=pack_uploads(np.array([layer not in masked for layer in self.layers]), self.basis.clients),
+            metrics=pack_uploads(
+                np.array([layer not in masked for layer in self.layers]), self.basis.configuration.clients
+            ),
             layers=tuple(layer.name for layer in masked),
         )
 
@@ -150,7 +151,7 @@ class FedRSMServer(ServerSide):
         self.senders(total, contributors)
 
     def moved(self, total: Total) -> Moved:
-        counts = self.senders(total, self.basis.clients)
+        counts = self.senders(total, self.basis.configuration.clients)
         by_tensor = {name: counts[layer.name] for layer in self._layers for name in layer.tensors}
         layout = self.basis.layout
         senders = np.repeat([by_tensor[entry.name] for entry in layout.entries], layout.tensor_sizes)
@@ -158,7 +159,9 @@ class FedRSMServer(ServerSide):
 
     def senders(self, total: Total, contributors: int) -> dict[str, int]:
         """How many clients sent each layer, by name. ValueError if that is not the sum of so many contributions."""
-        counts = unpack_uploads(total.metrics, len(self._layers), self.basis.clients, contributors=contributors)
+        counts = unpack_uploads(
+            total.metrics, len(self._layers), self.basis.configuration.clients, contributors=contributors
+        )
         return {layer.name: int(count) for layer, count in zip(self._layers, counts, strict=True)}
 
 

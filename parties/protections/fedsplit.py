@@ -12,9 +12,8 @@ from msgspec import Meta
 from tacit.models import split
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat, Layout
-from tacit.parties.protections.protection import check_trained
-from tacit.parties.protections.sides import Basis, ClientSide, Protected, ServerSide, Trained, Work
-from tacit.parties.protections.whole_tensors import WholeTensors, without
+from tacit.parties.protections.protection import WholeTensors, check_trained
+from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Protected, Trained, Work
 from tacit.protocol.sum.configuration import Terms
 
 if TYPE_CHECKING:
@@ -36,6 +35,9 @@ class Split(WholeTensors, frozen=True, kw_only=True):
         super().check(terms, training)
         check_trained(self.scheme, training)
 
+    def fits(self, model: nn.Module, work: Work) -> None:
+        self.private(model, work)
+
     def private(self, model: nn.Module, work: Work) -> frozenset[str]:
         """The tensors that never leave a client. ValueError if there is nothing to tell them from others."""
         return split.extractor(Layout.of(model), work.model, self.split)
@@ -49,17 +51,12 @@ class FedSplit(Split, frozen=True, kw_only=True, tag="fedsplit"):
     def client(self, basis: Basis) -> ClientSide:
         return SplitClient(basis, self.private(basis.model, basis.work))
 
-    def server(self, basis: Basis) -> ServerSide:
-        self.private(basis.model, basis.work)
-        return ServerSide(basis)
 
+class SplitClient(KeepingSide):
+    """Trains on from what training made of its part."""
 
-class SplitClient(ClientSide):
-    """Keeps the tensors of these names."""
-
-    def __init__(self, basis: Basis, private: frozenset[str]) -> None:
-        super().__init__(basis)
-        self._private = private
+    def __init__(self, basis: Basis, kept: frozenset[str]) -> None:
+        super().__init__(basis, kept)
         self._own: dict[str, Flat] = {}
 
     def merge(self, model: Flat) -> Flat:
@@ -72,5 +69,5 @@ class SplitClient(ClientSide):
     def protect(self, trained: Trained) -> Protected:
         layout = self.basis.layout
         now = layout.split(layout.flatten(self.basis.model))
-        self._own = {name: now[name].copy() for name in self._private}
-        return without(trained, layout, self._private)
+        self._own = {name: now[name].copy() for name in self.kept}
+        return super().protect(trained)

@@ -105,16 +105,19 @@ class Protection:
         """The model that is trained, made from the configured one. ValueError if the protection does not fit it."""
         return network
 
+    def fits(self, model: nn.Module, work: Work) -> None:
+        """Raise ValueError, naming key, value and remedy, if the model that was built does not fit the protection."""
+
     def metrics(self, model: nn.Module, clients: int) -> tuple[str, ...]:
-        """Names of what clients report within the sum on top of what all do. ValueError as of `build`."""
+        """Names of what clients report within the sum on top of what all do. ValueError as of `fits`."""
         return ()
 
     def client(self, basis: Basis) -> ClientSide:
-        """The side of one client. ValueError as of `build`."""
+        """The side of one client."""
         return ClientSide(basis)
 
     def server(self, basis: Basis) -> ServerSide:
-        """The side of the server. ValueError as of `build`."""
+        """The side of the server."""
         return ServerSide(basis)
 
 
@@ -126,6 +129,30 @@ class Scheme(
     @property
     def scheme(self) -> str:
         return name_of(type(self))
+
+
+class WholeTensors(Scheme, frozen=True, kw_only=True):
+    """The base of those whose clients keep back whole tensors: a weight for every tensor, zero for what stays."""
+
+    skip_masked_layers: Annotated[
+        bool,
+        Meta(
+            description="Leave what is kept back out of the message instead of sending zeros: with aggregation.mode = "
+            '"none" only, where the server sees the zeros as well; under secure aggregation it would tell what the '
+            "masks hide."
+        ),
+    ] = False
+
+    def facts(self) -> Facts:
+        return Facts(form=WeightForm.TENSOR, skip_zeros=self.skip_masked_layers)
+
+    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+        if self.skip_masked_layers and terms.secure:
+            raise ValueError(
+                f'protection.skip_masked_layers = true: with aggregation.mode = "{terms.mode}" the masks hide which '
+                "layers a client keeps back, and a message without them would tell; set it to false, or "
+                'aggregation.mode to "none", where the server sees every update anyway'
+            )
 
 
 def name_of(scheme: type[Scheme]) -> str:

@@ -7,8 +7,9 @@ things from round to round, in its attributes; they are in memory only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -20,7 +21,8 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.models.stimuli import Stimuli
 from tacit.protocol.group_key.agreement import GroupKey
-from tacit.secagg.packing import Total
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.packing import Total, WeightForm
 
 if TYPE_CHECKING:
     import torch
@@ -56,18 +58,18 @@ class TaskError(Exception):
 class Basis:
     """What a side is made from."""
 
+    configuration: Configuration
     work: Work
     model: nn.Module
     """The model in the party's hands; its weights change, its architecture does not."""
-    layout: Layout
-    """The model's tensors."""
-    clients: int
-    """Most members of a cohort."""
-    dropout: float
-    """Fraction of a cohort that may be lost after the weights were fixed."""
     seed: int | None
     """Of what the party draws; None draws from the operating system's randomness."""
     device: torch.device
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The model's tensors."""
+        return Layout.of(self.model)
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,17 @@ class ClientSide:
         return statistics
 
 
+class KeepingSide(ClientSide):
+    """Of a client that keeps back the tensors of these names."""
+
+    def __init__(self, basis: Basis, kept: frozenset[str]) -> None:
+        super().__init__(basis)
+        self.kept = kept
+
+    def protect(self, trained: Trained) -> Protected:
+        return without(trained, self.basis.layout, self.kept)
+
+
 class ServerSide:
     """Of the server."""
 
@@ -146,7 +159,13 @@ class ServerSide:
         """Raise ValueError if these cannot be sums of so many honest contributions."""
 
     def moved(self, total: Total) -> Moved:
-        """Which coordinates [D] have contributors enough to move; those that have none never do."""
+        """Which coordinates [D] have contributors enough to move; those that have none never do.
+
+        Weights of coordinates are counts of contributors.
+        """
+        configuration = self.basis.configuration
+        if configuration.form is WeightForm.COORDINATE:
+            return np.asarray(total.weights) >= configuration.min_contributors
         return np.ones(self.basis.layout.size, np.bool_)
 
     def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]]) -> Flat:
@@ -161,6 +180,17 @@ class ServerSide:
 def weighted(trained: Trained, weight: int) -> Protected:
     """The whole update with one weight."""
     return Protected(trained.values, weight, np.asarray(weight, np.float32))
+
+
+def without(trained: Trained, layout: Layout, kept: Collection[str]) -> Protected:
+    """The update without the tensors of these names."""
+    weights = np.array([0 if entry.name in kept else trained.samples for entry in layout.entries])
+    return Protected(
+        trained.values,
+        weights,
+        np.repeat(weights, layout.tensor_sizes).astype(np.float32),
+        kept=sum(entry.size for entry in layout.entries if entry.name in kept),
+    )
 
 
 def round_seeds(seed: int | None, round: int) -> list[np.random.SeedSequence]:

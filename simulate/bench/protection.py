@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from tacit.models.binary_weights import binary_weights
 from tacit.models.configuration import ModelConfiguration
@@ -27,7 +28,7 @@ from tacit.models.layout import Flat, Layout
 from tacit.models.model_encryption import Matrix, ModelKey, random_bytes
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
-from tacit.parties.learning.task import Task
+from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.binary_weights import BinaryWeights, CoordinatedBinaryWeights
 from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.protection import Protection
@@ -156,15 +157,9 @@ def _default(repeats: int) -> dict[str, Any]:
 
     names = tuple(f"client-{number + 1}" for number in range(MEMBERS))
     group = Group(GroupKey(epoch=1, key=os.urandom(32), members=names, transcript=os.urandom(32)), names[1])
-    basis = Basis(
-        work=Task(model=experiment.model, training=experiment.training, classes=data.classes, channels=data.channels),
-        model=model,
-        layout=layout,
-        clients=MEMBERS,
-        dropout=1 / MEMBERS,
-        seed=None,
-        device=device,
-    )
+    task = Task(model=experiment.model, training=experiment.training, classes=data.classes, channels=data.channels)
+    terms = structs.replace(experiment.terms(), dropout=1 / MEMBERS)
+    basis = Basis(configure(terms, task, model), task, model, None, device)
     trained = Trained(1, flat, flat, len(x), np.random.SeedSequence(), group)
     protections: dict[str, Protection] = {
         "fixed-position": FixedPosition(),

@@ -88,7 +88,7 @@ def coordinate(
     protection = CoordinatedBinaryWeights(
         zero_probability=zero_probability, layers=layers, min_contributors=min_contributors
     )
-    drawn = protection.draw(_layout(tensors), round, Group(group.group_key(), member), dropout=dropout)
+    drawn = protection.agreed(_layout(tensors), round, Group(group.group_key(), member), dropout=dropout)
     bits: list[int] = drawn.astype(int).tolist()
     return bits
 

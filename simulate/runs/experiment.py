@@ -151,17 +151,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def terms(self) -> Terms:
         """What the server of this experiment chooses for the sum."""
-        aggregation, samples = self.aggregation, self.protection.counts_samples(self.training)
+        chosen = msgspec.structs.asdict(self.aggregation)
+        del chosen["ring_bits"]
+        if not self.protection.counts_samples(self.training):
+            chosen["max_weight"] = 1
         return Terms(
-            mode=aggregation.mode,
-            graph=aggregation.graph,
-            corrupt=aggregation.corrupt,
-            dropout=aggregation.dropout,
-            threshold=aggregation.threshold,
+            **chosen,
             clients=self.federation.clients,
-            clip=aggregation.clip,
-            value_bits=aggregation.value_bits,
-            max_weight=aggregation.max_weight if samples else 1,
             train_seconds=self.deadlines.train,
             phase_seconds=self.deadlines.phase,
         )

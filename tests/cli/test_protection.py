@@ -218,7 +218,7 @@ def test_a_protection_that_does_not_fit_the_model(
         ),
         (ENCRYPTED + KNOWN + NO_SECURE_SUM, 'encryption.initial_model = "server": the server knows the plain first'),
         (ENCRYPTED + '[model]\ncheckpoint = "m.safetensors"', 'model.checkpoint is set, but encryption.initial_model'),
-        ("[protection]\nrekey_every = 2", 'protection.rekey_every = 2: it is a key of "coordinated-binary-weights" only;'),
+        ("[protection]\nrekey_every = 2", 'protection.rekey_every = 2: it is a key of "coordinated-binary-weights"'),
     ],
 )  # fmt: skip
 def test_a_protection_that_cannot_be(tacit: Invoke, tmp_path: Path, text: str, complaint: str) -> None:

@@ -52,7 +52,8 @@ def proposal(**protection: Any) -> tuple[Configuration, Keeper]:
 
 
 def basis(task: Task, model: torch.nn.Module) -> Basis:
-    return Basis(work=task, model=model, layout=Layout.of(model), clients=3, dropout=0.0, seed=SEED, device=CPU)
+    terms = Experiment(aggregation=Aggregation(mode="none"), policy=ClientPolicy(modes=("none",))).terms()
+    return Basis(configure(terms, task, model), task, model, SEED, CPU)
 
 
 def learner(configuration: Configuration, samples: int) -> Learner:

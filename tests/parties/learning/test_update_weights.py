@@ -17,6 +17,7 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.binary_weights import CoordinatedBinaryWeights
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
+from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.sides import Basis, Group, TaskError, Trained
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
@@ -30,7 +31,8 @@ MODEL = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2
 
 
 WORK = Task(model=MODEL, training=TrainingConfiguration(), classes=3, channels=1)
-LAYOUT = Layout.of(WORK.build())
+MODULE = WORK.build()
+LAYOUT = Layout.of(MODULE)
 
 
 def proposal(
@@ -172,8 +174,8 @@ def coordinated(epoch: int, rounds: range, **protection: Any) -> npt.NDArray[np.
 
 
 def basis(seed: int | None) -> Basis:
-    model = WORK.build()
-    return Basis(work=WORK, model=model, layout=LAYOUT, clients=MEMBERS, dropout=0.2, seed=seed, device=CPU)
+    terms = Experiment(aggregation=Aggregation(dropout=0.2)).terms()
+    return Basis(configure(terms, WORK, MODULE), WORK, MODULE, seed, CPU)
 
 
 def trained(round: int, group: Group | None) -> Trained:
@@ -241,11 +243,13 @@ def test_a_protection_that_does_not_fit_the_model_is_refused(protection: dict[st
     )
     built = task.build()
     experiment = Experiment(model=model, protection=task.protection, encryption=encryption)
-    configuration = configure(experiment.terms(), task, built)
     with pytest.raises(ValueError, match=complaint):
-        Keeper(configuration, built)
+        configure(experiment.terms(), task, built)
+    # A client does not rely on the server for it.
+    plain = msgspec.structs.replace(task, protection=NoProtection(), encryption=None)
+    configuration = configure(Experiment(model=model).terms(), plain, built)
     with pytest.raises(ValueError, match=complaint):
-        learner(configuration, 7)
+        learner(msgspec.structs.replace(configuration, task=task.encode()), 7)
 
 
 EVERYTHING: dict[str, Any] = {"scheme": "binary-weights", "min_contributors": 2, "enforce": "clients"}

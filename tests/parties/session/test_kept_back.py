@@ -218,13 +218,11 @@ def test_counts_beyond_the_contributors_are_refused() -> None:
 
 def test_choices_are_remembered_from_round_to_round() -> None:
     """A second client object has no memory: its consistency before is that of a model with itself."""
-    _, keeper = proposal(scheme="fedrsm")
+    configuration, keeper = proposal(scheme="fedrsm")
     task = Task(model=LENET, training=TrainingConfiguration(), classes=3, channels=1, stimuli=STIMULI)
     layout = keeper.layout
     trained, model = task.build(seed=8), layout.flatten(task.build(seed=3))
-    side = FedRSM().client(
-        Basis(work=task, model=task.build(), layout=layout, clients=3, dropout=0.0, seed=None, device=CPU)
-    )
+    side = FedRSM().client(Basis(configuration, task, task.build(), None, CPU))
     side.choose(trained, model)
     assert np.array_equal(keeper.layout.flatten(trained), model), "it holds the model of the round afterwards"
     again = side.choose(task.build(seed=8), model)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Size
@@ -13,7 +14,7 @@ from tacit.simulate.runs.experiment import parse
 from tacit.simulate.runs.reference import experiment_toml
 
 COMPARED = {
-    "aso-table1": ("protection", "aggregation", "policy"),
+    "aso-table1": ("encryption", "aggregation", "policy"),
     "sawada-fig5": ("protection",),
     "sawada-fig6": ("protection",),
 }
@@ -29,7 +30,7 @@ def test_the_full_size_has_the_papers_settings(name: str) -> None:
         assert (experiment.model.name, experiment.model.image_size) == ("vit_small_patch16_224", 224)
         assert (experiment.federation.clients, experiment.training.learning_rate) == (5, 1e-4)
         assert experiment.federation.rounds == 10
-        if experiment.protection.binary:
+        if isinstance(experiment.protection, BinaryWeights | LockedBinaryWeights):
             assert experiment.protection.zero_probability in (0.2, 0.5, 0.8)
             assert str(experiment.protection.zero_probability) in arm.name
         assert experiment.model.pretrained == arm.pretrained

@@ -12,6 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tacit.parties.protections.fedcg import FedCG
+from tacit.parties.protections.fedrsm import FedRSM
+from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.protections.protection import WholeTensors
 from tacit.simulate.experiments.data import DataError, find
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
@@ -31,15 +35,17 @@ def test_the_full_size_has_the_papers_settings() -> None:
         training, protection = experiment.training, experiment.protection
         assert (experiment.federation.clients, experiment.federation.rounds) == (10, 300)
         assert (training.batch_size, training.learning_rate, experiment.model.image_size) == (20, 1e-3, 32)
-        blocks = experiment.model.name == "resnet18" and protection.masks_layers
-        assert (protection.masked_layers, protection.granularity) == (1, "block" if blocks else "layer")
-        assert protection.mask == ("lowest" if arm.name.endswith("lowest") else "highest")
-        variance = {"dp-0.1": 0.1, "dp-0.001": 0.001}.get(arm.name.partition("-")[2])
-        assert protection.noisy == (variance is not None)
         secure = arm.name.endswith("secure")
-        assert protection.distillation_steps == 2000, "as in the authors' code"
-        assert protection.skip_masked_layers == (protection.by_tensor and not secure)
-        if variance is not None:
+        variance = {"dp-0.1": 0.1, "dp-0.001": 0.001}.get(arm.name.partition("-")[2])
+        assert isinstance(protection, GaussianNoise) == (variance is not None)
+        assert protection.facts().skip_zeros == (isinstance(protection, WholeTensors) and not secure)
+        if isinstance(protection, FedRSM):
+            blocks = experiment.model.name == "resnet18"
+            assert (protection.masked_layers, protection.granularity) == (1, "block" if blocks else "layer")
+            assert protection.mask == ("lowest" if arm.name.endswith("lowest") else "highest")
+        if isinstance(protection, FedCG):
+            assert protection.distillation_steps == 2000, "as in the authors' code"
+        if isinstance(protection, GaussianNoise):
             assert (protection.dp_clip, protection.dp_noise**2) == (0.0, pytest.approx(variance))
         assert experiment.aggregation.mode == ("active" if secure else "none")
         # The clip must not cut noise: ten standard deviations, and a few units for the update.
@@ -176,7 +182,7 @@ def test_a_round_of_the_full_size(method: str, tmp_path: Path) -> None:
     (arm,) = (arm for arm in STUDY.full.arms if arm.name == f"resnet18-{method}")
     federation = msgspec.structs.replace(arm.experiment.federation, rounds=1)
     protection = arm.experiment.protection
-    if protection.distils:
+    if isinstance(protection, FedCG):
         protection = msgspec.structs.replace(protection, distillation_steps=2)
     short = replace(
         arm, experiment=msgspec.structs.replace(arm.experiment, federation=federation, protection=protection)

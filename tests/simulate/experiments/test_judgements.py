@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import aso_table1, sawada_fig5, sawada_fig6
 from tacit.simulate.experiments.study import ArmResult, Study
 
@@ -71,14 +72,15 @@ def counted(make_result: MakeResult, generator: np.random.Generator, *, wrong: s
     fixed = 17 * 32
     for arm in sawada_fig6.STUDY.small.arms:
         protection = arm.experiment.protection
-        chance = 1 - protection.zero_probability**5
         runs = []
         for _ in range(2):
-            if not protection.binary:
+            if not isinstance(protection, BinaryWeights | LockedBinaryWeights):
                 moves = np.array([fixed, *[0] * (ROUNDS - 1), COORDINATES - fixed])
-            elif protection.scheme == "binary-weights":
+            elif isinstance(protection, BinaryWeights):
+                chance = 1 - protection.zero_probability**5
                 moves = np.bincount(generator.binomial(ROUNDS, chance, COORDINATES), minlength=ROUNDS + 1)
             else:
+                chance = 1 - protection.zero_probability**5
                 moves = np.bincount(ROUNDS * generator.binomial(1, chance, COORDINATES), minlength=ROUNDS + 1)
             runs.append(moves.tolist())
         if arm.name == wrong:
