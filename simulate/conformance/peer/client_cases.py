@@ -185,7 +185,7 @@ CLIENT_CASES: Final = (
     Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
          altered(StartRound, lambda _, said: {"model": structs.replace(said.model, size=said.model.size + 4)})),
     Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
-         altered(StartRound, lambda stage, _: {"model": stage.former_model})),
+         altered(StartRound, lambda stage, said: {"model": structs.replace(said.model, digest=stage.former_model)})),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
          _pickled(StartRound)),
     Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),

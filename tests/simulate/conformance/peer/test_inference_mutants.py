@@ -55,8 +55,11 @@ class AnySender(Link):
     """Does not look at the name."""
 
     def accept(self, packet: Packet) -> Packet:
-        self.peer = packet.envelope.sender
-        return super().accept(packet)
+        peer, self.peer = self.peer, packet.envelope.sender
+        try:
+            return super().accept(packet)
+        finally:
+            self.peer = peer
 
 
 class AnyModel(InferenceDataOwner):
