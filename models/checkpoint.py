@@ -1,64 +1,59 @@
 """Models on disk: a safetensors file with one float32 tensor per entry of the layout, and metadata of short strings.
 
-A file appears whole or not at all: it is written under a temporary name in the same folder, flushed to the disk, and
-renamed. Nothing in it is ever unpickled.
+A file appears whole or not at all (tacit.models.file_system). Nothing in it is ever unpickled.
 """
 
-import os
-import tempfile
+import json
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+import numpy as np
+from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save as serialise
 
+from tacit.models.file_system import FILES, FileSystem, replace_file
 from tacit.models.layout import Flat, Layout, LayoutEntry
 
+_HEADER_LENGTH = 8
+"""Bytes before the header, which say how long it is: little-endian."""
 
-def save(path: Path, *, layout: Layout, flat: Flat, metadata: dict[str, str]) -> None:
-    """Write float32 [layout.size] and `metadata` to `path`, replacing a file that is there.
+
+def save(path: Path, *, layout: Layout, flat: Flat, metadata: dict[str, str], files: FileSystem = FILES) -> None:
+    """Write float32 [layout.size] and `metadata` to `path`, replacing a file that is there; return when it is on disk.
 
     Raises ValueError for a vector of another dtype or length or with a value that is not finite, OSError if the folder
     cannot be written; an earlier file then stays as it was.
     """
     layout.check_finite(flat)
-    content = serialise(layout.split(flat), metadata=metadata)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    replace_file(path, serialise(layout.split(flat), metadata=metadata), files)
 
 
-def load(path: Path, layout: Layout) -> tuple[Flat, dict[str, str]]:
+def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, dict[str, str]]:
     """The model and the metadata in `path`: float32 [layout.size] in the order of `layout`.
 
     Raises FileNotFoundError for a missing file and ValueError for a file that is not safetensors, belongs to another
     architecture (naming the first tensor that is missing, superfluous, or of another shape or dtype), or holds a value
     that is not finite.
     """
+    content = files.read(path)
     try:
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            found = {name: LayoutEntry(name, tuple(part.get_shape())) for name, part in slices.items()}
-            # A file has no order of its own: compare in ours.
-            ordered = [found.pop(entry.name) for entry in layout.entries if entry.name in found]
-            difference = layout.difference(Layout((*ordered, *found.values())))
-            if difference is not None:
-                raise ValueError(f"checkpoint {str(path)!r} holds another architecture: {difference}")
-            for name, part in slices.items():
-                if part.get_dtype() != "F32":
-                    raise ValueError(f"checkpoint {str(path)!r}: tensor {name!r} is {part.get_dtype()}, expected F32")
-            flat = layout.concatenate({name: file.get_tensor(name) for name in slices})
-            metadata = dict(file.metadata() or {})
+        tensors = dict(deserialize(content))  # type: ignore[no-untyped-call]
     except SafetensorError as error:
         raise ValueError(f"checkpoint {str(path)!r} is not a safetensors file: {error}") from error
+    found = {name: LayoutEntry(name, tuple(part["shape"])) for name, part in tensors.items()}
+    # A file has no order of its own: compare in ours.
+    ordered = [found.pop(entry.name) for entry in layout.entries if entry.name in found]
+    difference = layout.difference(Layout((*ordered, *found.values())))
+    if difference is not None:
+        raise ValueError(f"checkpoint {str(path)!r} holds another architecture: {difference}")
+    for name, part in tensors.items():
+        if part["dtype"] != "F32":
+            raise ValueError(f"checkpoint {str(path)!r}: tensor {name!r} is {part['dtype']}, expected F32")
+    flat = layout.concatenate(
+        {name: np.frombuffer(part["data"], "<f4").reshape(part["shape"]) for name, part in tensors.items()}
+    )
     try:
         layout.check_finite(flat)
     except ValueError as error:
         raise ValueError(f"checkpoint {str(path)!r}: {error}") from error
-    return flat, metadata
+    header = content[_HEADER_LENGTH : _HEADER_LENGTH + int.from_bytes(content[:_HEADER_LENGTH], "little")]
+    return flat, json.loads(header).get("__metadata__", {})

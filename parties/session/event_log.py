@@ -6,12 +6,13 @@ accepted: keys, shares and arrays are bytes or objects, so that none can slip in
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+
+from tacit.models.file_system import FILES, FileSystem
 
 
 class EventLogError(Exception):
@@ -27,7 +28,8 @@ class EventLog:
         try:
             # Unbuffered: what could not be written must not come out later, behind other lines.
             self._file = path.open("ab", buffering=0)
-            remove_incomplete_line(path)
+            if path.is_file():
+                remove_incomplete_line(path)
         except OSError as error:
             raise EventLogError(f"{path}: cannot be opened: {error.strerror}; choose another place") from error
 
@@ -108,10 +110,13 @@ def _unsuitable(value: object) -> str | None:
     return f"a value of type {type(value).__name__}"
 
 
-def remove_incomplete_line(path: Path) -> None:
-    """Cut off what a killed writer left behind its last complete line; nothing if there is no such file."""
-    if not path.is_file():
-        return
-    content = path.read_bytes()
-    if not content.endswith(b"\n") and content:
-        os.truncate(path, content.rfind(b"\n") + 1)
+def remove_incomplete_line(path: Path, files: FileSystem = FILES) -> bytes:
+    """Cut off what a killed writer left behind its last complete line; returns what is left.
+
+    FileNotFoundError if there is no such file.
+    """
+    content = files.read(path)
+    complete = content[: content.rfind(b"\n") + 1]
+    if complete != content:
+        files.truncate(path, len(complete))
+    return complete

@@ -45,7 +45,7 @@ def test_the_last_line_of_a_round_counts(tmp_path: Path) -> None:
 
 
 def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each synchronisation sees the complete line; the first one of a new file makes its name durable too."""
+    """Each synchronisation sees the complete line; the first one of a process makes the file's name durable too."""
     path = tmp_path / "alice.jsonl"
     synchronised: list[tuple[str, int]] = []
     synchronise = os.fsync
@@ -55,9 +55,10 @@ def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch:
         synchronise(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    Journal(path).write(contribution(1))
+    journal = Journal(path)
+    journal.write(contribution(1))
     assert synchronised == [(str(path), 1), (str(tmp_path), 1)]
-    Journal(path).write(contribution(2))
+    journal.write(contribution(2))
     assert synchronised[2:] == [(str(path), 2)]
 
 
