@@ -1,69 +1,52 @@
-"""An agreement on a group key in memory, as memory.py plays a secure sum."""
+"""An agreement on a group key in memory: a relay and its members."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
 
-from tacit.protocol.core.machine import Entropy, Machine
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.machine import Machine
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.simulate.world.memory import Delivery, MemoryExchange, replayable_entropy
+from tacit.simulate.world.exchange import Exchange
+from tacit.simulate.world.streams import Streams
 
-RELAY = "server"
+RELAY: Final = "server"
 
 
-class MemoryGroupKey(MemoryExchange):
-    """One relay and its members."""
+class MemoryGroupKey(Exchange):
+    """One relay and its members. Each draws from the stream of its name."""
 
-    def __init__(self, agreement: KeyAgreement, signing: Mapping[str, SigningKey], entropy: Entropy) -> None:
-        super().__init__(RELAY, agreement.members, session=agreement.session, round=0)
-        self.agreement, self.signing, self.entropy = agreement, signing, entropy
+    def __init__(self, agreement: KeyAgreement, signing: Mapping[str, SigningKey], streams: Streams) -> None:
+        super().__init__(streams, RELAY, agreement.members, session=agreement.session, round=0)
+        self.agreement, self.signing = agreement, signing
         self.relay = GroupKeyRelay(agreement, self.now)
         self.members = {
-            name: GroupKeyMember(agreement, name, signing=signing[name], entropy=entropy) for name in agreement.members
+            name: GroupKeyMember(agreement, name, signing=signing[name], entropy=self.streams.of(name))
+            for name in agreement.members
         }
 
     @property
     def parties(self) -> dict[str, Machine[Any]]:
         return {RELAY: self.relay, **self.members}
 
-    def run(self) -> MemoryGroupKey:
-        """Start every member that lives, and deliver until nothing is under way and no deadline is left."""
-        self.start()
-        self.settle()
-        return self
-
-    def start(self) -> None:
-        for name, member in self.members.items():
-            if name not in self.dead:
-                self.emit(name, member.start(self.now))
-
-    def say_instead(self, kind: str, sender: str, make: Callable[[Delivery], list[Message]]) -> None:
-        """Let this party say something else than its messages of that kind, after what earlier calls changed."""
-        hook = self.hook
-
-        def say(original: Delivery) -> list[Delivery]:
-            said: list[Delivery] = []
-            for delivery in hook(original):
-                instead = (delivery.kind, delivery.sender) == (kind, sender)
-                said += [replace(delivery, message=message) for message in make(delivery)] if instead else [delivery]
-            return said
-
-        self.hook = say
+    def say_instead(
+        self, kind: str, sender: str, make: Callable[[Any], Sequence[Any]], *, at: int | None = None
+    ) -> None:
+        """make: gives messages; at: all of them by default."""
+        super().say_instead(kind, sender, lambda said: [replace(said, message=other) for other in make(said)], at=at)
 
 
 def memory_group_key(members: int, *, seed: bytes = b"", epoch: int = 0) -> MemoryGroupKey:
     """An agreement among members c0, c1, ..., whose keys and secrets follow from the seed; the keys not the epoch."""
-    entropy = replayable_entropy(seed)
-    signing = {f"c{member}": SigningKey(entropy(KEY_BYTES)) for member in range(members)}
+    streams = Streams(seed)
+    signing = {f"c{member}": SigningKey(streams.of("keys")(KEY_BYTES)) for member in range(members)}
     agreement = KeyAgreement(
-        session=entropy(KEY_BYTES),
+        session=streams.of("session")(KEY_BYTES),
         epoch=epoch,
         server=RELAY,
         members=tuple(signing),
@@ -72,4 +55,4 @@ def memory_group_key(members: int, *, seed: bytes = b"", epoch: int = 0) -> Memo
         configuration=sha256(b"configuration").digest(),
         phase_seconds=10.0,
     )
-    return MemoryGroupKey(agreement, signing, replayable_entropy(seed + epoch.to_bytes(4, "little")))
+    return MemoryGroupKey(agreement, signing, Streams(seed + epoch.to_bytes(4, "little")))

@@ -1,26 +1,21 @@
-"""Private inference in memory: the real machines of owners and dealer, joined by queues of frames.
+"""Private inference in memory: one model owner, one dealer, and any number of data owners.
 
-It serves tests, vectors and exploration, as memory_federation.py does for federations. There are one model owner, one
-dealer, and any number of data owners. A hook sees every message before it is delivered and may drop, repeat or replace
-it; parties can be killed and started again. Each pair of parties has a queue in either direction, and `choose` says
-which speaks next. Time passes only when nothing is under way, and then to the next deadline. Nothing is computed: what
-stands for shares and corrections follows from who sends it, and where.
+Parties can be killed and started again. Nothing is computed: what stands for shares and corrections follows from who
+sends it, and where.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
+from tacit.protocol.core.codec import VERSION, Envelope, Frame, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.machine import Entropy, Machine, Output
+from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
@@ -33,25 +28,12 @@ from tacit.protocol.inference.results import Deal, InferenceEnded
 from tacit.protocol.inference.schedule import Sizes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
 from tacit.protocol.inference.tables import DealerState
-from tacit.simulate.world.memory_federation import Hook, Parcel, stream
-from tacit.simulate.world.memory_inference_owner import DEALER as DEALER
-from tacit.simulate.world.memory_inference_owner import MODEL_OWNER as MODEL_OWNER
-from tacit.simulate.world.memory_inference_owner import PATIENCE as PATIENCE
-from tacit.simulate.world.memory_inference_owner import Owner, Side, Told
-from tacit.simulate.world.memory_inference_owner import content as content
+from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE, Owner, Side, Told, content
+from tacit.simulate.world.network import CALM, Choice, Conduct, Parcel
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Timer, World
 
 Kind = TypeVar("Kind")
-Link = tuple[str, str]
-
-
-@dataclass(frozen=True)
-class InferenceParcel(Parcel):
-    """A message under way, as frames."""
-
-    @property
-    def packet(self) -> Packet:
-        """The envelope, read, and the body."""
-        return decode(self.frames, INFERENCE_MESSAGES)
 
 
 def small_terms(**changes: Any) -> Terms:
@@ -74,32 +56,35 @@ def data_owner_names(count: int) -> tuple[str, ...]:
     return tuple(f"data-owner-{number}" for number in range(count))
 
 
-@dataclass
-class MemoryInference:
-    """`told` collects everything that is no message, `log` every message that was delivered.
+class MemoryInference(World[Parcel]):
+    """`told` collects everything that is no message, with the exchange that it is about.
 
     wishes: of the data owners by name; policies: of those that do not hold the default one. requests: what both owners
-    order for every pass, as of Owner.order. choose: which of the links with something under way speaks next.
+    order for every pass, as of Owner.order.
     """
 
-    wishes: Mapping[str, Wish]
-    terms: Terms = field(default_factory=small_terms)
-    policies: Mapping[str, InferencePolicy] = field(default_factory=dict)
-    requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16))
-    entropy: Entropy = field(default_factory=lambda: stream(b"inference"))
-    hook: Hook = lambda parcel: [parcel]
-    choose: Callable[[list[Link]], Link] = lambda links: links[0]
-    now: float = 0.0
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        wishes: Mapping[str, Wish],
+        *,
+        terms: Terms | None = None,
+        policies: Mapping[str, InferencePolicy] | None = None,
+        requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16)),
+        seed: bytes = b"inference",
+        conduct: Conduct = CALM,
+        choose: Choice = lambda links: links[0],
+    ) -> None:
+        super().__init__(Streams(seed), conduct=conduct, choose=choose)
+        self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
+        self.requests = requests
         roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
         self.roster = Roster(
             tuple(
                 Member(
                     name=name,
                     role=role,
-                    curve_public=self.entropy(KEY_BYTES),
-                    signing_public=SigningKey(self.entropy(KEY_BYTES)).public,
+                    curve_public=self.streams.of(f"{name} curve")(KEY_BYTES),
+                    signing_public=SigningKey(self.streams.of(f"{name} signing")(KEY_BYTES)).public,
                 )
                 for name, role in roles.items()
             )
@@ -107,17 +92,14 @@ class MemoryInference:
         self.weights = self.terms.weights
         """The commitment to the model as it is now."""
         self.told: list[Told] = []
-        self.log: list[Parcel] = []
         self.idle: set[str] = set()
         """Parties that do nothing by themselves: they neither open nor deal."""
-        self.dead: set[str] = set()
         self.service = ModelOwnerService(self.serve)
         self.dealers = DealerService(self.roster, self._deal_for)
         self.served: dict[str, Owner] = {}
         """The model owner's side of every session, by data owner,"""
         self.owners: dict[str, Owner] = {}
         """and the data owner's."""
-        self._queues: defaultdict[Link, deque[Parcel]] = defaultdict(deque)
 
     def run(self) -> MemoryInference:
         """Start all data owners and settle."""
@@ -132,8 +114,7 @@ class MemoryInference:
 
     def join(self, name: str) -> InferenceDataOwner:
         """A new session of a data owner, which is yet to start."""
-        for link in filter(lambda link: link[1] == name, self._queues):
-            self._queues[link].clear()
+        self.network.forget(lambda link: link[1] == name)
         policy = self.policies.get(name, InferencePolicy())
         machine = InferenceDataOwner(name, self.roster, wish=self.wishes[name], policy=policy, patience=PATIENCE)
         self.owners[name] = Owner(self, name, name, machine)
@@ -142,57 +123,41 @@ class MemoryInference:
     def serve(self, data_owner: str) -> InferenceModelOwner:
         """A new session of the model owner, which is yet to be greeted."""
         machine = InferenceModelOwner(
-            data_owner, self.roster, terms=self.terms, entropy=self.entropy, patience=PATIENCE
+            data_owner, self.roster, terms=self.terms, entropy=self.streams.of(MODEL_OWNER), patience=PATIENCE
         )
         self.served[data_owner] = Owner(self, MODEL_OWNER, data_owner, machine)
         return machine
 
-    def advance(self, until: Callable[[], bool] = lambda: False) -> bool:
-        """Deliver what is under way until the condition holds; whether it does. No time passes."""
-        while not (reached := until()) and (links := [link for link, queue in self._queues.items() if queue]):
-            original = self._queues[self.choose(links)].popleft()
-            for parcel in self.hook(original):
-                self.put(parcel)
-        return reached
+    def timers(self) -> Iterator[Timer]:
+        for tell, machine in self.living():
+            yield machine.deadline, partial(self._tell_time, tell, machine)
 
-    def settle(self) -> MemoryInference:
-        """Deliver everything; then let time pass to the next deadline, until there is none."""
-        self.advance()
-        while deadlines := [each.deadline for _, each in self.living() if each.deadline is not None]:
-            self.now = min(deadlines)
-            for tell, machine in self.living():
-                tell(machine.expire(self.now))
-            self.advance()
-        return self
+    def _tell_time(self, tell: Callable[[list[Output]], None], machine: Machine[Any]) -> None:
+        tell(machine.expire(self.now))
 
-    def put(self, parcel: Parcel) -> None:
-        """Deliver this message now, past the hook."""
-        sender, receiver, frames = parcel.sender, parcel.receiver, parcel.frames
-        if {sender, receiver} & self.dead:
-            return
-        self.log.append(parcel)
+    def hand_over(self, item: Parcel) -> list[Output]:
+        sender, receiver, frames = item.sender, item.receiver, item.frames
         if receiver == DEALER:
             for dealer, outputs in self.dealers.feed(sender, frames, self.now):
-                self.emit(dealer, outputs)
+                self.tell_dealer(dealer, outputs)
         elif receiver == MODEL_OWNER and sender != DEALER:
             for machine, outputs in self.service.feed(sender, frames, self.now):
                 self.served[machine.peer].tell("owners", outputs)
         elif sender == DEALER:
-            for owner in self._addressed(parcel):
+            for owner in self._addressed(item):
                 if owner.material is not None:
                     owner.tell("dealer", owner.material.feed(frames, self.now))
         elif receiver in self.owners:
             owner = self.owners[receiver]
             owner.tell("owners", owner.machine.feed(frames, self.now))
+        return []
 
     def kill(self, name: str) -> None:
-        """The party is gone: nothing more comes from it, and all others notice at once."""
-        self.dead.add(name)
-        for link in filter(lambda link: name in link, self._queues):
-            self._queues[link].clear()
+        """The party is gone, and all others notice at once."""
+        super().kill(name)
         lost = f"the link to {name} is lost"
         for dealer, outputs in self.dealers.drop(name, lost, self.now):
-            self.emit(dealer, outputs)
+            self.tell_dealer(dealer, outputs)
         for owner in (*self.served.values(), *self.owners.values()):
             if owner.name in self.dead:
                 continue
@@ -201,7 +166,7 @@ class MemoryInference:
             if name == DEALER and owner.material is not None:
                 owner.tell("dealer", owner.material.drop(lost, self.now))
 
-    def emit(self, dealer: InferenceDealer, outputs: Sequence[Output]) -> None:
+    def tell_dealer(self, dealer: InferenceDealer, outputs: Sequence[Output]) -> None:
         """Send the dealer's messages, and deal."""
         for output in outputs:
             if isinstance(output, Transmit):
@@ -217,12 +182,12 @@ class MemoryInference:
             for owner, size in zip(dealer.owners, sizes, strict=True):
                 if size:
                     data = content(size, "correction", dealer.owners, owner, number)
-                    self.emit(dealer, dealer.deliver(owner, number, data, self.now))
+                    self.tell_dealer(dealer, dealer.deliver(owner, number, data, self.now))
 
     def send(self, sender: str, transmit: Transmit) -> None:
         """Put a message onto its link."""
         frames = tuple(bytes(frame) for frame in transmit.frames)
-        self._queues[sender, transmit.to].append(InferenceParcel(sender, transmit.to, frames))
+        self.network.send(Parcel(sender, transmit.to, frames, INFERENCE_MESSAGES), self.now)
 
     def forge(
         self, sender: str, receiver: str, message: Message, *, payload: Frame | None = None, **changes: Any
@@ -236,27 +201,15 @@ class MemoryInference:
         )
         fields = {"session": session, "round": 0, "sequence": sequence, "sender": sender}
         envelope = Envelope(**(fields | {"version": VERSION, "type": message.TYPE} | changes))
-        return InferenceParcel(sender, receiver, tuple(encode(message, envelope, payload)))
-
-    def say_instead(self, kind: str, sender: str, make: Callable[[Parcel], list[Parcel]], *, at: int = 0) -> None:
-        """Let this party say something else than its message of that kind, the first or the one after so many."""
-        hook, said = self.hook, 0
-
-        def say(original: Parcel) -> list[Parcel]:
-            nonlocal said
-            parcels: list[Parcel] = []
-            for parcel in hook(original):
-                meant = (parcel.packet.kind.TYPE, parcel.sender) == (kind, sender)
-                parcels += make(parcel) if meant and said == at else [parcel]
-                said += meant
-            return parcels
-
-        self.hook = say
+        return Parcel(sender, receiver, tuple(encode(message, envelope, payload)), INFERENCE_MESSAGES)
 
     def session(self, data_owner: str) -> bytes:
         """The latest session with this data owner: that of the last answer to it."""
         link = MODEL_OWNER, data_owner
-        sent = [*(parcel for parcel in self.log if (parcel.sender, parcel.receiver) == link), *self._queues[link]]
+        sent = [
+            *(parcel for parcel in self.log if (parcel.sender, parcel.receiver) == link),
+            *self.network.under_way(*link),
+        ]
         return sent[-1].packet.envelope.session if sent else NO_SESSION
 
     def dealer(self, data_owner: str) -> InferenceDealer:
@@ -288,7 +241,7 @@ class MemoryInference:
             self.roster,
             data_owner=data_owner,
             session=session,
-            entropy=self.entropy,
+            entropy=self.streams.of(DEALER),
             patience=PATIENCE,
             now=now,
         )
@@ -321,4 +274,4 @@ class MemoryInference:
                     yield partial(owner.tell, side), machine
         if DEALER not in self.dead:
             for dealer in self.dealers.sessions.values():
-                yield partial(self.emit, dealer), dealer
+                yield partial(self.tell_dealer, dealer), dealer

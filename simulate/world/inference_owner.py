@@ -1,6 +1,6 @@
 """An owner of private inference in memory: what its shell does with what its machines tell, without computing anything.
 
-What stands for shares follows from who opens it, and in which round. memory_inference.py is the world around it.
+What stands for shares follows from who opens it, and in which round. inference.py is the world around it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Protocol
 import msgspec
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Machine, Output
+from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner
@@ -31,6 +31,7 @@ from tacit.protocol.inference.results import (
 )
 from tacit.protocol.inference.schedule import Round, weight_bytes
 from tacit.protocol.inference.tables import InferenceState
+from tacit.simulate.world.streams import Streams
 
 MODEL_OWNER: Final = "model-owner"
 DEALER: Final = "dealer"
@@ -60,6 +61,7 @@ class Surrounded(Protocol):
 
     now: float
     roster: Roster
+    streams: Streams
     terms: Terms
     weights: bytes
     requests: Sequence[tuple[int, int]]
@@ -160,7 +162,12 @@ class Owner:
             case Agreed(session=session):
                 self.session = session
                 self.material = MaterialOwner(
-                    self.name, world.roster, dealer=DEALER, agreed=output, entropy=world.entropy, patience=PATIENCE
+                    self.name,
+                    world.roster,
+                    dealer=DEALER,
+                    agreed=output,
+                    entropy=world.streams.of(self.name),
+                    patience=PATIENCE,
                 )
                 self.tell("dealer", self.material.start(world.now))
             case MaterialKey():

@@ -36,15 +36,10 @@ from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.protocol.sum.unmasking import open_secrets
 from tacit.secagg.keystream import Mask, Usage, apply_masks
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
-from tacit.simulate.world.memory_federation import (
-    PATIENCE,
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    altered,
-    small_configuration,
-)
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 
 def conftest_of(folder: str) -> ModuleType:
@@ -139,7 +134,7 @@ class DeceivedFederation(MemoryFederation):
         for name, client in list(self.clients.items()):
             if client.state is TrainingState.ENDED or client.configuration != self.configuration:
                 self.start_client(name)
-        self.deliver()
+        self.advance()
         self.paused, self.rounds_left = False, 2
         self.settle()
         done = self.outcome(RoundDone)[-1]
@@ -293,7 +288,7 @@ def revealed(run: MemorySum) -> list[tuple[str, ...]]:
 def next_round(run: MemorySum) -> MemorySum:
     """The following round of the same members, run honestly to its end."""
     agreement = replace(run.agreement, round=run.agreement.round + 1)
-    following = MemorySum(agreement, run.signing, run.vectors, run.entropy)
+    following = MemorySum(agreement, run.signing, run.vectors, run.streams)
     following.run()
     return following
 

@@ -16,7 +16,8 @@ from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, Unmask
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
 from tacit.protocol.sum.transcript import shares_signed
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -132,7 +133,7 @@ def sharing_others(*, key: bool = False, seed: bool = False) -> Change:
             channel=client.channel,
             secrets=(bytes(32) if key else client.mask_key.private, bytes(32) if seed else client.seed),
             holders={member: advert.channel_key for member, advert in client.adverts.items()},
-            entropy=run.entropy,
+            entropy=run.streams.of("x"),
         )
         return resigned(run, message, packets=packets)
 

@@ -15,7 +15,8 @@ from tacit.protocol.sum.adverts import sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.transcript import survivors_signed
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -128,7 +129,7 @@ def test_a_signature_over_other_survivors(summed: ExactSum, cheats: Any) -> None
 def earlier(run: MemorySum, kind: type[Message]) -> Any:
     """What c1 said in another round of the same members, keys and survivors."""
     same = memory_sum(CLIENTS, active=True, seed=b"cheats")
-    other = MemorySum(replace(same.agreement, round=1), same.signing, same.vectors, same.entropy)
+    other = MemorySum(replace(same.agreement, round=1), same.signing, same.vectors, same.streams)
     other.run()
     return said(other, kind, CHEAT)
 

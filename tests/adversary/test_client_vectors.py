@@ -22,7 +22,9 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.secagg.packing import Packing, Total, WeightForm
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -161,7 +163,7 @@ def contributing(words: npt.NDArray[Any]) -> tuple[MemorySum, Total]:
     forged = honest[MEMBER].copy()
     PACKING.ring.add_into(forged, words)
     vectors = dict(zip(template.agreement.cohort, [*honest[:MEMBER], forged, *honest[MEMBER + 1 :]], strict=True))
-    run = MemorySum(template.agreement, template.signing, vectors, replayable_entropy(b"counts"))
+    run = MemorySum(template.agreement, template.signing, vectors, Streams(b"counts"))
     run.run()
     total = np.zeros(PACKING.length, PACKING.ring.word)
     for vector in honest:

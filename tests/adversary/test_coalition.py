@@ -17,7 +17,7 @@ from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
-from tacit.simulate.world.memory import MemorySum, memory_sum
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5
@@ -60,7 +60,7 @@ def test_every_secret_fits_the_shares_of_one_holder_less_than_the_threshold(acti
     inverse = pow(coefficients[-1], -1, PRIME)
     for known in pooled(run, coalition).values():
         so_far = [sum(c * int(share) for c, share in zip(coefficients, row, strict=False)) for row in known.T]
-        for secret in (bytes(32), b"\xff" * 32, bytes(range(32)), run.entropy(32)):
+        for secret in (bytes(32), b"\xff" * 32, bytes(range(32)), run.streams.of("x")(32)):
             missing = [
                 (limb - known_sum) * inverse % PRIME for limb, known_sum in zip(limbs(secret), so_far, strict=True)
             ]

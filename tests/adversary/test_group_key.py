@@ -27,8 +27,8 @@ from tacit.protocol.group_key.transcript import (
     commit_record,
 )
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.memory import Delivery
-from tacit.simulate.world.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 SIZE = 3
 TOLD = {"peer-key-commits": "commits", "peer-key-contributions": "packets", "peer-key-confirmations": "confirmations"}
@@ -187,7 +187,9 @@ def test_members_that_were_told_different_things_agree_on_nothing(changes: dict[
     """c1 was told another session, epoch, membership, roster or configuration than c0 and c2."""
     run = memory_group_key(SIZE)
     changes = {key: run.agreement.signing_keys[:2] if value is ... else value for key, value in changes.items()}
-    other = GroupKeyMember(replace(run.agreement, **changes), "c1", signing=run.signing["c1"], entropy=run.entropy)
+    other = GroupKeyMember(
+        replace(run.agreement, **changes), "c1", signing=run.signing["c1"], entropy=run.streams.of("x")
+    )
     # The relay of this server believes whatever c1 says.
     (commit,) = (output.message for output in other.start(0.0) if isinstance(output, Send))
     record = commit.channel_key + commit.commitment + commit.signature

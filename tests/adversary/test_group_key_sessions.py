@@ -39,13 +39,8 @@ from tacit.protocol.session.rounds import RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import MaskedInput
-from tacit.simulate.world.memory_federation import (
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    altered,
-    small_configuration,
-)
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel, altered
 
 CLIENT = "client-0"
 """The victim of the server, and the member that cheats; it is also the one that provides the model."""
@@ -310,7 +305,7 @@ def test_members_that_were_told_other_members_or_epochs_send_no_contribution(lie
         members = [other for place, other in enumerate(one.roster.clients) if group[0] >> place & 1]
         records = [commits[m].channel_key + commits[m].commitment + commits[m].signature for m in members]
         one.put(one.forge(SERVER, name, PeerKeyCommits(commits=b"".join(records)), round=0))
-    one.deliver()
+    one.advance()
     assert [one.ended(name).code for name in one.roster.clients] == [Code.SIGNATURE] * CLIENTS  # type: ignore[union-attr]
     assert KeyContribution not in {parcel.packet.kind for parcel in one.log}
     assert not [output for _, output in one.outputs if getattr(output, "event", "") == "group-key"]
@@ -459,7 +454,7 @@ def test_who_is_no_member_of_an_attempt_does_not_end_it(barred: bool) -> None:
         if (parcel.sender, parcel.packet.kind) == ("client-1", KeyCommit) and not commits:
             commits.append(parcel)
             one.start_client(CLIENT)
-            one.put(one._queue.pop())
+            one.put(one.network.pull(CLIENT, SERVER))
             stray = one.forge(CLIENT, SERVER, parcel.message, round=0)
             one.put(replace(stray, frames=(stray.frames[0], b"\xc1")) if barred else stray)
         return [parcel]

@@ -23,8 +23,8 @@ from tacit.protocol.session.messages import Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
-from tacit.simulate.world.memory import MemorySum, memory_sum
-from tacit.simulate.world.memory_federation import small_configuration
+from tacit.simulate.world.federation import small_configuration
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 VICTIM = "client-0"
 CLIENTS = 3
@@ -100,7 +100,7 @@ def test_a_masked_vector_does_not_tell_which_layers_are_zero() -> None:
         made.agreement,
         made.signing,
         dict(zip(made.vectors, vectors.values(), strict=True)),
-        made.entropy,
+        made.streams,
     )
     run.run()
     sent: dict[str, list[Any]] = {name: [] for name in run.clients}

@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tacit.protocol.core.machine import Entropy
 from tacit.protocol.sum import client as aggregation_client
 from tacit.protocol.sum import sharing
 from tacit.protocol.sum.messages import AdvertiseKeys, MaskedInput, PeerKeys, PeerShares, ShareKeys
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
-from tacit.simulate.world.memory import MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 FALSE_ALARM = 1e-9
 SEED = bytes(range(32))
@@ -41,13 +43,20 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def observed_sum(template: MemorySum, seed: bytes) -> tuple[MemorySum, list[bytes]]:
     """The sum once more with fresh machines, and all 32-byte strings of entropy that they will have drawn."""
-    source, drawn = replayable_entropy(seed), list[bytes]()
+    drawn = list[bytes]()
 
-    def entropy(length: int) -> bytes:
-        drawn.append(source(length))
-        return drawn[-1]
+    class Observed(Streams):
+        def of(self, name: str) -> Entropy:
+            source = super().of(name)
 
-    return MemorySum(template.agreement, template.signing, template.vectors, entropy), drawn
+            def entropy(length: int) -> bytes:
+                drawn.append(source(length))
+                return drawn[-1]
+
+            return entropy
+
+    run = MemorySum(template.agreement, template.signing, template.vectors, Observed(seed))
+    return run, drawn
 
 
 def is_uniform(counts: np.ndarray) -> bool:
@@ -176,7 +185,7 @@ def variants() -> Iterator[tuple[str, MemorySum]]:
         "other threshold": {"parameters": GraphParameters(neighbours=3, threshold=4)},
     }
     for name, fields in changes.items():
-        template = MemorySum(replace(base.agreement, **fields), base.signing, base.vectors, base.entropy)
+        template = MemorySum(replace(base.agreement, **fields), base.signing, base.vectors, base.streams)
         yield name, observed_sum(template, b"the same secrets")[0]
     yield "new secrets", observed_sum(base, b"other secrets")[0]
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
+from tacit.protocol.core.machine import Entropy
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import client as aggregation_client
 from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys
@@ -18,7 +19,9 @@ from tacit.protocol.sum.results import Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5
@@ -69,7 +72,7 @@ def pieces(run: MemorySum) -> list[bytes]:
 def test_two_sums_of_the_same_vectors_share_nothing(kind: str, summed: ExactSum) -> None:
     # Agreement and vectors are the same, so that all that differs is what the clients draw.
     first = memory_sum(seed=b"one", **KINDS[kind])
-    second = MemorySum(first.agreement, first.signing, first.vectors, replayable_entropy(b"two"))
+    second = MemorySum(first.agreement, first.signing, first.vectors, Streams(b"two"))
     first.run()
     second.run()
     np.testing.assert_array_equal(summed(first).total, summed(second).total)
@@ -86,7 +89,7 @@ def test_masks_pair_up_and_none_is_used_twice(kind: str, masks: list[list[Mask]]
     for change in ({}, {"round": 1}, {"session": bytes(32)}, {"model": bytes(32)}, {"configuration": bytes(32)},
                    {"roster": bytes(32)}):  # fmt: skip
         made = memory_sum(seed=b"one", **KINDS[kind])
-        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.entropy)
+        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.streams)
         masks.clear()
         run.run()
         assert len(masks) == len(run.vectors)
@@ -121,11 +124,17 @@ def test_what_is_sent_shows_neither_vector_nor_secrets(
     monkeypatch.setattr(aggregation_client, "open_packet", keeping)
     made = memory_sum(seed=b"one", **KINDS[kind])
 
-    def entropy(length: int) -> bytes:
-        drawn.append(made.entropy(length))
-        return drawn[-1]
+    class Observed(Streams):
+        def of(self, name: str) -> Entropy:
+            source = super().of(name)
 
-    run = MemorySum(made.agreement, made.signing, made.vectors, entropy)
+            def entropy(length: int) -> bytes:
+                drawn.append(source(length))
+                return drawn[-1]
+
+            return entropy
+
+    run = MemorySum(made.agreement, made.signing, made.vectors, Observed(b"one"))
     run.hook = lambda delivery: [] if delivery.kind == "unmask-request" else [delivery]
     run.start()
     run.advance()
@@ -141,7 +150,7 @@ def test_what_is_sent_shows_neither_vector_nor_secrets(
                       bytes(delivery.payload or b""))
     )  # fmt: skip
     assert not [secret for secret in secrets if secret in sent]
-    shown = "".join(map(repr, [run.server, *run.clients.values(), *run.results, *masks, *held]))
+    shown = "".join(map(repr, [run.server, *run.clients.values(), *run.outputs, *masks, *held]))
     assert not [secret for secret in secrets if repr(secret)[2:-1] in shown or secret.hex() in shown]
 
 
@@ -173,7 +182,7 @@ def test_a_masked_vector_is_uniform_whatever_is_in_it(active: bool, sums: Any) -
     for value in (0, 2**ring_bits - 1):
         run = memory_sum(3, active=active, seed=b"curious", length=words, ring_bits=ring_bits)
         vectors = {name: np.full(words, value, run.agreement.ring.word) for name in run.vectors}
-        run = MemorySum(run.agreement, run.signing, vectors, replayable_entropy(bytes([value & 1])))
+        run = MemorySum(run.agreement, run.signing, vectors, Streams(bytes([value & 1])))
         run.run()
         received = {d.sender: d.payload for d in run.log if d.kind == "masked-input"}
         unpacked = [run.agreement.ring.unpack(payload) for payload in received.values()]

@@ -31,7 +31,8 @@ from tacit.protocol.sum.neighbourhood import Graph
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.secagg.graph import GraphParameters, regular_parameters
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 Holders = Mapping[int, tuple[int, ...]]
@@ -222,7 +223,7 @@ TWENTY = regular_parameters(20, corrupt=0.05, dropout=0.05, active=True)
 @pytest.mark.threat("server/splits-survivors")
 def test_no_two_worlds_strip_a_victim_whose_neighbours_listen_to_their_holders() -> None:
     # 2t > k: who answers was told the same as t of its k holders, so that t others cannot open its key.
-    run = memory_sum(20, active=True, parameters=TWENTY, seed=bytes(1))
+    run = memory_sum(20, active=True, parameters=TWENTY, seed=b"\x01")
     run.run()
     holders = choices_of(run)
     for victim in holders:
@@ -232,7 +233,7 @@ def test_no_two_worlds_strip_a_victim_whose_neighbours_listen_to_their_holders()
 @pytest.mark.threat("server/splits-survivors")
 def test_two_worlds_do_not_strip_a_victim(sums: Any) -> None:
     # The parameters are those of the rule, and no client is corrupt.
-    run = memory_sum(20, active=True, parameters=TWENTY, seed=bytes(1))
+    run = memory_sum(20, active=True, parameters=TWENTY, seed=b"\x01")
     server = sums.Server(run)
     holders = choices_of(run)
     possible = {

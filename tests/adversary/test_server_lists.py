@@ -17,7 +17,9 @@ from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskR
 from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Change = Callable[[MemorySum, Any], Message]
 ExactSum = Callable[[MemorySum], Summed]
@@ -173,7 +175,7 @@ def test_a_second_request_to_unmask_is_not_answered(active: bool, summed: ExactS
     for members in product((0, 1), repeat=CLIENTS):
         survivors = bitmap(*(member for member in EVERYBODY if members[member]))
         run.deliver(Delivery("server", VICTIM, msgspec.structs.replace(again, survivors=survivors), None))
-        assert run.results[-1] == (VICTIM, Report("refused", run.results[-1][1].fields))
+        assert run.outputs[-1] == (VICTIM, Report("refused", run.outputs[-1][1].fields))
     assert not run.advance()
     assert run.clients[VICTIM].state is ClientState.DONE
     assert sums.revealed(run) == [outcome.survivors]
@@ -219,12 +221,12 @@ class Interrogation:
             VICTIM,
             signing=run.signing[VICTIM],
             vector=run.vectors[VICTIM],
-            entropy=replayable_entropy(VICTIM.encode()),
+            entropy=Streams(VICTIM.encode()).of(""),
         )
 
     def again(self) -> MemorySum:
         """The client after it masked its vector, everybody else silent."""
-        run = MemorySum(self.run.agreement, self.run.signing, self.run.vectors, self.run.entropy)
+        run = MemorySum(self.run.agreement, self.run.signing, self.run.vectors, self.run.streams)
         run.clients[VICTIM] = self._fresh()
         run.clients[VICTIM].start(0.0)
         for delivery in self._told:

@@ -15,7 +15,8 @@ from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
-from tacit.simulate.world.memory_federation import SERVER, Parcel, small_configuration
+from tacit.simulate.world.federation import SERVER, small_configuration
+from tacit.simulate.world.network import Parcel
 
 VICTIM = "client-0"
 PARAMETERS = 10

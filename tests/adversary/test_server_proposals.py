@@ -31,7 +31,8 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.memory_federation import SERVER, Parcel, small_configuration
+from tacit.simulate.world.federation import SERVER, small_configuration
+from tacit.simulate.world.network import Parcel
 
 VICTIM = "client-0"
 CLIENTS = 5

@@ -24,7 +24,8 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -48,7 +49,7 @@ def former(**changes: Any) -> Former:
     """A sum of the same members that was computed before."""
 
     def hold(run: MemorySum) -> MemorySum:
-        other = MemorySum(replace(run.agreement, **changes), run.signing, run.vectors, run.entropy)
+        other = MemorySum(replace(run.agreement, **changes), run.signing, run.vectors, run.streams)
         other.run()
         return other
 

@@ -24,7 +24,8 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
 )
 from tacit.protocol.sum.results import Contribution
-from tacit.simulate.world.memory_federation import SERVER, Parcel, altered
+from tacit.simulate.world.federation import SERVER
+from tacit.simulate.world.network import Parcel, altered
 
 VICTIM = "client-0"
 Deceived = Callable[..., Any]
@@ -233,7 +234,7 @@ def test_a_client_that_unmasked_never_repeats(deceived: Deceived) -> None:
     one.hook = lambda parcel: [parcel]
     for name in held:
         one.start_client(name)
-    one.deliver()
+    one.advance()
     assert one.outcome(RoundDone)[0].code is Code.THRESHOLD
     one.settle()
     overs = [over for over in one.outcome(RoundOver, VICTIM) if over.round == 2]

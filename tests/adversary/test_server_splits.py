@@ -23,7 +23,8 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares, UnmaskRequest, UnmaskShares
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -58,7 +59,7 @@ def believing(run: MemorySum, field: str) -> Agreement:
         change = {"parameters": replace(run.agreement.parameters, **change)}
     agreement = replace(run.agreement, **change)
     run.clients[VICTIM] = AggregationClient(
-        agreement, VICTIM, signing=run.signing[VICTIM], vector=run.vectors[VICTIM], entropy=run.entropy
+        agreement, VICTIM, signing=run.signing[VICTIM], vector=run.vectors[VICTIM], entropy=run.streams.of("x")
     )
     return agreement
 

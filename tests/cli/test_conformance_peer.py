@@ -17,7 +17,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.conformance.peer.play import CASES, Side
-from tacit.simulate.world.memory_federation import small_configuration
+from tacit.simulate.world.federation import small_configuration
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance" / "peer")

@@ -28,7 +28,7 @@ from tacit.protocol.group_key.session_tables import HolderState, KeeperState
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.memory_federation import small_configuration
+from tacit.simulate.world.federation import small_configuration
 from tests.exploration.machines import History, PostOffice, States
 from tests.exploration.symbols import SymbolicEntropy, SymbolicSigningKey
 

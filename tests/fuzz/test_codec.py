@@ -16,7 +16,7 @@ from tacit.protocol.group_key.messages import EndKey, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, StartSecondStage, VoidRound
 from tacit.protocol.sum.messages import FetchVector, VectorChunk
 from tacit.simulate.bench.peak import Peak
-from tacit.simulate.world.memory_federation import MemoryFederation, small_configuration
+from tacit.simulate.world.federation import MemoryFederation, small_configuration
 
 FRAMES_PER_EXAMPLE = 100
 MOST_BYTES = 64 << 20

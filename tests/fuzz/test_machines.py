@@ -26,8 +26,10 @@ from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 MOST_BYTES = 64 << 20
 """Above what a run starts with; one federation of these tests takes less than a megabyte."""
@@ -56,8 +58,8 @@ class Wire:
             small_configuration(CLIENTS, mode=random.choice(modes), **random.choice(PROTECTIONS)),
             CLIENTS,
             rounds=2,
-            hook=self.alter,
         )
+        self.federation.hook = self.alter
 
     def alter(self, parcel: Parcel) -> list[Parcel]:
         random = self.random

@@ -14,7 +14,7 @@ from tacit.protocol.sum.messages import ShareKeys, UnmaskShares
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
 from tacit.secagg.shamir import SHARE_BYTES
-from tacit.simulate.world.memory import MemorySum
+from tacit.simulate.world.sums import MemorySum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 
@@ -56,7 +56,7 @@ def check(run: MemorySum) -> Summed | ServerAborted:
     """The server's one outcome: an exact sum or a coded end, and never both secrets of anybody."""
     outcomes = [*run.outcome(Summed), *run.outcome(ServerAborted)]
     assert len(outcomes) == 1
-    assert all(name == run.agreement.server for name, output in run.results if output is outcomes[0])
+    assert all(name == run.agreement.server for name, output in run.outputs if output is outcomes[0])
     for kinds in opened_shares(run).values():
         assert not kinds[Label.KEY_SHARE].keys() & kinds[Label.SEED_SHARE].keys()
         assert min(map(len, kinds.values())) < run.agreement.parameters.threshold

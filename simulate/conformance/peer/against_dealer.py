@@ -27,7 +27,7 @@ from tacit.simulate.conformance.peer.against_owners import connecting
 from tacit.simulate.conformance.peer.inference_cast import FOREVER, InferenceCast, Line
 from tacit.simulate.conformance.peer.inference_script import DATA_OWNER, MODEL_OWNER
 from tacit.simulate.conformance.peer.keyring import Keyring
-from tacit.simulate.world.memory_inference import small_terms
+from tacit.simulate.world.inference import small_terms
 
 _ORDERS: Final[tuple[tuple[AnyBlockRequest, ...], ...]] = (
     (Weight(0, (3, 2)), Fixed(0, (5,), 0, (3, 2))),

@@ -22,8 +22,8 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.messages import TERMS_LIMIT, Terms
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, PeerError
-from tacit.simulate.world.memory_federation import small_configuration
-from tacit.simulate.world.memory_inference import small_terms
+from tacit.simulate.world.federation import small_configuration
+from tacit.simulate.world.inference import small_terms
 
 ROSTER_FILE, CONFIGURATION_FILE, TERMS_FILE = "roster.toml", "configuration.msgpack", "terms.msgpack"
 

@@ -30,7 +30,7 @@ from tacit.protocol.core.primitives import (
 )
 from tacit.protocol.session.rounds import Train
 from tacit.protocol.sum.sharing import HeldShares
-from tacit.simulate.world.memory_federation import MemoryFederation, small_configuration
+from tacit.simulate.world.federation import MemoryFederation, small_configuration
 
 Parts = st.lists(st.binary(max_size=12), max_size=4)
 Labels = st.sampled_from(Label)

@@ -18,8 +18,8 @@ from tacit.protocol.group_key.messages import KeyCommit, KeyComplaint
 from tacit.protocol.group_key.tables import MemberState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.memory import Delivery
-from tacit.simulate.world.memory_group_key import RELAY, MemoryGroupKey, memory_group_key
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 SAID = ["key-commit", "key-contribution", "confirm-key", "key-accepted"]
 """What a member says, in its order: one message in each phase of the relay."""
@@ -75,7 +75,7 @@ def key_of(run: MemoryGroupKey) -> bytes:
 
 def test_a_run_replays_and_every_epoch_has_a_key_of_its_own() -> None:
     first, again, other = (memory_group_key(3, seed=b"replay") for _ in range(3))
-    other = MemoryGroupKey(replace(other.agreement, epoch=1), other.signing, other.entropy)  # The same contributions.
+    other = MemoryGroupKey(replace(other.agreement, epoch=1), other.signing, other.streams)  # The same contributions.
     assert key_of(first) == key_of(again) != key_of(other)
     assert first.log == again.log
 
@@ -147,7 +147,7 @@ def test_who_leaves_or_is_silent_is_named_and_the_rest_agrees_without_it(kind: s
     assert told == [(result.code, "c2")] * (0 if last else SIZE - killed)
     keys = tuple(run.agreement.signing_keys[run.agreement.places[name]] for name in result.remaining)
     agreement = replace(run.agreement, epoch=1, members=result.remaining, signing_keys=keys)
-    following = MemoryGroupKey(agreement, run.signing, run.entropy).run()
+    following = MemoryGroupKey(agreement, run.signing, run.streams).run()
     assert [(agreed.epoch, agreed.members) for agreed in following.outcome(KeyAgreed)] == [(1, result.remaining)]
     assert len({output.key for output in (*following.outcome(GroupKey), *run.outcome(GroupKey))}) == 1 + last
 

@@ -18,7 +18,8 @@ from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE, 
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 CLIENT = "client-0"
 IGNORED = "ignored"

@@ -29,14 +29,8 @@ from tacit.protocol.group_key.messages import (
 )
 from tacit.protocol.session.messages import StartRound
 from tacit.protocol.session.rounds import RoundDone, Train
-from tacit.simulate.world.memory_federation import (
-    JOIN_SECONDS,
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    shift,
-    small_configuration,
-)
+from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, shift, small_configuration
+from tacit.simulate.world.network import Parcel
 
 ALL = Ended(None, "all rounds are held")
 LEFT = Abort(code=Code.LOCAL, detail="the disk is full", culprit="")
@@ -226,7 +220,7 @@ def test_a_member_that_goes_in_the_middle_of_an_attempt(
             gives_up(one, victim)
         elif how == "restarts":
             one.start_client(victim)
-            one.put(one._queue.pop())
+            one.put(one.network.pull(victim, SERVER))
         return [parcel] if sender != victim else []
 
     one.hook = hook
@@ -334,7 +328,7 @@ def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -
             one.hook = lambda parcel: [parcel]
             one.cut.add("client-0")
             one.server.link_lost("client-0", one.now)
-            one._queue.appendleft(parcel)
+            one.network.put_back(parcel, one.now)
             return []
         return [parcel]
 
@@ -361,7 +355,7 @@ def test_who_goes_while_the_last_model_is_handed_out_keeps_nobody_from_it(how: s
                 gives_up(one, "client-1")
             elif how == "restarts":
                 one.start_client("client-1")
-                one.put(one._queue.pop())
+                one.put(one.network.pull("client-1", SERVER))
             return []
         return [parcel]
 
@@ -469,7 +463,7 @@ def test_a_model_that_was_encrypted_for_a_failed_attempt_is_not_taken_for_the_ne
     one.idle = {"client-0"}
     one.start()
     gives_up(one, "client-3")
-    one.deliver()
+    one.advance()
     first, second = (order for name, order in one.outputs if type(order).__name__ == "Reencrypt")
     assert (first.key.epoch, second.key.epoch) == (0, 1)
     for order in (first, second):  # The shell is late with the first.

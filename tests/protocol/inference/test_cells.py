@@ -29,13 +29,8 @@ from tacit.protocol.inference.tables import (
     MaterialState,
 )
 from tacit.protocol.session.messages import MESSAGES
-from tacit.simulate.world.memory_inference import (
-    DEALER,
-    MODEL_OWNER,
-    PATIENCE,
-    MemoryInference,
-    data_owner_names,
-)
+from tacit.simulate.world.inference import MemoryInference, data_owner_names
+from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE
 
 (DATA_OWNER,) = data_owner_names(1)
 MATERIAL = "material"
@@ -154,7 +149,7 @@ def brought_to(role: str, state: str, *, waiting: bool = False) -> tuple[MemoryI
         assert run.advance(lambda: bool(run.outcome(Agreed, DATA_OWNER)))
         (agreed,) = run.outcome(Agreed, DATA_OWNER)
         return run, MaterialOwner(
-            DATA_OWNER, run.roster, dealer=DEALER, agreed=agreed, entropy=run.entropy, patience=PATIENCE
+            DATA_OWNER, run.roster, dealer=DEALER, agreed=agreed, entropy=run.streams.of("x"), patience=PATIENCE
         )
     if state == "ABORTED":
         assert run.advance(lambda: machine_of(role, run) is not None)

@@ -19,8 +19,8 @@ from tacit.protocol.inference.results import (
     MaterialKey,
     Opened,
 )
-from tacit.simulate.world.memory_federation import Parcel
-from tacit.simulate.world.memory_inference import MemoryInference, data_owner_names
+from tacit.simulate.world.inference import MemoryInference, data_owner_names
+from tacit.simulate.world.network import Parcel
 
 (DATA_OWNER,) = data_owner_names(1)
 

@@ -17,14 +17,9 @@ from tacit.protocol.inference.messages import Material, MaterialOver, Opening, O
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, MaskedLayer, Opened
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
-from tacit.simulate.world.memory_federation import Parcel, altered
-from tacit.simulate.world.memory_inference import (
-    DEALER,
-    MODEL_OWNER,
-    PATIENCE,
-    MemoryInference,
-    data_owner_names,
-)
+from tacit.simulate.world.inference import MemoryInference, data_owner_names
+from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE
+from tacit.simulate.world.network import Parcel, altered
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
@@ -273,7 +268,7 @@ def test_a_party_that_cannot_go_on(party: str) -> None:
     assert run.advance(lambda: len(run.outcome(Deal)) == 2)
     error = RemoteProtocolError(Code.LOCAL, "the device is out of memory", culprit=party)
     if party == DEALER:
-        run.emit(run.dealer(DATA_OWNER), run.dealer(DATA_OWNER).give_up(error, run.now))
+        run.tell_dealer(run.dealer(DATA_OWNER), run.dealer(DATA_OWNER).give_up(error, run.now))
     else:
         owner = run.served[DATA_OWNER] if party == MODEL_OWNER else run.owners[DATA_OWNER]
         owner.tell("owners", owner.machine.give_up(error, run.now))

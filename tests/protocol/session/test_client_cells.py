@@ -18,7 +18,8 @@ from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 CLIENT = "client-0"
 HELD_BACK = {
@@ -69,13 +70,13 @@ def federation_in(situation: str) -> MemoryFederation:
             signing=federation.signing[CLIENT],
             policy=federation.policy,
             journal=(),
-            entropy=federation.entropy,
+            entropy=federation.streams.of("x"),
             patience=1.0,
             grace=1.0,
         )
     else:
         federation.start_client(CLIENT)
-    federation.deliver()
+    federation.advance()
     if situation == "ended":
         federation.emit(CLIENT, federation.clients[CLIENT].give_up("the disk is full", federation.now))
     if situation == "second-stage-limiting":  # The chunk arrives, and what is asked of the shell is not done.

@@ -4,7 +4,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.tables import TrainingState
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 
 CLIENT = "client-0"
 
@@ -14,7 +14,7 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
     one.paused = True
     for name in one.roster.clients:
         one.start_client(name)
-    one.deliver()
+    one.advance()
     one.idle = {CLIENT}
     one.paused = False
     one.settle(until=1.0)
@@ -29,7 +29,7 @@ def test_a_finish_in_the_middle_of_a_sum_ends_the_session() -> None:
     one.idle = {CLIENT}
     for name in one.roster.clients:
         one.start_client(name)
-    one.deliver()
+    one.advance()
     one.emit(CLIENT, one.clients[CLIENT].contribute(1, one.draw(CLIENT, 1), one.now))
     one.put(one.forge(SERVER, CLIENT, Finish(), round=0))
     assert one.ended(CLIENT) == Ended(None, "the federation is finished")

@@ -16,16 +16,8 @@ from tacit.protocol.session.messages import EndRound, Finish, Hello, VoidRound, 
 from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.messages import MaskedInput, PeerShares
-from tacit.simulate.world.memory_federation import (
-    GRACE,
-    JOIN_SECONDS,
-    PATIENCE,
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    altered,
-    small_configuration,
-)
+from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, PATIENCE, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel, altered
 
 
 def federation(*, clients: int = 5, rounds: int = 1, **changes: object) -> MemoryFederation:
@@ -57,7 +49,7 @@ def test_a_late_client_joins_the_next_round() -> None:
     one.settle(until=JOIN_SECONDS + 1)
     assert one.server.state is SessionState.IN_ROUND
     one.start_client("client-4")
-    one.deliver()
+    one.advance()
     assert one.clients["client-4"].state is TrainingState.AWAIT_ROUND
     one.idle = set()
     vector = one.draw("client-0", 1)
@@ -78,9 +70,9 @@ def test_a_client_comes_back_with_a_new_hello(away: str) -> None:
     one.start()
     if away == "gave up":
         one.emit("client-1", one.clients["client-1"].give_up("restart", one.now))
-        one.deliver()
+        one.advance()
     one.start_client("client-1")
-    one.deliver()
+    one.advance()
     left = [output.fields["detail"] for output in one.outcome(Report) if output.event == "left"]
     assert left == ["it started again" if away == "killed" else "it gave up: restart"]
     one.idle = set()
@@ -136,7 +128,7 @@ def test_who_is_cut_off_while_gathering_is_waited_for() -> None:
     one.start(*one.roster.clients[:4])
     one.server.link_lost("client-0", one.now)
     one.start_client("client-4")
-    one.deliver()
+    one.advance()
     assert one.server.state is SessionState.GATHERING
     one.settle()
     assert one.outcome(RoundDone)[0].cohort == one.roster.clients[1:]
@@ -164,7 +156,7 @@ def test_a_silent_server_ends_every_client() -> None:
         one.hook = silence(kind)
         client = one.start_client("client-0")
         one.start(*one.roster.clients[1:])
-        one.deliver()
+        one.advance()
         deadline = client.next_deadline
         assert deadline == (PATIENCE if kind is Welcome else 2 * one.configuration.phase_seconds)
         assert client.expire(deadline - 0.1) == []
@@ -250,7 +242,7 @@ def test_a_bad_hello(fault: str) -> None:
         promise = VoidRound(session=bytes(32), round=1, signature=bytes(64))
         hello = Hello(roster=one.roster.hash, promises=(promise,))
         one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
-    one.deliver()
+    one.advance()
     expected = {"roster": "ROSTER", "session": "SESSION", "sequence": "SEQUENCE", "forged promise": "SIGNATURE"}[fault]
     (report,) = one.outcome(Report)
     assert (report.event, report.fields["member"], report.fields["code"]) == ("refused", "client-0", expected)
@@ -293,11 +285,11 @@ def test_the_secrets_of_a_round_are_forgotten_with_it(last: EndRound | Finish) -
 def test_a_bad_hello_of_a_client_that_comes_back_is_answered_as_a_first_message() -> None:
     one = federation()
     one.start_client("client-0")
-    one.deliver()
+    one.advance()
     hello = Hello(roster=bytes(32), promises=())
     one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
     one.start_client("client-0")
-    one.deliver()
+    one.advance()
     ended = one.ended("client-0")
     assert ended is not None
     assert ended.code is Code.ROSTER

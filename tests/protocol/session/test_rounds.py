@@ -14,15 +14,8 @@ from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver, Train
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, VectorChunk
-from tacit.simulate.world.memory_federation import (
-    PATIENCE,
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    altered,
-    small_configuration,
-    stream,
-)
+from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel, altered
 
 
 def federation(*, clients: int = 5, rounds: int = 1, **changes: object) -> MemoryFederation:
@@ -61,7 +54,7 @@ def test_rounds_follow_each_other(mode: str) -> None:
 def test_the_same_randomness_gives_the_same_bytes() -> None:
     first, second = federation(rounds=2).run(), federation(rounds=2).run()
     assert first.log == second.log
-    other = MemoryFederation(small_configuration(5), 5, rounds=2, entropy=stream(b"other")).run()
+    other = MemoryFederation(small_configuration(5), 5, rounds=2, seed=b"other").run()
     assert not {parcel.frames for parcel in first.log} & {parcel.frames for parcel in other.log}
 
 
@@ -172,7 +165,7 @@ def test_the_cohort_is_no_larger_than_configured() -> None:
     one.paused = True
     one.start(*one.roster.clients[2:])
     one.start(*one.roster.clients[:2])
-    one.deliver()
+    one.advance()
     one.paused = False
     one.settle()
     assert [done.cohort for done in one.outcome(RoundDone)] == [one.roster.clients[2:], one.roster.clients[:4]]

@@ -22,15 +22,11 @@ from tacit.protocol.sum.counting import (
     spare,
 )
 from tacit.protocol.sum.messages import AdvertiseKeys, MaskedInput, UnmaskShares
+from tacit.protocol.sum.results import Journal
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.memory_federation import (
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    altered,
-    small_configuration,
-)
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel, altered
 
 CLIENTS, FEWEST = 6, 2
 ALL = tuple(f"client-{number}" for number in range(CLIENTS))
@@ -93,7 +89,7 @@ def test_what_is_summed_is_what_enough_clients_contribute(mode: str, clients: in
     assert ended is not None
     assert ended.code is None
     # Counts are no update of the model: only the second stage is in the journal.
-    assert all(len(journal) == 4 for journal in one.journals.values())
+    assert all(len(one.outcome(Journal, name)) == 4 for name in one.roster.clients)
 
 
 @pytest.mark.parametrize("kind", [Fetch, AdvertiseKeys, MaskedInput])

@@ -24,13 +24,8 @@ from tacit.protocol.sum.messages import (
     UnmaskShares,
     VectorChunk,
 )
-from tacit.simulate.world.memory_federation import (
-    JOIN_SECONDS,
-    SERVER,
-    MemoryFederation,
-    Parcel,
-    small_configuration,
-)
+from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 CLIENT = "client-0"
 SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "await-promises", "distributing", "ended")

@@ -12,8 +12,9 @@ from tacit.protocol.session.messages import MESSAGES, MOST_PROMISES, EndRound, H
 from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.messages import MaskedInput, UnmaskRequest
-from tacit.protocol.sum.results import Contribution
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.protocol.sum.results import Contribution, Journal
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 
 def federation(mode: str = "active", rounds: int = 2, clients: int = 5) -> MemoryFederation:
@@ -86,7 +87,8 @@ def test_an_aborted_round_is_repeated_with_everybody(mode: str) -> None:
     assert (second.total == one.plain_sum(second)).all()
     assert [over.code for over in one.outcome(RoundOver, "client-4")] == [Code.THRESHOLD, None]
     assert one.ended(SERVER) == Ended(None, "all rounds are held")
-    for name, journal in one.journals.items():
+    for name in one.roster.clients:
+        journal = [written.contribution for written in one.outcome(Journal, name)]
         assert [(entry.round, entry.unmasked) for entry in journal] == [(1, False), (2, False), (2, True)], name
 
 
@@ -152,7 +154,8 @@ def test_a_long_journal_is_promised_from_its_end() -> None:
         Contribution(session=bytes(32), round=round, model=bytes(32), sharers=(), threshold=1, unmasked=round % 2 == 0)
         for round in range(1, 4 * MOST_PROMISES)
     ]
-    one.journals["client-0"] = list(entries)
+    for entry in entries:
+        one.journal("client-0").write(entry)
     one.run()
     hello = next(p.message for p in one.log if p.sender == "client-0" and p.packet.kind is Hello)
     rounds = [promise.round for promise in hello.promises]

@@ -23,7 +23,8 @@ from tacit.protocol.sum.sharing import (
 )
 from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
 from tacit.secagg.shamir import SHARE_BYTES
-from tacit.simulate.world.memory import MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 OTHER = bytes(range(32))
 OWNER, HOLDER = AgreementKey(bytes(32)), AgreementKey(bytes([1]) * 32)
@@ -42,7 +43,7 @@ def sealed_packet(**changes: Any) -> bytes:
         channel=OWNER,
         secrets=(b"k" * 32, b"s" * 32),
         holders=dict.fromkeys(range(5), HOLDER.public),
-        entropy=replayable_entropy(b"packet"),
+        entropy=Streams(b"packet").of(""),
     )
     return packets[3 * PACKET_BYTES : 4 * PACKET_BYTES]
 
@@ -120,7 +121,7 @@ def test_no_key_seals_two_packets(monkeypatch: pytest.MonkeyPatch) -> None:
     # The same entropy, hence the same key pairs: in another round, and with one client missing from the list of keys.
     for change, gone in (({}, ""), ({"round": 1}, ""), ({"session": OTHER}, ""), ({}, "c4")):
         made = memory_sum(5, active=True)
-        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.entropy)
+        run = MemorySum(replace(made.agreement, **change), made.signing, made.vectors, made.streams)
         run.start()
         if gone:
             run.kill(gone)

@@ -22,7 +22,8 @@ from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 IGNORED = "ignored"
@@ -245,4 +246,6 @@ def test_a_vector_that_is_no_vector_of_the_ring_is_the_callers_mistake() -> None
     run = memory_sum(3, active=True)
     for vector in (np.zeros(4, "<u4"), np.zeros(5, "<u8"), np.zeros((5, 1), "<u4")):
         with pytest.raises(LocalProtocolError, match="not 5 ring words"):
-            AggregationClient(run.agreement, "c0", signing=run.signing["c0"], vector=vector, entropy=run.entropy)
+            AggregationClient(
+                run.agreement, "c0", signing=run.signing["c0"], vector=vector, entropy=run.streams.of("x")
+            )

@@ -13,7 +13,7 @@ from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.sum.configuration import Configuration, Mode, Policy
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.memory_federation import small_configuration
+from tacit.simulate.world.federation import small_configuration
 
 KNOWN_PLAINTEXT = {"encrypted": True, "group_key": True, "initial_model": "server"}
 

@@ -11,7 +11,8 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 CLIENTS = 4

@@ -22,7 +22,9 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.neighbourhood import Graph, choose_holders, read_choices
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.secagg.graph import GraphParameters, regular_parameters, ring_neighbours, ring_order
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
@@ -203,7 +205,7 @@ def other_digest(run: MemorySum, message: PeerKeys, adverts: dict[int, Advert]) 
 
 def other_choices(run: MemorySum, message: PeerKeys, adverts: dict[int, Advert]) -> PeerKeys:
     other = min(set(adverts) - {3})
-    choices = choose_holders(run.agreement, other, replayable_entropy(b"other"))
+    choices = choose_holders(run.agreement, other, Streams(b"other").of(""))
     return rewritten(run, message, {**adverts, other: replace(adverts[other], choices=choices)})
 
 
@@ -285,7 +287,7 @@ def test_a_regular_graph_opens_no_sum_of_fewer_than_the_tolerated_dropouts_leave
     run = memory_sum(20, active=active, parameters=GraphParameters(neighbours=6, threshold=4))
     tolerant = replace(run.agreement, fewest_survivors=18)
     for lost, opened in ((2, True), (3, False)):
-        run = MemorySum(tolerant, run.signing, run.vectors, run.entropy)
+        run = MemorySum(tolerant, run.signing, run.vectors, run.streams)
         gone = {f"c{member}" for member in range(lost)}
         run.hook = lambda delivery, gone=gone: (
             [] if delivery.sender in gone and isinstance(delivery.message, MaskedInput) else [delivery]
@@ -301,7 +303,7 @@ def test_a_regular_graph_opens_no_sum_of_fewer_than_the_tolerated_dropouts_leave
 @pytest.mark.parametrize("active", [True, False])
 def test_a_client_opens_no_sum_of_fewer_either(active: bool) -> None:
     run = memory_sum(20, active=active, parameters=GraphParameters(neighbours=6, threshold=4))
-    run = MemorySum(replace(run.agreement, fewest_survivors=18), run.signing, run.vectors, run.entropy)
+    run = MemorySum(replace(run.agreement, fewest_survivors=18), run.signing, run.vectors, run.streams)
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.receiver == VICTIM and isinstance(delivery.message, Survivors | UnmaskRequest):
@@ -359,7 +361,7 @@ def test_bad_choices_are_refused(name: str, summed: ExactSum) -> None:
 
 def test_choices_are_uniform_valid_and_differ() -> None:
     agreement = memory_sum(10, active=True, parameters=FOUR).agreement
-    entropy = replayable_entropy(b"choices")
+    entropy = Streams(b"choices").of("")
     counts = np.zeros(10)
     draws = 900
     for _ in range(draws):

@@ -16,7 +16,8 @@ from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.vector_sum import UPLOADS
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 Audit = Callable[[MemorySum], Summed | ServerAborted]
@@ -76,7 +77,7 @@ def test_the_server_gets_the_very_words_and_their_sum(
         assert b"".join(bytes(payload) for payload in sent) == bytes(run.agreement.ring.pack(vector))
         assert len(sent) == run.agreement.chunks
     # Nothing is written into journals, so that nothing is to be promised later.
-    of_server = [type(output) for name, output in run.results if name == run.agreement.server]
+    of_server = [type(output) for name, output in run.outputs if name == run.agreement.server]
     assert of_server == [Summed]
     assert run.server.sharers == ()
     assert {client.state for client in run.clients.values()} == {ClientState.DONE}
@@ -107,7 +108,9 @@ def test_blocks_of_zeros_stay_out_of_the_messages(
 def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
     run = memory_sum(3, active=False)
     with pytest.raises(LocalProtocolError, match="must not leave without masks"):
-        PlainSumClient(run.agreement, "c0", signing=run.signing["c0"], vector=run.vectors["c0"], entropy=run.entropy)
+        PlainSumClient(
+            run.agreement, "c0", signing=run.signing["c0"], vector=run.vectors["c0"], entropy=run.streams.of("x")
+        )
 
 
 NOBODY, SOMEBODY = encode_members((), 4), encode_members((2,), 4)
@@ -350,7 +353,7 @@ def test_single_vectors_are_kept_and_handed_out_only_where_asked_for(
 ) -> None:
     """Those in the sum, whole: one client goes after its vector, another in the middle of it."""
     made = plain_sum(4, length=length)
-    run = MemorySum(replace(made.agreement, single_vectors=asked), made.signing, made.vectors, made.entropy)
+    run = MemorySum(replace(made.agreement, single_vectors=asked), made.signing, made.vectors, made.streams)
     start(run, "c0")
     run.advance()
     run.kill("c0")

@@ -8,7 +8,9 @@ import pytest
 
 from tacit.protocol.sum.results import Summed
 from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.world.memory import Delivery, MemorySum, memory_sum, replayable_entropy
+from tacit.simulate.world.exchange import Delivery
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.sums import MemorySum, memory_sum
 
 CLIENTS = 5
 SIZES = (7, 1, 12)
@@ -43,7 +45,7 @@ def test_the_mean_over_the_survivors(form: WeightForm, active: bool, summed: Cal
 
     template = memory_sum(CLIENTS, active=active, length=packing.length, ring_bits=packing.ring.bits)
     vectors = {f"c{member}": part.words for member, part in enumerate(encoded)}
-    run = MemorySum(template.agreement, template.signing, vectors, replayable_entropy(b"weights"))
+    run = MemorySum(template.agreement, template.signing, vectors, Streams(b"weights"))
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.sender == "c2" and delivery.kind == "masked-input":

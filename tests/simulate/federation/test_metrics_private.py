@@ -46,7 +46,8 @@ from tacit.protocol.sum.tables import SERVER_TABLES
 from tacit.secagg.packing import METRIC_BITS, WeightForm
 from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.runs.experiment import parse
-from tacit.simulate.world.memory_federation import SERVER, MemoryFederation, Parcel, small_configuration
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 CLIENTS = 5
 PARAMETERS = 262_200

@@ -28,7 +28,7 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
 from tacit.simulate.conformance.peer.play import Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict, draw_model, draw_update
-from tacit.simulate.world.memory_federation import small_configuration
+from tacit.simulate.world.federation import small_configuration
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

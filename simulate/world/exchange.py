@@ -1,0 +1,109 @@
+"""An exchange of a server with its members: machines that say messages and know nothing of links.
+
+Messages are numbered when they are delivered, after the hook has seen them; so a hook may drop, repeat or replace any
+of them without a gap in the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Machine, Output, Send, Trigger
+from tacit.protocol.core.messages import Message
+from tacit.protocol.session.messages import MESSAGES
+from tacit.simulate.world.network import CALM, Conduct
+from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.world import Timer, World
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message under way."""
+
+    sender: str
+    receiver: str
+    message: Message
+    payload: Frame | None
+
+    @property
+    def kind(self) -> str:
+        """Its type on the wire."""
+        return self.message.TYPE
+
+
+def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
+    """The links of an exchange, by who speaks and who hears; the bytes of all are counted together."""
+    pairs = [pair for name in members for pair in ((name, server), (server, name))]
+    return {(own, peer): Link(own, peer, session, traffic, MESSAGES) for own, peer in pairs}
+
+
+def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
+    """What a machine makes of what comes over its link."""
+    try:
+        packet = link.packet(frames)
+    except RemoteProtocolError as error:
+        return machine.reject(link.peer, error, now)
+    return machine.receive(link.peer, packet, now)
+
+
+class Exchange(World[Delivery]):
+    """Subclasses make the machines."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        server: str,
+        members: Sequence[str],
+        *,
+        session: bytes,
+        round: int,
+        conduct: Conduct = CALM,
+    ) -> None:
+        super().__init__(streams, conduct=conduct)
+        self.traffic = Traffic()
+        self._server = server
+        self._round = round
+        self._links = links(session, server, members, self.traffic)
+
+    @property
+    def parties(self) -> dict[str, Machine[Any]]:
+        """Every machine by its name, the server's first."""
+        raise NotImplementedError
+
+    def run(self) -> Self:
+        """Start every member and settle."""
+        self.start()
+        return self.settle()
+
+    def start(self) -> None:
+        """Start every member that lives."""
+        for name, party in self.parties.items():
+            if name != self._server and name not in self.dead:
+                self.emit(name, party.trigger(Trigger.START, self.now))
+
+    def timers(self) -> Iterator[Timer]:
+        for name, party in self.parties.items():
+            if name not in self.dead:
+                yield party.deadline, partial(self.tell_time, name, party)
+
+    def carried(self, party: str, output: Output) -> Delivery | None:
+        return Delivery(party, output.to, output.message, output.payload) if isinstance(output, Send) else None
+
+    def hand_over(self, item: Delivery) -> list[Output]:
+        out = self._links[item.sender, item.receiver]
+        frames = [bytes(frame) for frame in out.frames(item.message, round=self._round, payload=item.payload)]
+        link = self._links[item.receiver, item.sender]
+        return self.emit(item.receiver, hear(self.parties[item.receiver], link, frames, self.now))
+
+    def kill(self, name: str) -> None:
+        """The party is gone, and the server notices at once."""
+        super().kill(name)
+        server: Any = self.parties[self._server]
+        if name != self._server:
+            self.emit(self._server, server.drop(name, Code.LEFT, "killed", self.now))

@@ -1,0 +1,32 @@
+"""Randomness that repeats: one seed, and a stream of its own for every party and purpose.
+
+So what one party draws does not depend on when the others draw. For memory only, never for a network.
+"""
+
+from __future__ import annotations
+
+from hashlib import shake_256
+from itertools import count
+from random import Random
+
+from tacit.protocol.core.machine import Entropy
+
+
+class Streams:
+    """The streams of one seed."""
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._streams: dict[str, Entropy] = {}
+
+    def of(self, name: str) -> Entropy:
+        """The stream of this name, which goes on where it was: n -> the next n bytes."""
+        return self._streams.setdefault(name, self._stream(name))
+
+    def random(self, name: str) -> Random:
+        """A generator that follows from the seed and the name alone."""
+        return Random(self._stream(name)(32))
+
+    def _stream(self, name: str) -> Entropy:
+        prefix, counter = len(name).to_bytes(8, "little") + name.encode() + self._seed, count()
+        return lambda length: shake_256(prefix + next(counter).to_bytes(8, "little")).digest(length)
