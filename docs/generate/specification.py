@@ -37,6 +37,7 @@ from tacit.protocol.sum.tables import ClientState, ServerState
 from tacit.secagg import shamir
 from tacit.secagg.keystream import Usage
 from tacit.secagg.packing import METRIC_BITS
+from tacit.simulate.world import reference
 
 _GENERATED: Final = "Generated from the code by `make docs`; a test fails when page and code differ."
 
@@ -70,6 +71,27 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("LARGEST_SCORES", inference_schedule.LARGEST_SCORES, "attention scores of an image, all heads"),
     ("LARGEST_WEIGHTS", inference_schedule.LARGEST_WEIGHTS, "weights of all layers"),
 )
+
+
+def reference_page() -> str:
+    """docs/spec/one-sum.md: a whole secure sum as straight code."""
+    source = inspect.getsource(reference)
+    return f"""# A secure sum on one screen
+
+{_GENERATED}
+A test compares it with what the state machines say, message by message.
+
+*Informative.* Everybody's part in active mode, without state machines. It is no implementation, for it trusts everybody
+and checks nothing. Vectors fit one chunk, and the graph is complete.
+
+`digest`, `derive`, `seal` and the keys are those of [primitives.md](primitives.md), `share` and `reconstruct` those of
+[secure-aggregation.md](secure-aggregation.md), the labels those of [constants.md](constants.md), and the messages those
+of [messages.md](messages.md).
+
+```python
+{source[source.index("def hold_sum") :].rstrip()}
+```
+"""
 
 
 def messages_page() -> str:
