@@ -17,7 +17,6 @@ from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Message
 from tacit.protocol.session.messages import MESSAGES
-from tacit.simulate.world.network import CALM, Conduct
 from tacit.simulate.world.streams import Streams
 from tacit.simulate.world.world import Timer, World
 
@@ -63,9 +62,8 @@ class Exchange(World[Delivery]):
         *,
         session: bytes,
         round: int,
-        conduct: Conduct = CALM,
     ) -> None:
-        super().__init__(streams, conduct=conduct)
+        super().__init__(streams)
         self.traffic = Traffic()
         self._server = server
         self._round = round

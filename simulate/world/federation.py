@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.parties.session import journal
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, encode
+from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
@@ -32,8 +32,8 @@ from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.results import Contribution, Journal
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.network import CALM, Choice, Conduct, Parcel
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.network import Parcel, written
+from tacit.simulate.world.streams import Streams, new_members
 from tacit.simulate.world.world import Timer, World
 
 SERVER: Final = "server"
@@ -54,7 +54,8 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
 
 
 class MemoryFederation(World[Parcel]):
-    """rounds: after which the server finishes; policies: of clients that do not hold the default one.
+    """rounds: after which the server finishes; policies: of clients that do not hold the default one; members: a roster
+    and the keys of those who are played, in the place of new ones.
 
     Everybody draws keys and secrets from the stream of its name, and updates from another one.
     """
@@ -68,28 +69,19 @@ class MemoryFederation(World[Parcel]):
         seed: bytes = b"federation",
         policies: Mapping[str, Policy] | None = None,
         smallest_cohort: int = 3,
-        conduct: Conduct = CALM,
-        choose: Choice = lambda links: links[0],
+        model: bytes = b"",
+        members: tuple[Roster, Mapping[str, SigningKey]] | None = None,
     ) -> None:
-        super().__init__(Streams(seed), conduct=conduct, choose=choose)
+        super().__init__(Streams(seed))
         self.configuration = configuration
         self.policies = policies or {}
         self.smallest_cohort = smallest_cohort
-        names = (SERVER, *(f"client-{number}" for number in range(clients_in_roster)))
-        self.signing = {name: SigningKey(self.streams.of(f"{name} signing")(KEY_BYTES)) for name in names}
-        self.roster = Roster(
-            tuple(
-                Member(
-                    name=name,
-                    role="server" if name == SERVER else "client",
-                    curve_public=self.streams.of(f"{name} curve")(KEY_BYTES),
-                    signing_public=key.public,
-                )
-                for name, key in self.signing.items()
-            )
-        )
+        roles: dict[str, Role] = {SERVER: "server"}
+        roles |= {f"client-{number}": "client" for number in range(clients_in_roster)}
+        self.roster, self.signing = members or new_members(roles, self.streams)
+        self.host = self.roster.server.name
         self.policy = Policy(modes=(configuration.mode,))
-        self.model = np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
+        self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
         self.vectors: dict[tuple[str, int], npt.NDArray[Any]] = {}
         """What the clients contributed, by name and round."""
         self.wanted: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}
@@ -125,14 +117,14 @@ class MemoryFederation(World[Parcel]):
 
     def start_server(self, *, completed: int = 0) -> None:
         """Start, or after a crash restart, the server with the present model; what was under way is lost."""
-        self.kill(SERVER)
-        self.dead.discard(SERVER)
-        self.disks[SERVER].start_again()
+        self.kill(self.host)
+        self.dead.discard(self.host)
+        self.disks[self.host].start_again()
         self.server = TrainingServer(
             self.roster,
             self.configuration,
             self.model,
-            entropy=self.streams.of(SERVER),
+            entropy=self.streams.of(self.host),
             smallest_cohort=self.smallest_cohort,
             join_seconds=JOIN_SECONDS,
             grace=GRACE,
@@ -169,7 +161,7 @@ class MemoryFederation(World[Parcel]):
     def kill(self, name: str) -> None:
         """The process is gone without a word; the others notice by themselves."""
         super().kill(name)
-        if name == SERVER:
+        if name == self.host:
             self._done = None
         self.clients.pop(name, None)
 
@@ -179,8 +171,8 @@ class MemoryFederation(World[Parcel]):
         return self.settle()
 
     def timers(self) -> Iterator[Timer]:
-        if SERVER not in self.dead:
-            yield self.server.next_deadline, partial(self.tell_time, SERVER, self.server)
+        if self.host not in self.dead:
+            yield self.server.next_deadline, partial(self.tell_time, self.host, self.server)
         for name, client in self.clients.items():
             yield client.next_deadline, partial(self.tell_time, name, client)
 
@@ -191,11 +183,11 @@ class MemoryFederation(World[Parcel]):
             return False
         self._done = None
         self.rounds_left -= 1
-        with self.process(SERVER):
+        with self.process(self.host):
             if done.total is not None:
                 self.apply(done)
             following = self.server.next_round if self.rounds_left > 0 else self.server.finish
-            self.emit(SERVER, following(self.model, self.now))
+            self.emit(self.host, following(self.model, self.now))
         return True
 
     def apply(self, done: RoundDone) -> None:
@@ -203,8 +195,8 @@ class MemoryFederation(World[Parcel]):
         self.model = (np.frombuffer(self.model, "<f4") + 1).astype("<f4").tobytes()
 
     def hand_over(self, item: Parcel) -> list[Output]:
-        if item.receiver == SERVER:
-            return self.emit(SERVER, self.server.feed(item.sender, item.frames, self.now))
+        if item.receiver == self.host:
+            return self.emit(self.host, self.server.feed(item.sender, item.frames, self.now))
         if item.receiver not in self.clients:
             return []
         return self.emit(item.receiver, self.clients[item.receiver].feed(item.frames, self.now))
@@ -241,14 +233,13 @@ class MemoryFederation(World[Parcel]):
         **changes: Any,
     ) -> Parcel:
         """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
-        client = receiver if sender == SERVER else sender
+        client = receiver if sender == self.host else sender
         since_hello = takewhile(
             lambda parcel: (parcel.sender, parcel.packet.kind) != (client, Hello), reversed(self.log)
         )
         sequence = sum((parcel.sender, parcel.receiver) == (sender, receiver) for parcel in since_hello)
-        fields: dict[str, Any] = {"session": self.server.session, "round": round, "sequence": sequence}
-        fields |= {"version": VERSION, "type": message.TYPE, "sender": sender}
-        return Parcel(sender, receiver, tuple(encode(message, Envelope(**(fields | changes)), payload)))
+        fields: dict[str, Any] = {"session": self.server.session, "round": round, "sequence": sequence} | changes
+        return written(sender, receiver, message, payload=payload, **fields)
 
     def encrypt(self, order: Reencrypt) -> bytes:
         """What a client makes of the order: the model, plus a number that only the members know."""

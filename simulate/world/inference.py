@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, encode
+from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
-from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
-from tacit.protocol.core.roster import Member, Role, Roster
+from tacit.protocol.core.roster import Role
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
@@ -29,8 +28,8 @@ from tacit.protocol.inference.schedule import Sizes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
 from tacit.protocol.inference.tables import DealerState
 from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE, Owner, Side, Told, content
-from tacit.simulate.world.network import CALM, Choice, Conduct, Parcel
-from tacit.simulate.world.streams import Streams
+from tacit.simulate.world.network import Parcel, written
+from tacit.simulate.world.streams import Streams, new_members
 from tacit.simulate.world.world import Timer, World
 
 Kind = TypeVar("Kind")
@@ -71,24 +70,12 @@ class MemoryInference(World[Parcel]):
         policies: Mapping[str, InferencePolicy] | None = None,
         requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16)),
         seed: bytes = b"inference",
-        conduct: Conduct = CALM,
-        choose: Choice = lambda links: links[0],
     ) -> None:
-        super().__init__(Streams(seed), conduct=conduct, choose=choose)
+        super().__init__(Streams(seed))
         self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
         self.requests = requests
         roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
-        self.roster = Roster(
-            tuple(
-                Member(
-                    name=name,
-                    role=role,
-                    curve_public=self.streams.of(f"{name} curve")(KEY_BYTES),
-                    signing_public=SigningKey(self.streams.of(f"{name} signing")(KEY_BYTES)).public,
-                )
-                for name, role in roles.items()
-            )
-        )
+        self.roster, _ = new_members(roles, self.streams)
         self.weights = self.terms.weights
         """The commitment to the model as it is now."""
         self.told: list[Told] = []
@@ -199,9 +186,8 @@ class MemoryInference(World[Parcel]):
             (parcel.sender, parcel.receiver, parcel.packet.envelope.session) == (sender, receiver, session)
             for parcel in self.log
         )
-        fields = {"session": session, "round": 0, "sequence": sequence, "sender": sender}
-        envelope = Envelope(**(fields | {"version": VERSION, "type": message.TYPE} | changes))
-        return Parcel(sender, receiver, tuple(encode(message, envelope, payload)), INFERENCE_MESSAGES)
+        fields: dict[str, Any] = {"session": session, "round": 0, "sequence": sequence} | changes
+        return written(sender, receiver, message, payload=payload, kinds=INFERENCE_MESSAGES, **fields)
 
     def session(self, data_owner: str) -> bytes:
         """The latest session with this data owner: that of the last answer to it."""

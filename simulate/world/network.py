@@ -15,7 +15,9 @@ from math import inf
 from random import Random
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode
+from msgspec import structs
+
+from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
 from tacit.protocol.core.messages import Message
 from tacit.protocol.session.messages import MESSAGES
 
@@ -68,14 +70,27 @@ class Parcel:
         return self.packet.parse()
 
 
+def written(
+    sender: str,
+    receiver: str,
+    message: Message,
+    *,
+    payload: Frame | None = None,
+    kinds: Mapping[str, type[Message]] = MESSAGES,
+    **changes: Any,
+) -> Parcel:
+    """A parcel with this message; changes: fields of the envelope."""
+    fields: dict[str, Any] = {"version": VERSION, "type": message.TYPE, "sender": sender}
+    return Parcel(sender, receiver, tuple(encode(message, Envelope(**(fields | changes)), payload)), kinds)
+
+
 def altered(parcel: Parcel, *, message: Message | None = None, payload: Frame | None = None, **changes: Any) -> Parcel:
     """The parcel with another message, payload, or fields of the envelope."""
     packet = parcel.packet
     message = packet.parse() if message is None else message
-    fields = {name: getattr(packet.envelope, name) for name in packet.envelope.__struct_fields__}
-    envelope = Envelope(**(fields | {"type": message.TYPE} | changes))
+    fields = structs.asdict(packet.envelope) | {"type": message.TYPE} | changes
     kept = packet.payload if payload is None and message.PAYLOAD else payload
-    return replace(parcel, frames=tuple(encode(message, envelope, kept)))
+    return replace(parcel, frames=tuple(encode(message, Envelope(**fields), kept)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +117,17 @@ class _Sent(Generic[Item]):
 
 
 class Network(Generic[Item]):
-    """The links of one world. `faults` counts what was lost, repeated or swapped."""
+    """The links of one world; `conduct` and `choose` may be set at any time."""
 
-    def __init__(self, conduct: Conduct, random: Random, choose: Choice = lambda links: links[0]) -> None:
-        self.conduct = conduct
+    def __init__(self, random: Random) -> None:
+        self.conduct = CALM
+        self.choose: Choice = lambda links: links[0]
+        """For schedules that are enumerated and not drawn."""
         self.cut: set[str] = set()
         """Parties whose links are down: what is sent over them waits."""
         self.faults = 0
+        """How many messages were lost, repeated or swapped."""
         self._random = random
-        self._choose = choose
         self._count = 0
         self._links: defaultdict[Link, list[_Sent[Item]]] = defaultdict(list)
 
@@ -131,15 +148,11 @@ class Network(Generic[Item]):
         """What arrives next, by this time."""
         heads = sorted((queue[0].arrival, queue[0].number, link) for link, queue in self._open())
         due = [link for arrival, _, link in heads if arrival <= now]
-        return self._links[self._choose(due)].pop(0).item if due else None
+        return self._links[self.choose(due)].pop(0).item if due else None
 
     def pull(self, sender: str, receiver: str) -> Item:
         """The next of this link, before its turn."""
         return self._links[sender, receiver].pop(0).item
-
-    def put_back(self, item: Item, now: float) -> None:
-        """What was taken is under way again, first on its link."""
-        self._links[item.sender, item.receiver].insert(0, _Sent(item, -1, now))
 
     @property
     def next_arrival(self) -> float:

@@ -16,7 +16,6 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.ring import Ring
 from tacit.simulate.world.exchange import Exchange
-from tacit.simulate.world.network import CALM, Conduct
 from tacit.simulate.world.streams import Streams
 
 
@@ -29,8 +28,6 @@ class MemorySum(Exchange):
         signing: Mapping[str, SigningKey],
         vectors: Mapping[str, npt.NDArray[Any]],
         streams: Streams,
-        *,
-        conduct: Conduct = CALM,
     ) -> None:
         super().__init__(
             streams,
@@ -38,7 +35,6 @@ class MemorySum(Exchange):
             agreement.cohort,
             session=agreement.session,
             round=agreement.round,
-            conduct=conduct,
         )
         self.agreement, self.signing, self.vectors = agreement, signing, vectors
         self.server = sum_server(agreement, self.now)
@@ -73,7 +69,6 @@ def memory_sum(
     secure: bool = True,
     fewest_survivors: int = 0,
     skip_zeros: bool = False,
-    conduct: Conduct = CALM,
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
@@ -106,4 +101,4 @@ def memory_sum(
     )
     generator = np.random.default_rng(list(streams.of("vectors")(32)))
     words = generator.integers(0, ring.modulus, (clients, length), np.uint64, endpoint=False).astype(ring.word)
-    return MemorySum(agreement, signing, dict(zip(signing, words, strict=True)), streams, conduct=conduct)
+    return MemorySum(agreement, signing, dict(zip(signing, words, strict=True)), streams)

@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from tacit.protocol.core.machine import Output
 from tacit.simulate.world.disk import Killed, SimulatedDisk
-from tacit.simulate.world.network import CALM, Choice, Conduct, Item, Network
+from tacit.simulate.world.network import Item, Network
 from tacit.simulate.world.streams import Streams
 
 Kind = TypeVar("Kind")
@@ -36,12 +36,12 @@ Timer = tuple[float | None, Callable[[], object]]
 
 
 class World(Generic[Item]):
-    """The machines of some parties. choose: as of Network, for schedules that are enumerated and not drawn."""
+    """The machines of some parties."""
 
-    def __init__(self, streams: Streams, *, conduct: Conduct = CALM, choose: Choice = lambda links: links[0]) -> None:
+    def __init__(self, streams: Streams) -> None:
         self.now = 0.0
         self.streams = streams
-        self.network: Network[Item] = Network(conduct, self.streams.random("network"), choose)
+        self.network: Network[Item] = Network(self.streams.random("network"))
         self.hook: Callable[[Item], Iterable[Item]] = lambda item: [item]
         """Sees every message before it is delivered, and says what is delivered instead."""
         self.log: list[Item] = []

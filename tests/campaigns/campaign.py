@@ -99,9 +99,9 @@ class DisturbedFederation(MemoryFederation):
             CLIENTS,
             rounds=ROUNDS,
             seed=seed.to_bytes(8, "little"),
-            conduct=campaign.conduct,
         )
         self.campaign = campaign
+        self.network.conduct = campaign.conduct
         self.training_seconds = lambda: self._random.uniform(0.0, 20.0)
         self.sums = 0
         self.saved = False

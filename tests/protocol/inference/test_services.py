@@ -1,6 +1,6 @@
 """Several data owners at once: what is said in one session, or goes wrong in it, has no effect on the others."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -61,13 +61,14 @@ def check(run: MemoryInference, *names: str) -> None:
 @settings(max_examples=25, deadline=None)
 @given(choices=st.data())
 def test_any_interleaving_of_the_links_leads_to_the_same(choices: st.DataObject) -> None:
-    run = world(choose=lambda links: choices.draw(st.sampled_from(sorted(links))))
+    run = world()
+    run.network.choose = lambda links: choices.draw(st.sampled_from(sorted(links)))
     run.run()
     assert run.now == 0
     check(run, *NAMES)
 
 
-def turns(links: Sequence[Link]) -> Callable[[list[Link]], Link]:
+def turns() -> Callable[[list[Link]], Link]:
     """Links speak in turn, so that sessions are under way at the same time."""
     taken: dict[Link, int] = {}
 
@@ -86,7 +87,8 @@ def turns(links: Sequence[Link]) -> Callable[[list[Link]], Link]:
 )  # fmt: skip
 @pytest.mark.parametrize("fault", ["unreadable", "another sender", "gone"])
 def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, fault: str) -> None:
-    run = world(choose=turns(()))
+    run = world()
+    run.network.choose = turns()
 
     def spoil(parcel: Parcel) -> list[Parcel]:
         if fault == "gone":
@@ -111,7 +113,8 @@ def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, faul
 
 
 def test_what_cannot_be_read_from_the_model_owner_ends_all_its_sessions_with_the_dealer() -> None:
-    run = world(choose=turns(()))
+    run = world()
+    run.network.choose = turns()
     run.say_instead("order-material", MODEL_OWNER, lambda parcel: [replace(parcel, frames=(b"", b""))], at=4)
     run.run()
     for name in NAMES:
@@ -127,7 +130,8 @@ TRANSCRIPT = len(world().run().log)
 
 @pytest.mark.parametrize("delivered", range(4, TRANSCRIPT, 5))
 def test_a_data_owner_that_begins_anew(delivered: int) -> None:
-    run = world(choose=turns(()))
+    run = world()
+    run.network.choose = turns()
     run.start()
     run.advance(lambda: len(run.log) >= delivered)
     before = {id(run.served[name].machine): name for name in run.served}
