@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Machine, Output, Send
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.attendance import Attendance
 from tacit.protocol.sum.participant import Participant
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.stage import Done, Stage
+from tacit.simulate.world.exchange import hear, links
 
 
 class ExchangeStage(Stage):
@@ -29,7 +29,7 @@ class ExchangeStage(Stage):
         self._machines: dict[str, Machine[Any]] = {}
         self._server = ""
         self._round = 0
-        self._links: dict[tuple[str, str], Link] = {}
+        self._links: Mapping[tuple[str, str], Link] = {}
 
     def operations(self) -> Operations:
         """By the names that vectors use."""
@@ -38,10 +38,7 @@ class ExchangeStage(Stage):
     def link(self, session: bytes, *, server: str, members: Iterable[str], round: int) -> None:
         """Give every member its link with the server."""
         self._server, self._round = server, round
-        traffic = Traffic()
-        for name in members:
-            for own, peer in ((name, server), (server, name)):
-                self._links[own, peer] = Link(own, peer, session, traffic, MESSAGES)
+        self._links = links(session, server, members, Traffic())
 
     def start(self, *, party: str) -> Done:
         """A member begins."""
@@ -54,12 +51,8 @@ class ExchangeStage(Stage):
         self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
     ) -> Done:
         """A party gets a message over the authenticated link from another."""
-        machine = self._machine(party)
-        try:
-            packet = self._links[party, sender].packet(self.delivered(party, sender, message, frames))
-        except RemoteProtocolError as error:
-            return self._done(party, machine.reject(sender, error, now))
-        return self._done(party, machine.receive(sender, packet, now))
+        delivered = self.delivered(party, sender, message, frames)
+        return self._done(party, hear(self._machine(party), self._links[party, sender], delivered, now))
 
     def drop(self, *, party: str, now: float = 0.0) -> Done:
         """The server learns that the link to a member is lost for good."""

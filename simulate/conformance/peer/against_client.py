@@ -1,6 +1,6 @@
 """A server that lies to one live client, whose peers are machines of ours in this process.
 
-A session begins with every hello of the live client: a server machine, and our clients joined to it by plain calls.
+A session begins with every hello of the live client: a world with a server machine and our clients.
 What the machine says to the live client goes through the lie of the case. After each lie an honest round is run with
 the client, and its share in the sum is decoded: masks that did not fall away would show. A client whose session ends
 must be started again by whoever runs it.
@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 from tacit.parties.links.endpoint import NotConnectedError, PeerStalledError, Received
@@ -21,14 +20,11 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import Label, SigningKey, digest
-from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
-from tacit.protocol.session.rounds import RoundDone, Train
-from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.keyring import Keyring
@@ -44,28 +40,57 @@ from tacit.simulate.conformance.peer.script import (
     honest,
     verdict,
 )
+from tacit.simulate.world.federation import MemoryFederation
+from tacit.simulate.world.network import Parcel
 
-_FOREVER: Final = 1e9
-"""Seconds; our machines stand still in time, and the kit has a deadline of its own."""
 _POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 """Of our own clients, which accept what is proposed to the live one."""
 
 
-@dataclass
-class Session:
-    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included."""
+class Session(MemoryFederation):
+    """A server machine with our clients; what it says to the live client is `due`, and no time passes.
 
-    machine: TrainingServer
-    model: bytes
-    link: Link
-    clients: dict[str, TrainingClient]
-    words: dict[tuple[str, int], Words] = field(default_factory=dict)
-    """What our clients contributed, by name and round."""
-    rounds: list[RoundDone] = field(default_factory=list)
-    reproach: str = ""
-    """What our machines last refused the live client for."""
-    over: bool = False
-    """Whether the live client has left or was told to."""
+    Of the live client's messages `link` numbers those to it, lies included.
+    """
+
+    def __init__(self, keyring: Keyring, live: str, configuration: Configuration) -> None:
+        signing = {name: SigningKey(keys.signing_secret) for name, keys in keyring.keys.items()}
+        super().__init__(
+            configuration,
+            len(keyring.roster.clients),
+            seed=os.urandom(32),
+            policies=dict.fromkeys(keyring.ours, _POLICY),
+            smallest_cohort=2,
+            model=draw_model(configuration),
+            members=(keyring.roster, signing),
+        )
+        self.live = live
+        self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES)
+        self.due: list[Parcel] = []
+        self.over = False
+        """Whether the live client has left or was told to."""
+        self.hook = self._divert
+        self.start(*keyring.ours)
+
+    @property
+    def reproach(self) -> str:
+        """What our machines held against the live client last."""
+        reports = [report.fields for report in self.outcome(Report) if report.fields.get("member") == self.live]
+        return next((f"{fields['code']}: {fields['detail']}" for fields in reversed(reports) if "code" in fields), "")
+
+    def draw(self, name: str, round: int) -> Words:
+        words = self.vectors[name, round] = draw_update(self.configuration).words
+        return words
+
+    def held(self) -> bool:
+        """Whether the latest round is over."""
+        return len(self.outcome(RoundDone)) == self.server.round > 0
+
+    def _divert(self, parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver != self.live:
+            return [parcel]
+        self.due.append(parcel)
+        return []
 
 
 class AgainstClient:
@@ -129,14 +154,15 @@ class AgainstClient:
         """The next round of the session, or the first one of a new session when the client joins."""
         session = self._session
         if session is not None and not session.over:
-            await self._listen(lambda: session.over or len(session.rounds) == session.machine.round)
+            await self._listen(lambda: session.over or len(session.outcome(RoundDone)) == session.server.round)
         if session is None or session.over:
             self._session = None
             self._tell(f"waiting for {self._name!r} to join at {self._endpoint.address}: start it if it does not run")
             await self._listen(lambda: self._session is not None)
             return
         session.model = draw_model(self._configuration)
-        await self._perform(session, session.machine.next_round(session.model, 0.0))
+        session.emit(session.host, session.server.next_round(session.model, 0.0))
+        await self._go_on(session)
 
     async def _honest_round(self) -> str:
         """Run a round without lies; what is wrong with it, if anything."""
@@ -144,8 +170,8 @@ class AgainstClient:
         await self._begin_round()
         session = self._session
         assert session is not None
-        await self._listen(lambda: session.over or len(session.rounds) == session.machine.round > 0)
-        done = session.rounds[-1] if session.rounds else None
+        await self._listen(lambda: session.over or session.held())
+        done = next(iter(session.outcome(RoundDone)[-1:]), None)
         if done is None or done.total is None or self._name not in done.survivors:
             return f"no part in the honest round after it ({session.reproach})"
         self._former_model = digest(Label.MODEL, session.model)
@@ -153,7 +179,7 @@ class AgainstClient:
         share = done.total.copy()
         for name in done.survivors:
             if name != self._name:
-                packing.ring.subtract_into(share, session.words[name, done.round])
+                packing.ring.subtract_into(share, session.vectors[name, done.round])
         try:
             packing.decode(share, contributors=1)
         except ValueError as error:
@@ -173,14 +199,14 @@ class AgainstClient:
         session = self._deceived
         if session is None:
             return False
-        return bool(self._observation.refusal) or session.over or len(session.rounds) == session.machine.round > 0
+        return bool(self._observation.refusal) or session.over or session.held()
 
     def _conclude(self) -> None:
         """Of what comes from now on only the round with the lie counts."""
         session = self._deceived
         assert session is not None
-        self._observation.round = session.machine.round
-        shared = [done for done in session.rounds if done.round == session.machine.round]
+        self._observation.round = session.server.round
+        shared = [done for done in session.outcome(RoundDone) if done.round == session.server.round]
         self._observation.summed = any(self._name in done.survivors for done in shared)
 
     async def _listen(self, until: Callable[[], bool]) -> None:
@@ -200,7 +226,7 @@ class AgainstClient:
         if isinstance(message, Hello):
             if self._session is not None:
                 self._session.over = True
-            self._session = await self._new_session()
+            self._session = Session(self._keyring, self._name, self._configuration)
         session = self._session
         if session is None or session.over:
             return
@@ -208,67 +234,19 @@ class AgainstClient:
             if session is self._deceived:
                 self._observation.note(packet.envelope.round, message)
             session.over = isinstance(message, Abort) and not packet.envelope.round
-        await self._perform(session, session.machine.feed(self._name, frames, 0.0))
+        session.put(Parcel(self._name, session.host, tuple(frames)))
+        await self._go_on(session)
 
-    async def _new_session(self) -> Session:
-        model = draw_model(self._configuration)
-        machine = TrainingServer(
-            self._roster,
-            self._configuration,
-            model,
-            entropy=os.urandom,
-            smallest_cohort=2,
-            join_seconds=_FOREVER,
-            grace=_FOREVER,
-            now=0.0,
-        )
-        clients = {
-            name: TrainingClient(
-                name,
-                self._roster,
-                signing=SigningKey(self._keyring.keys[name].signing_secret),
-                policy=_POLICY,
-                journal=(),
-                entropy=os.urandom,
-                patience=_FOREVER,
-                grace=_FOREVER,
-            )
-            for name in self._keyring.ours
-        }
-        session = Session(
-            machine, model, Link(self._roster.server.name, self._name, machine.session, Traffic(), MESSAGES), clients
-        )
-        for name, client in clients.items():
-            await self._perform(session, client.start(0.0), name)
-        return session
+    async def _go_on(self, session: Session) -> None:
+        """Let our machines talk until only what is due to the live client is left, and say that."""
+        session.advance()
+        due, session.due = session.due, []
+        for parcel in due:
+            await self._relay(session, parcel)
 
-    async def _perform(self, session: Session, outputs: Sequence[Output], party: str = "") -> None:
-        """Carry messages between the server's machine and our clients until only those to the live client are left.
-
-        party: whose outputs these are; the server's by default.
-        """
-        queue: deque[tuple[str, Output]] = deque((party, output) for output in outputs)
-        while queue:
-            speaker, output = queue.popleft()
-            more: Sequence[Output] = ()
-            if isinstance(output, Transmit) and speaker:
-                speaker, more = "", session.machine.feed(speaker, output.frames, 0.0)
-            elif isinstance(output, Transmit) and output.to in session.clients:
-                speaker, more = output.to, session.clients[output.to].feed(output.frames, 0.0)
-            elif isinstance(output, Transmit):
-                await self._relay(session, output.frames)
-            elif isinstance(output, Train):
-                words = session.words[speaker, output.round] = draw_update(self._configuration).words
-                more = session.clients[speaker].contribute(output.round, words, 0.0)
-            elif isinstance(output, RoundDone):
-                session.rounds.append(output)
-            elif isinstance(output, Report) and output.fields.get("member") == self._name and "code" in output.fields:
-                session.reproach = f"{output.fields['code']}: {output.fields['detail']}"
-            queue.extend((speaker, one) for one in more)
-
-    async def _relay(self, session: Session, frames: Sequence[Frame]) -> None:
+    async def _relay(self, session: Session, parcel: Parcel) -> None:
         """Say to the live client what the machine says, or what the lie makes of it."""
-        packet = decode(frames, MESSAGES)
+        packet = parcel.packet
         said = Saying(packet.parse(), packet.envelope.round, packet.payload)
         lies = [said]
         if self._deceived in (None, session):
