@@ -1,6 +1,6 @@
 """Group keys in whole sessions: they are renewed when they must be, and the model is right under each, whoever leaves.
 
-The members encrypt by adding a number that follows from the key (memory_federation.shift), so that a model under a
+The members encrypt by adding a number that follows from the key (shift), so that a model under a
 wrong key, or under two, shows in what is trained on.
 """
 
