@@ -175,7 +175,10 @@ class DisturbedFederation(MemoryFederation):
         self._save(done.round)
 
     def kill(self, name: str) -> None:
-        """The others learn that the link is lost."""
+        """What is under way from it is lost or has arrived; the others learn that the link is lost."""
+        if name in self.clients and name not in self.cut and self._random.random() < 0.5:
+            for parcel in self.network.under_way(name, SERVER):
+                self.put(parcel)
         super().kill(name)
         if name == SERVER:
             for client in self.clients.values():
