@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from docs.generate.specification import constants_page, errors_page, messages_page, reference_page, states_page
+from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
 from tacit.protocol.overview.diagrams import page
@@ -21,7 +21,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "spec/errors.md": errors_page,
     "spec/constants.md": constants_page,
     "spec/examples.md": examples_page,
-    "spec/one-sum.md": reference_page,
+    "spec/one-sum.md": one_sum_page,
 }
 """File name and what makes its text."""
 

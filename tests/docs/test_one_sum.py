@@ -6,8 +6,8 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
+from docs.generate.one_sum import hold_sum
 from tacit.protocol.sum.results import Summed
-from tacit.simulate.world.reference import hold_sum
 from tacit.simulate.world.streams import Streams
 from tacit.simulate.world.sums import memory_sum
 
