@@ -40,6 +40,8 @@ class FileSystem:
 
     def synchronise(self, path: Path) -> None:
         """Return when the content of a file, or the names in a folder, are on the disk."""
+        # Another descriptor than that of the writing does: what is synchronised is the file, and a failure of writing
+        # that nobody was told of is told here.
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
