@@ -14,7 +14,7 @@ from tests.campaigns.campaign import CAMPAIGNS, RuleBroken, run
 from tests.campaigns.defects import DEFECTS
 
 ROOT = Path(__file__).parents[2]
-FEW, MANY = range(6), range(6, 500)
+FEW, MANY = range(6), range(6, 200)
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MANY, marks=pytest.mark.exhaustive)], ids=["few", "many"])
