@@ -68,10 +68,6 @@ class Surrounded(Protocol):
     told: list[Told]
     idle: set[str]
 
-    @property
-    def entropy(self) -> Entropy:
-        """Of the machines."""
-
     def send(self, sender: str, transmit: Transmit) -> None:
         """Put a message onto its link."""
 
