@@ -20,7 +20,7 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import TaskError, Work
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.sum.configuration import Configuration, Terms
+from tacit.protocol.sum.configuration import Configuration, Proposal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -54,7 +54,7 @@ def read_task(configuration: Configuration) -> Task:
     return decode_structure(configuration.task, Task, limit=BODY_LIMIT, read=protection_hook)
 
 
-def configure(terms: Terms, task: Task, model: nn.Module, *, ring_bits: int | None = None) -> Configuration:
+def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int | None = None) -> Configuration:
     """The configuration of a task on a model that it built, under these terms; all else of them is not looked at.
 
     ring_bits: of a word of the sum; None takes as many as are enough. ValueError, naming key, value and remedy, if the
@@ -63,7 +63,7 @@ def configure(terms: Terms, task: Task, model: nn.Module, *, ring_bits: int | No
     protection, encryption, training = task.protection, task.encryption, task.training
     check_together(protection, encryption, terms, training)
     protection.fits(model, task)
-    chosen = {name: getattr(terms, name) for name in Terms.__struct_fields__}
+    chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__}
     if not protection.counts_samples(training):
         chosen["max_weight"] = 1
     facts, layout = protection.facts(), Layout.of(model)
@@ -73,7 +73,7 @@ def configure(terms: Terms, task: Task, model: nn.Module, *, ring_bits: int | No
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
     metrics = METRICS + protection.metrics(model, terms.clients)
-    packing = Terms(**chosen).packing_of(
+    packing = Proposal(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )
     return Configuration(

@@ -25,7 +25,7 @@ from tacit.models.layout import Layout
 from tacit.parties.protections.protection import Facts, MinContributors, RekeyEvery, Scheme, check_contributors
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Protected, Trained, Work, round_seeds
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.configuration import Enforce, Terms, fewest_survivors
+from tacit.protocol.sum.configuration import Enforce, Proposal, fewest_survivors
 from tacit.secagg.keystream import SEED_BYTES, Usage, keystream
 from tacit.secagg.packing import WeightForm
 
@@ -60,7 +60,7 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
     def strengths(self) -> dict[str, float]:
         return {"zero_probability": min([self.zero_probability, *self.layers.values()])}
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
 
     def probabilities(self, layout: Layout) -> tuple[float, ...]:
@@ -89,7 +89,7 @@ class _Checked(_BinaryWeights, frozen=True, kw_only=True):
     def facts(self) -> Facts:
         return replace(super().facts(), enforce=self.enforce)
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=self.enforce == "clients")
         if self.enforce == "clients" and not terms.secure:
             raise ValueError(
@@ -138,7 +138,7 @@ class CoordinatedBinaryWeights(_BinaryWeights, frozen=True, kw_only=True, tag="c
     def facts(self) -> Facts:
         return replace(super().facts(), group_key=True, rekey_every=self.rekey_every)
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=True)
 
     def client(self, basis: Basis) -> ClientSide:

@@ -34,7 +34,7 @@ from tacit.parties.protections.protection import Protection, RekeyEvery
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
-from tacit.protocol.sum.configuration import InitialModel, Terms
+from tacit.protocol.sum.configuration import InitialModel, Proposal
 from tacit.secagg.keystream import Usage, keystream
 
 MOST_ATTEMPTS: Final = 8
@@ -69,7 +69,7 @@ class Encryption(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 def check_together(
-    protection: Protection, encryption: Encryption | None, terms: Terms, training: TrainingConfiguration
+    protection: Protection, encryption: Encryption | None, terms: Proposal, training: TrainingConfiguration
 ) -> None:
     """Raise ValueError, naming key, value and remedy, for what does not go together, or not under these terms."""
     protection.check(terms, training)

@@ -22,7 +22,7 @@ from tacit.models.layout import Flat, Layout
 from tacit.parties.protections.fedsplit import Split, SplitClient
 from tacit.parties.protections.protection import Facts
 from tacit.parties.protections.sides import Basis, ServerSide, Work, integer, round_seeds
-from tacit.protocol.sum.configuration import Terms
+from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
     def facts(self) -> Facts:
         return replace(super().facts(), single_vectors=True)
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         if terms.secure:
             raise ValueError(
                 f'protection.scheme = "{self.scheme}": its server distils from the classifier and the generator of '

@@ -24,7 +24,7 @@ from tacit.models.layout import Flat
 from tacit.models.stimuli import stimulus_indices
 from tacit.parties.protections.protection import Facts, MinContributors, WholeTensors, check_contributors, check_trained
 from tacit.parties.protections.sides import Basis, ClientSide, Moved, Protected, ServerSide, TaskError, Trained, without
-from tacit.protocol.sum.configuration import Terms
+from tacit.protocol.sum.configuration import Proposal
 from tacit.secagg.packing import METRIC_BITS, Total
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
     def strengths(self) -> dict[str, float]:
         return {"masked_layers": self.masked_layers}
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
         super().check(terms, training)
         check_trained(self.scheme, training)

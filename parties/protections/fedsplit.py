@@ -14,7 +14,7 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.parties.protections.protection import WholeTensors, check_trained
 from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Protected, Trained, Work
-from tacit.protocol.sum.configuration import Terms
+from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +31,7 @@ class Split(WholeTensors, frozen=True, kw_only=True):
         Meta(description='Name of the first module that is shared; "" takes the middle of the model.', max_length=128),
     ] = ""
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         super().check(terms, training)
         check_trained(self.scheme, training)
 

@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.sides import Basis, ClientSide, ServerSide, Work
-from tacit.protocol.sum.configuration import Enforce, Terms
+from tacit.protocol.sum.configuration import Enforce, Proposal
 from tacit.secagg.packing import WeightForm
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class Protection:
         """The noise that it adds, if it does."""
         return None
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         """Raise ValueError, naming key, value and remedy, if it is of no use under these terms."""
 
     def shown(self, labels: npt.NDArray[np.int64], classes: int) -> npt.NDArray[np.int64]:
@@ -146,7 +146,7 @@ class WholeTensors(Scheme, frozen=True, kw_only=True):
     def facts(self) -> Facts:
         return Facts(form=WeightForm.TENSOR, skip_zeros=self.skip_masked_layers)
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         if self.skip_masked_layers and terms.secure:
             raise ValueError(
                 f'protection.skip_masked_layers = true: with aggregation.mode = "{terms.mode}" the masks hide which '
@@ -173,7 +173,7 @@ RekeyEvery = Annotated[
 ]
 
 
-def check_contributors(fewest: int, terms: Terms, *, lost_later: bool) -> None:
+def check_contributors(fewest: int, terms: Proposal, *, lost_later: bool) -> None:
     """Raise ValueError if no cohort could have so many contributors to a coordinate.
 
     lost_later: whether contributors may still be lost after the weights are fixed.

@@ -218,7 +218,7 @@ class TrainingServer(
 
     def on_distributed(self, result: Distributed, now: float) -> Step[SessionState]:
         without = (Report("without-model", {"members": list(result.without)}),) if result.without else ()
-        return replace(self._ended(None, "all rounds are held"), outputs=without)
+        return replace(self._ended(None, "all rounds are done"), outputs=without)
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
         if not heard.envelope.round:
@@ -265,7 +265,7 @@ class TrainingServer(
                 SessionState.DISTRIBUTING,
                 commit=lambda: [*ending(), *self.relay(keeper, keeper.distribute(model, now), now)],
             )
-        ended = self._ended(None, "all rounds are held")
+        ended = self._ended(None, "all rounds are done")
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
 
     def on_void_round(self, heard: Heard[VoidRound], now: float) -> Step[SessionState]:

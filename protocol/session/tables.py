@@ -72,7 +72,7 @@ class SessionState(Enum):
 
     GATHERING = "gather the clients"
     KEYING = "let the clients agree on a group key"
-    IN_ROUND = "hold a round"
+    IN_ROUND = "run a round"
     BETWEEN_ROUNDS = "wait for the next model"
     AWAIT_PROMISES = "wait for promises that the last round stays closed"
     DISTRIBUTING = "let the clients fetch the last model"

@@ -29,7 +29,7 @@ Enforce = Literal["server", "clients"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the server chooses for a sum, within what policies accept; the rest of a Configuration follows."""
 
     mode: Mode
@@ -101,7 +101,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return fewest_survivors(cohort, self.dropout)
 
 
-class Configuration(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that must be equal for all members, in canonical form."""
 
     scheme: Scheme
@@ -226,7 +226,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         try:
             configuration.packing()
         except ValueError as error:
-            raise RemoteProtocolError(Code.POLICY, f"the configuration cannot hold its sum: {error}") from None
+            raise RemoteProtocolError(Code.POLICY, f"the configuration has no room for its sum: {error}") from None
 
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
         """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""

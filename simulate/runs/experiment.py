@@ -19,7 +19,7 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.protocol.sum.configuration import Mode, Terms
+from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
 from tacit.simulate.runs.explain import literal, read_section, refusal
@@ -149,13 +149,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         computed = self._computed_graph()
         return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
 
-    def terms(self) -> Terms:
+    def terms(self) -> Proposal:
         """What the server of this experiment chooses for the sum."""
         chosen = msgspec.structs.asdict(self.aggregation)
         del chosen["ring_bits"]
         if not self.protection.counts_samples(self.training):
             chosen["max_weight"] = 1
-        return Terms(
+        return Proposal(
             **chosen,
             clients=self.federation.clients,
             train_seconds=self.deadlines.train,

@@ -84,9 +84,9 @@ class MemoryInference(World[Parcel]):
         self.service = ModelOwnerService(self.serve)
         self.dealers = DealerService(self.roster, self._deal_for)
         self.served: dict[str, Owner] = {}
-        """The model owner's side of every session, by data owner,"""
+        """The model owner's side of every session, by data owner."""
         self.owners: dict[str, Owner] = {}
-        """and the data owner's."""
+        """Every data owner's side."""
 
     def run(self) -> MemoryInference:
         """Start all data owners and settle."""

@@ -84,14 +84,14 @@ class Owner:
     session: bytes = b""
     """Once terms are agreed on."""
     ordered: int = 0
-    """Requests ordered,"""
+    """How many requests are ordered."""
     due: set[int] = field(default_factory=set)
-    """and those whose corrections have not arrived."""
+    """Ordered requests whose corrections have not arrived."""
     schedule: tuple[Round, ...] = ()
     given: set[int] = field(default_factory=set)
-    """Rounds of the pass in which this owner has opened something,"""
+    """Rounds of the pass in which this owner has opened something."""
     opened: set[int] = field(default_factory=set)
-    """and those in which the peer has."""
+    """Rounds of the pass in which the peer has."""
 
     def begin(self) -> None:
         """Say hello, as a data owner."""

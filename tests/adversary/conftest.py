@@ -140,7 +140,7 @@ class DeceivedFederation(MemoryFederation):
         done = self.outcome(RoundDone)[-1]
         assert done.survivors == self.roster.clients
         np.testing.assert_array_equal(done.total, self.plain_sum(done))
-        assert self.ended(SERVER) == Ended(None, "all rounds are held")
+        assert self.ended(SERVER) == Ended(None, "all rounds are done")
 
 
 @pytest.fixture

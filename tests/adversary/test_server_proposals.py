@@ -68,7 +68,7 @@ def check_only_the_victim_left(one: Any, code: Code) -> None:
         (Policy(), {"corrupt": 0.0}, "corrupt = 0.0; this client's policy accepts at least 0.05"),
         (Policy(least_corrupt=0.2), {}, "corrupt = 0.05; this client's policy accepts at least 0.2"),
         (Policy(schemes=("fedsgd",)), {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
-        (Policy(), {"ring_bits": 8}, "the configuration cannot hold its sum"),
+        (Policy(), {"ring_bits": 8}, "the configuration has no room for its sum"),
     ],
 )
 def test_a_configuration_below_the_policy_ends_the_session(

@@ -9,7 +9,7 @@ and whoever is there must come to an end. The rules hold at every moment, whatev
 - the server's disk always holds a whole model, and after a failure of power the last one that it went on from;
 - everybody ends.
 
-Where links only delay, or are down for less than the grace, all rounds are held with everybody in their cohorts.
+Where links only delay, or are down for less than the grace, all rounds are run with everybody in their cohorts.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ class DisturbedFederation(MemoryFederation):
         self._require(self.server.state is SessionState.ENDED, f"the server does not end, in {self.server.state.name}")
         if self.campaign.bearable:
             held = self.outcome(RoundDone)
-            self._require(len(held) == ROUNDS, "not all rounds are held")
-            self._require(all(done.survivors == done.cohort for done in held), "a round is held without some")
+            self._require(len(held) == ROUNDS, "not all rounds are done")
+            self._require(all(done.survivors == done.cohort for done in held), "a round is run without some")
             codes = {ended.code for ended in self.outcome(Ended)}
             self._require(codes == {None}, f"somebody ends with {codes}")
 

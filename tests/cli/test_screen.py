@@ -88,7 +88,7 @@ def test_a_party_that_failed_is_named() -> None:
 
 SUMMARY = {
     "name": "digits",
-    "ended": "all rounds are held",
+    "ended": "all rounds are done",
     "parties": {
         "server": {
             "role": "server",
@@ -106,7 +106,7 @@ def test_the_end_fits_every_encoding(encoding: str) -> None:
     made, file = screen(encoding=encoding, width=80)
     made.finish(SUMMARY)
     lines = shown(file)
-    assert lines[0] == "digits: all rounds are held"
+    assert lines[0] == "digits: all rounds are done"
     row = next(line for line in lines if "server" in line)
     words = [word for word in row.split() if word.isascii() and word != "|"]
     assert " ".join(words) == "server 3.00 MB 1.00 MB 2.0 s 0.00 s"

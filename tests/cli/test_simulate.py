@@ -78,7 +78,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
         *("configuration", "ended", "privacy", "verified"),
     }
     assert summary["name"] == "small"
-    assert summary["ended"] == "all rounds are held"
+    assert summary["ended"] == "all rounds are done"
     assert summary["configuration"]["federation"] == {"clients": 4, "rounds": 3, "seed": 7}
     assert summary["aggregation"]["threshold"] == 3
     assert [entry["round"] for entry in summary["rounds"]] == [1, 2, 3]

@@ -117,7 +117,7 @@ class ScriptedRun:
         """Everybody who is not gone says farewell."""
         for party in ("server", *self.clients):
             if party not in self.gone:
-                self.log(party, "ended", code=None, detail="all rounds are held")
+                self.log(party, "ended", code=None, detail="all rounds are done")
         self.now += 1.0
 
 

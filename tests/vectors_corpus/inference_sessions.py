@@ -143,7 +143,7 @@ def start_pass_bad_number() -> Script:
 
 
 def inference_early_end() -> Script:
-    play = begun("The data owner closes before any pass was held.")
+    play = begun("The data owner closes before any pass.")
     mask(play)
     play.act(DATA_OWNER, "close", party=DATA_OWNER)
     play.deliver()

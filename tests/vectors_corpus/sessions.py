@@ -85,7 +85,7 @@ def hold_round(play: Play, round: int, change: Change = unchanged, *, length: in
 
 
 def session_active() -> Play:
-    play = begun("Three clients join, hold one round in active mode, and are sent home.")
+    play = begun("Three clients join, complete one round in active mode, and finish.")
     hold_round(play, 1)
     play.act(SERVER, "finish")
     play.deliver()
@@ -94,7 +94,7 @@ def session_active() -> Play:
 
 def session_void_round() -> Script:
     play = begun(
-        "A vector comes too late and the round is aborted; all promise never to open it, and a second round is held "
+        "A vector comes too late and the round is aborted; all promise never to open it, and a second round is run "
         "from the same model."
     )
     late: list[Parcel] = []

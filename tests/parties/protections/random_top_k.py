@@ -9,7 +9,7 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.catalogue import register
 from tacit.parties.protections.protection import Facts, MinContributors, Scheme, check_contributors
 from tacit.parties.protections.sides import Basis, ClientSide, Protected, Trained
-from tacit.protocol.sum.configuration import Terms
+from tacit.protocol.sum.configuration import Proposal
 from tacit.secagg.packing import WeightForm
 
 
@@ -33,7 +33,7 @@ class RandomTopK(Scheme, frozen=True, kw_only=True, tag="random-top-k"):
     def strengths(self) -> dict[str, float]:
         return {"kept_back": self.kept_back}
 
-    def check(self, terms: Terms, training: TrainingConfiguration) -> None:
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
         check_contributors(self.min_contributors, terms, lost_later=False)
 
     def client(self, basis: Basis) -> ClientSide:

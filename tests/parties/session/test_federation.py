@@ -55,7 +55,7 @@ async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, e
         for name in federation.clients
     ]
     ended = await federation.all_of(server, *clients)
-    assert ended[0] == Ended(None, "all rounds are held")
+    assert ended[0] == Ended(None, "all rounds are done")
     assert ended[1:] == [Ended(None, "the federation is finished")] * 4
 
     done = federation.fields("server", "round-done")

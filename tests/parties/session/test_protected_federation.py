@@ -68,7 +68,7 @@ async def test_the_server_trains_a_model_that_only_the_clients_can_read(protecte
     makers = recorders(federation, {})
     clients = [federation.join(name, make=makers[name], on_model=on_model) for name in federation.clients]
     ended = await federation.all_of(server, *clients)
-    assert ended == [Ended(None, "all rounds are held"), *[FINISHED] * 4]
+    assert ended == [Ended(None, "all rounds are done"), *[FINISHED] * 4]
 
     names = list(federation.clients)
     assert sorted(read) == [(round, name) for round in range(3) for name in names]

@@ -32,7 +32,7 @@ from tacit.protocol.session.rounds import RoundDone, Train
 from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, shift, small_configuration
 from tacit.simulate.world.network import Parcel
 
-ALL = Ended(None, "all rounds are held")
+ALL = Ended(None, "all rounds are done")
 LEFT = Abort(code=Code.LOCAL, detail="the disk is full", culprit="")
 
 

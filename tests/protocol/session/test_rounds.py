@@ -36,7 +36,7 @@ def test_rounds_follow_each_other(mode: str) -> None:
         (number, one.roster.clients, None) for number in (1, 2, 3)
     ]
     check_sums(done, one)
-    assert one.outcome(Ended, SERVER) == [Ended(None, "all rounds are held")]
+    assert one.outcome(Ended, SERVER) == [Ended(None, "all rounds are done")]
     for name in one.roster.clients:
         assert [
             type(output) for party, output in one.outputs if party == name and not hasattr(output, "contribution")

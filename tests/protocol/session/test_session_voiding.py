@@ -86,7 +86,7 @@ def test_an_aborted_round_is_repeated_with_everybody(mode: str) -> None:
     assert second.survivors == one.roster.clients
     assert (second.total == one.plain_sum(second)).all()
     assert [over.code for over in one.outcome(RoundOver, "client-4")] == [Code.THRESHOLD, None]
-    assert one.ended(SERVER) == Ended(None, "all rounds are held")
+    assert one.ended(SERVER) == Ended(None, "all rounds are done")
     for name in one.roster.clients:
         journal = [written.contribution for written in one.outcome(Journal, name)]
         assert [(entry.round, entry.unmasked) for entry in journal] == [(1, False), (2, False), (2, True)], name

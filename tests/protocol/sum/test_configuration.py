@@ -40,12 +40,12 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"form": WeightForm.COORDINATE, "max_weight": 1, "value_bits": 12},
          "min_contributors = 0; this client's policy accepts at least 1"),
         ({"modes": ("none",)}, {**KNOWN_PLAINTEXT, "mode": "none"}, "initial_model = server; this client's policy"),
-        ({}, {"ring_bits": 16}, "the configuration cannot hold its sum: ring_bits = 16 is too small"),
+        ({}, {"ring_bits": 16}, "the configuration has no room for its sum: ring_bits = 16 is too small"),
         ({}, {"value_bits": 32, "max_weight": 2**31, "ring_bits": 64, "clients": 10_000, "form": WeightForm.COORDINATE,
           "min_contributors": 1},
-         "the configuration cannot hold its sum"),
-        ({}, {"tensor_sizes": ()}, "the configuration cannot hold its sum: tensor_sizes"),
-        ({}, {"metrics": ("loss", "loss")}, "the configuration cannot hold its sum: a metric is named twice"),
+         "the configuration has no room for its sum"),
+        ({}, {"tensor_sizes": ()}, "the configuration has no room for its sum: tensor_sizes"),
+        ({}, {"metrics": ("loss", "loss")}, "the configuration has no room for its sum: a metric is named twice"),
     ],
 )  # fmt: skip
 def test_proposals_below_the_policy(policy: dict[str, Any], proposal: dict[str, Any], refusal: str) -> None:

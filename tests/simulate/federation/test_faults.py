@@ -196,7 +196,7 @@ class Scripted:
 @pytest.mark.parametrize(("server_ended", "starts"), [(False, 2), (True, 1)])
 def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_ended: bool, starts: int) -> None:
     """The client is killed before or after the server has ended."""
-    end: Script = [("server", {"finished": {"detail": "all rounds are held", "status": 0}}), ("server", Exit(0, None))]
+    end: Script = [("server", {"finished": {"detail": "all rounds are done", "status": 0}}), ("server", Exit(0, None))]
     killed: Script = [("client-1", Exit(None, "SIGKILL"))]
     listening: Script = [("server", {"event": "listening", "address": "tcp://127.0.0.1:1"})]
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
@@ -207,5 +207,5 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
         for name, own in keys.items()
     }
     supervisor = Supervisor(cast(Processes, processes), roles, lambda party, event, fields: None)
-    assert asyncio.run(supervisor.follow(rounds=1, completed=0)) == "all rounds are held"
+    assert asyncio.run(supervisor.follow(rounds=1, completed=0)) == "all rounds are done"
     assert processes.started == ["server"] + ["client-1"] * starts

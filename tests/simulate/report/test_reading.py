@@ -38,7 +38,7 @@ def test_a_run_without_trouble(held: Any) -> None:
         (2, "completed", 3.0),
     ]
     assert found.wall_seconds == 0.5 + 2 * 3.0
-    assert found.ended == "all rounds are held"
+    assert found.ended == "all rounds are done"
     assert found.configured is not None
     assert found.configured.threshold == 3
     assert (found.troubles, found.strangers) == ([], {})

@@ -92,7 +92,7 @@ def test_it_tells_what_happened(markup: str) -> None:
         "Rounds 2 completed, of 3 planned",
         "Wall time 13 s 2 sessions",
         "Threshold 3 of 4 clients",
-        "2 of 3 rounds were completed. Last session: all rounds are held.",
+        "2 of 3 rounds were completed. Last session: all rounds are done.",
         "Round aborted: 2.",
         "Round left unfinished: 3.",
         "THRESHOLD only 1 clients sent a vector; 2 are needed",
