@@ -78,7 +78,7 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
     OSError if the disk is full."""
-    if experiment.protection.remembers:
+    if experiment.remembers:
         raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
     done = run.progress()
     rounds_left = experiment.federation.rounds - done.round
