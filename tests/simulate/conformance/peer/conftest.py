@@ -40,7 +40,7 @@ PHASE_SECONDS = 1.5  # One case waits for it.
 class RandomLearner:
     """Trains nothing."""
 
-    personal = False
+    reads_alone = False
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
