@@ -24,7 +24,7 @@ from msgspec import Meta
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.runs.directory import writing
 from tacit.simulate.runs.experiment import Experiment, ExperimentError
-from tacit.simulate.runs.explain import refusal
+from tacit.simulate.runs.explain import read_section, refusal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,7 @@ def load(path: Path) -> DistillationExperiment:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ExperimentError(f"{path}: is not TOML: {error}") from error
     try:
-        return msgspec.convert(data, DistillationExperiment)
+        return msgspec.convert(data, DistillationExperiment, dec_hook=read_section)
     except msgspec.ValidationError as error:
         raise ExperimentError(f"{path}: {refusal(error, data, DistillationExperiment)}") from error
 
@@ -155,7 +155,8 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
 
     path = directory / "distillation.json"
     try:
-        experiment = msgspec.convert(msgspec.json.decode(path.read_bytes())["experiment"], DistillationExperiment)
+        written = msgspec.json.decode(path.read_bytes())["experiment"]
+        experiment = msgspec.convert(written, DistillationExperiment, dec_hook=read_section)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not what `tacit distill` writes: {error}") from error
     except OSError as error:

@@ -23,17 +23,13 @@ ALLOWED = {
     ),
     ("protocol/group_key/holder.py", "order.former not in self._keys"): "the epochs of keys that this client holds",
     ("parties/crypten/wiring.py", "divisors == divisor"): "both parties know by what a share is divided",
-    ("parties/learning/update_weights.py", "self._protection.masks == 'coordinated'"): "a setting",
-    ("parties/learning/layer_masking.py", "self._protection.mask == 'lowest'"): "a setting",
-    (
-        "parties/learning/layer_masking.py",
-        "layer not in masked",
-    ): "the client's own choice of layers, in its own process",
-    ("parties/learning/task.py", "entry.name not in self._private"): "names of tensors that stay with their client",
-    (
-        "parties/learning/task.py",
-        "0 in weights",
-    ): "whether a client's vector has any weight, by the server that sees it (fedcg)",
+    ("parties/learning/policy.py", "key not in pinnable()"): "the name of a setting that a policy pins",
+    ("parties/learning/policy.py", "key in self.least"): "the name of a setting that a policy pins",
+    ("parties/protections/fedrsm.py", "self._protection.mask == 'lowest'"): "a setting",
+    ("parties/protections/fedcg.py", "entry.name not in self._private"): "names of tensors that stay with their client",
+    ("parties/protections/fedcg.py", "0 in found"): (
+        "whether a client's vector has any weight, by the server that sees it"
+    ),
     ("protocol/sum/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),

@@ -230,7 +230,7 @@ PICKLES: dict[str, tuple[Callable[[Any, bytes], Lie], Code]] = {
         lambda _, trap: to_victim(Welcome, lambda said: [said.changed(configuration=trap)]),
         Code.MALFORMED,
     ),
-    "task": (lambda federation, trap: configured(federation, task=trap), Code.LOCAL),
+    "task": (lambda federation, trap: configured(federation, task=trap), Code.MALFORMED),
 }
 
 
