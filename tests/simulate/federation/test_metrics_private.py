@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +33,7 @@ from tacit.protocol.group_key.tables import RELAY_TABLE
 from tacit.protocol.session.messages import MESSAGES, Hello, StartSecondStage, VoidRound
 from tacit.protocol.session.rounds import Limit, RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
+from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -85,12 +85,13 @@ CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
 send it. The one free text, Abort.detail, is of fixed sentences: see parties/session/client.py."""
 
 
-@dataclass
 class MeasuredFederation(MemoryFederation):
     """Clients with values and metrics that follow from `generation`; all else follows from the entropy alone."""
 
-    generation: int = 0
-    metrics: dict[tuple[str, int], dict[str, int]] = field(default_factory=dict)
+    def __init__(self, configuration: Configuration, clients: int, *, rounds: int, generation: int) -> None:
+        self.generation = generation
+        self.metrics: dict[tuple[str, int], dict[str, int]] = {}
+        super().__init__(configuration, clients, rounds=rounds)
 
     def draw(self, name: str, round: int) -> npt.NDArray[Any]:
         return np.empty(0) if self.configuration.enforce == "clients" else self.measure(name, round, None)
