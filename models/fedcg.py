@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.nn.functional import one_hot, pad
 
+from tacit.models.device import seeded
+
 NOISE: Final = 100
 """Numbers from which the generator makes the features of one image."""
 WIDEST: Final = 512
@@ -105,7 +107,7 @@ class CoupledModel(nn.Module):
         self.shape = self._probe()
         """Of the features of one image."""
         if squash:
-            network.get_submodule(cut).register_forward_pre_hook(_squash)
+            network.get_submodule(cut).register_forward_pre_hook(lambda module, given: (given[0].sigmoid(),))
         self.generator = Generator(self.shape, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -148,9 +150,17 @@ class CoupledModel(nn.Module):
         self.network.eval()
         try:
             with torch.no_grad():
-                with self._at_cut(given := _Inputs()):
+                runs: list[tuple[Any, ...]] = []
+                with self._at_cut(lambda module, given: runs.append(given)):
                     self.network(self._blank)
-                shape = given.shape(self._cut)
+                match runs:
+                    case [(torch.Tensor() as given,)] if given.dim() in (2, 3, 4):
+                        shape = given.shape[1:]
+                    case _:
+                        raise ValueError(
+                            f'protection.split: "{self._cut}" is used {len(runs)} times for an image, or not with one '
+                            "map, sequence or vector of features; name a module that every image passes once"
+                        )
                 features = torch.linspace(0, 1, shape.numel()).reshape(1, *shape)
                 with self._at_cut(lambda module, given: (features,)):
                     same = torch.equal(self.network(self._blank), self.network(self._blank + 1))
@@ -168,45 +178,14 @@ def couple(
     network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool, seed: int
 ) -> CoupledModel:
     """A coupled model whose generator has random weights from the seed. Raises ValueError as CoupledModel does."""
-    with _seeded(seed):
+    with seeded(seed):
         return CoupledModel(network, cut, shape=shape, classes=classes, squash=squash)
 
 
 def discriminator(model: CoupledModel, seed: int) -> Discriminator:
     """A discriminator of the features of this model, with random weights from the seed."""
-    with _seeded(seed):
+    with seeded(seed):
         return Discriminator(model.shape, model.classes)
-
-
-class _Inputs:
-    """A hook that notes what a module is given."""
-
-    def __init__(self) -> None:
-        self._given: list[tuple[Any, ...]] = []
-
-    def __call__(self, module: nn.Module, given: tuple[Any, ...]) -> None:
-        self._given.append(given)
-
-    def shape(self, cut: str) -> torch.Size:
-        """The shape [...] of the single input, without that of the batch. ValueError if there is no such input."""
-        match self._given:
-            case [(torch.Tensor() as features,)] if features.dim() in (2, 3, 4):
-                return features.shape[1:]
-        raise ValueError(
-            f'protection.split: "{cut}" is used {len(self._given)} times for an image, or not with one map, sequence '
-            "or vector of features; name a module that every image passes once"
-        )
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        yield
-
-
-def _squash(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    return (given[0].sigmoid(),)
 
 
 def _as_map(shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, kl_div, log_so
 from torch.optim import Adam
 
 from tacit.models.configuration import TrainingConfiguration
+from tacit.models.device import seeded
 from tacit.models.fedcg import NOISE, CoupledModel, Discriminator
 from tacit.models.training import LocalStatistics, shuffled, train
 
@@ -86,8 +87,7 @@ def distil(
         model.to(device).eval()
     student.train_shared()
     optimizer = Adam(student.parameters(), lr=RATE)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         for _ in range(steps):
             labels = torch.randint(student.classes, (batch_size,), device=device)
             noise = _noise(labels)
@@ -115,8 +115,7 @@ def _imitate(
     for_generator = Adam(model.generator.parameters(), lr=RATE, betas=BETAS)
     for_discriminator = Adam(discriminator.parameters(), lr=RATE, betas=BETAS)
     order = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         for _ in range(configuration.epochs):
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
                 with torch.no_grad(), model.observed() as seen:

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import TrainingConfiguration
+from tacit.models.device import seeded
 from tacit.models.layout import Flat, Layout
 
 EVALUATION_BATCH: Final = 256
@@ -75,8 +76,7 @@ def train(
     optimizer = _optimizer(model, configuration)
     order = torch.Generator().manual_seed(seed)
     statistics = NOTHING
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+    with seeded(seed, device):
         for _ in range(configuration.epochs):
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import timm
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
@@ -19,6 +18,7 @@ from torch import nn
 from tacit.models import checkpoint
 from tacit.models.configuration import OWN_MODELS, ModelConfiguration
 from tacit.models.convnet import ConvNet
+from tacit.models.device import seeded
 from tacit.models.layout import Layout
 from tacit.models.lenet import LeNet
 
@@ -31,8 +31,7 @@ def build(configuration: ModelConfiguration, *, classes: int, channels: int, see
     Raises ValueError for an unknown name, sizes that the architecture refuses, weights that cannot be downloaded and
     a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         if configuration.name not in OWN_MODELS:
             return _timm(configuration, classes, channels)
         model = _own(configuration, classes, channels)

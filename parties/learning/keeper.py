@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tacit.models.device import CPU
 from tacit.models.layout import Flat, Layout
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.sides import Basis, Moved
@@ -21,7 +22,6 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
 
-CPU: Final = torch.device("cpu")
 NO_VECTORS: Final[Mapping[str, Words]] = MappingProxyType({})
 
 Octets = bytes
