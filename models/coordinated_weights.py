@@ -61,7 +61,12 @@ def coordinated_weights(
     first those of the orders, tensor by tensor, then the counts of all coordinates, then their starts.
     Raises ValueError if the cohort is too small for `fewest`, for a place outside of it, and for other random words.
     """
-    check_coordination(members=members, fewest=fewest)
+    if not 1 <= fewest <= members:
+        raise ValueError(
+            f"protection.min_contributors and the tolerated dropouts ask for {fewest} contributors to a coordinate, "
+            f"and a round has {members} members; lower protection.min_contributors, tolerate fewer dropouts, or let "
+            "more clients take part"
+        )
     if not 0 <= place < members:
         raise ValueError(f"place {place} is not among the {members} members of the round")
     words = coordination_words(layout, members)
@@ -80,16 +85,6 @@ def coordinated_weights(
             np.less(_steps(starts[block], members, position), np.take(table, counts[block]), out=weights[block])
         start += size
     return weights
-
-
-def check_coordination(*, members: int, fewest: int) -> None:
-    """Raise ValueError if a round of so many members cannot give a coordinate `fewest` contributors."""
-    if not 1 <= fewest <= members:
-        raise ValueError(
-            f"protection.min_contributors and the tolerated dropouts ask for {fewest} contributors to a coordinate, "
-            f"and a round has {members} members; lower protection.min_contributors, tolerate fewer dropouts, or let "
-            "more clients take part"
-        )
 
 
 def _positions(keys: Words, members: int, place: int) -> list[int]:

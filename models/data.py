@@ -53,11 +53,6 @@ class Dataset:
     """float32 [channels], positive."""
 
     @property
-    def class_names(self) -> tuple[str, ...]:
-        """The name of every class."""
-        return self.source.class_names
-
-    @property
     def classes(self) -> int:
         """Number of classes."""
         return len(self.source.class_names)

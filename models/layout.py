@@ -107,7 +107,8 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def split(self, flat: Flat) -> dict[str, Flat]:
         """Views into `flat` under the names and with the shapes of the tensors. Raises ValueError for a wrong
         dtype or length."""
-        self._check_form(flat)
+        if flat.dtype != np.float32 or flat.shape != (self.size,):
+            raise ValueError(f"flat model is {flat.dtype} {list(flat.shape)}, expected float32 [{self.size}]")
         parts: dict[str, Flat] = {}
         offset = 0
         for entry in self.entries:
@@ -154,10 +155,6 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             name = entry.name.encode()
             encoding += _u32(len(name)) + name + _u32(len(entry.shape)) + b"".join(map(_u32, entry.shape))
         return hashlib.sha256(encoding).digest()
-
-    def _check_form(self, flat: Flat) -> None:
-        if flat.dtype != np.float32 or flat.shape != (self.size,):
-            raise ValueError(f"flat model is {flat.dtype} {list(flat.shape)}, expected float32 [{self.size}]")
 
     def _state(self, model: nn.Module) -> dict[str, torch.Tensor]:
         difference = self.difference(Layout.of(model))

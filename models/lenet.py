@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import torch
 from torch import nn
 
 CHANNELS: Final = 12
@@ -17,25 +16,16 @@ START: Final = 0.5
 """Bound of the random initial weights."""
 
 
-class LeNet(nn.Module):
+class LeNet(nn.Sequential):
     """Maps float32 [batch, channels, size, size] to logits [batch, classes]."""
 
     def __init__(self, *, channels: int, image_size: int, classes: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(channels, CHANNELS, kernel_size=5, padding=2, stride=2)
-        self.act1 = nn.Sigmoid()
-        self.conv2 = nn.Conv2d(CHANNELS, CHANNELS, kernel_size=5, padding=2, stride=2)
-        self.act2 = nn.Sigmoid()
-        self.conv3 = nn.Conv2d(CHANNELS, CHANNELS, kernel_size=5, padding=2, stride=1)
-        self.act3 = nn.Sigmoid()
-        side = -(-image_size // 4)
-        self.fc = nn.Linear(CHANNELS * side * side, classes)
+        for number, (before, stride) in enumerate(((channels, 2), (CHANNELS, 2), (CHANNELS, 1)), start=1):
+            self.add_module(f"conv{number}", nn.Conv2d(before, CHANNELS, kernel_size=5, padding=2, stride=stride))
+            self.add_module(f"act{number}", nn.Sigmoid())
+        side = -(-image_size // 4)  # Two strides of 2, rounded up.
+        self.add_module("flatten", nn.Flatten())
+        self.add_module("fc", nn.Linear(CHANNELS * side * side, classes))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -START, START)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.act1(self.conv1(x))  # [B, 12, S/2, S/2]
-        x = self.act2(self.conv2(x))  # [B, 12, S/4, S/4]
-        x = self.act3(self.conv3(x))
-        logits: torch.Tensor = self.fc(x.flatten(1))
-        return logits

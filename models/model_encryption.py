@@ -54,7 +54,8 @@ Floats = npt.NDArray[np.float64]
 def random_bytes(layout: Layout) -> int:
     """How many uniform random bytes a key for this model takes. ValueError as `ModelKey.draw` has it."""
     length, _, patches = _sizes(layout)
-    return 8 * (2 * _pairs(length) + patches)
+    pairs = -(-length * length // 2)
+    return 8 * (2 * pairs + patches)
 
 
 class IllConditionedError(ValueError):
@@ -87,7 +88,7 @@ class ModelKey:
             raise ValueError(f"a key for this model takes {expected} random bytes, not {len(random)}")
         words = np.frombuffer(random, "<u8")
         order = np.concatenate([np.arange(prefix), prefix + np.argsort(words[-patches:], kind="stable")])
-        normal = _normal(words[:-patches], length)
+        normal: Floats = standard_normal(words[:-patches])[: length**2].reshape(length, length)
         if matrix == "orthogonal":
             basis, triangle = np.linalg.qr(normal)
             basis *= np.copysign(1.0, np.diagonal(triangle))
@@ -150,15 +151,6 @@ def _sizes(layout: Layout) -> tuple[int, int, int]:
 
 def _is_square(number: int) -> bool:
     return math.isqrt(number) ** 2 == number
-
-
-def _pairs(length: int) -> int:
-    return -(-length * length // 2)
-
-
-def _normal(words: npt.NDArray[np.uint64], length: int) -> Floats:
-    """G [length, length] of the description above."""
-    return standard_normal(words)[: length**2].reshape(length, length)
 
 
 def _condition(matrix: Floats) -> float:

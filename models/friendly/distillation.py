@@ -169,7 +169,8 @@ def distill(
                         losses = {"prediction": prediction_loss(logits, wanted, configuration.temperature)}
                     losses["range"] = RANGE_WEIGHT * range_loss(ours, within)
                     loss = torch.stack(list(losses.values())).sum()
-                    _check_finite(loss)
+                    if not math.isfinite(loss.item()):
+                        raise FloatingPointError(f"the loss of a batch is {loss.item()}; take a smaller learning rate")
                     optimizer.zero_grad(set_to_none=True)
                     torch.autograd.backward(loss)
                     optimizer.step()
@@ -246,8 +247,3 @@ def _label(student: FriendlyTransformer, image: torch.Tensor) -> torch.Tensor:
 
 def _total(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([mse_loss(student, teacher) for student, teacher in zip(ours, theirs, strict=True)]).sum()
-
-
-def _check_finite(loss: torch.Tensor) -> None:
-    if not math.isfinite(loss.item()):
-        raise FloatingPointError(f"the loss of a batch is {loss.item()}; take a smaller learning rate")

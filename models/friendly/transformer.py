@@ -10,14 +10,6 @@ from torch import nn
 from tacit.models.friendly.blocks import Block, LayerNorm, LinearLayer
 
 
-class PatchEmbedding(nn.Module):
-    """Holds the convolution of timm's patch embedding."""
-
-    def __init__(self, proj: nn.Module) -> None:
-        super().__init__()
-        self.proj = proj
-
-
 class Projection(nn.Module):
     """Patches to tokens: a convolution whose stride is its size, which is a product with one matrix."""
 
@@ -51,7 +43,7 @@ class FriendlyTransformer(nn.Module):
         super().__init__()
         self.cls_token = nn.Parameter(cls_token.detach().clone())
         self.pos_embed = nn.Parameter(pos_embed.detach().clone())
-        self.patch_embed = PatchEmbedding(projection)
+        self.patch_embed = nn.ModuleDict({"proj": projection})  # As timm names it.
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm
         self.head = head

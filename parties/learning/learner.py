@@ -170,13 +170,8 @@ class Learner:
         metrics = draft.protected.metrics | {
             "samples": told.samples,
             "correct": told.correct,
-            "loss": round_half_even(told.loss_sum / LOSS_UNIT),
+            "loss": round(told.loss_sum / LOSS_UNIT),
             "clipped": clipped,
         }
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
         return Update(encoded.words, values, draft.statistics, clipped, draft.local)
-
-
-def round_half_even(value: float) -> int:
-    """The nearest integer; metrics are integers."""
-    return int(np.rint(value))

@@ -60,9 +60,6 @@ class _BinaryWeights(Scheme, frozen=True, kw_only=True):
     def strengths(self) -> dict[str, float]:
         return {"zero_probability": min([self.zero_probability, *self.layers.values()])}
 
-    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
-        check_contributors(self.min_contributors, terms, lost_later=False)
-
     def probabilities(self, layout: Layout) -> tuple[float, ...]:
         """Of a zero, for every tensor. ValueError for a pattern that matches none."""
         return zero_probabilities(layout, self.zero_probability, self.layers)

@@ -105,7 +105,7 @@ def test_the_printed_form_shows_no_data() -> None:
 
 def test_names_and_centres_come_from_the_source(tmp_path: Path, arrays: dict[str, Any]) -> None:
     dataset = load(write(tmp_path, arrays), image_size=8)
-    assert (dataset.classes, dataset.class_names, dataset.centres) == (3, ("0", "1", "2"), None)
+    assert (dataset.classes, dataset.source.class_names, dataset.centres) == (3, ("0", "1", "2"), None)
 
 
 def test_a_share_holds_the_images_asked_for_in_their_order() -> None:
@@ -142,7 +142,7 @@ def folder(tmp_path: Path) -> Path:
 def test_files_become_normalised_tensors(folder: Path) -> None:
     dataset = load(DataConfiguration(source="folder", directory=str(folder)), image_size=8)
     assert isinstance(dataset, Dataset)
-    assert dataset.class_names == ("cat", "dog")
+    assert dataset.source.class_names == ("cat", "dog")
     assert dataset.x_train.shape == (6, 3, 8, 8)
     assert dataset.x_test.shape == (2, 3, 8, 8)
     assert dataset.y_train.tolist() == [0, 0, 0, 1, 1, 1]
