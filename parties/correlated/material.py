@@ -109,8 +109,8 @@ class Product(Request, frozen=True):
         return operation(left, right, **dict(self.arguments))
 
 
-class Square(Request, frozen=True):
-    """c = a a."""
+class _OneShape(Request, frozen=True):
+    """From every rank words of a shape, and as many that depend on them."""
 
     shape: Shape
 
@@ -119,6 +119,10 @@ class Square(Request, frozen=True):
 
     def dependent(self) -> list[Draw]:
         return [Draw(self.shape)]
+
+
+class Square(_OneShape, frozen=True):
+    """c = a a."""
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         total = _sum([words for (words,) in free])
@@ -143,16 +147,8 @@ class And(Request, frozen=True):
         return [left & right]
 
 
-class Wraps(Request, frozen=True):
+class Wraps(_OneShape, frozen=True):
     """How often the sum of the shares of a, taken in the order of the ranks, leaves the range of a signed word."""
-
-    shape: Shape
-
-    def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape)]
-
-    def dependent(self) -> list[Draw]:
-        return [Draw(self.shape)]
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         shares = [words for (words,) in free]
@@ -165,29 +161,20 @@ class Wraps(Request, frozen=True):
         return [wraps]
 
 
-class Bit(Request, frozen=True):
+class Bit(_OneShape, frozen=True):
     """One random bit, shared by exclusive or and additively."""
-
-    shape: Shape
 
     def free(self, rank: int) -> list[Draw]:
         return [Draw(self.shape, bits=1)]
-
-    def dependent(self) -> list[Draw]:
-        return [Draw(self.shape)]
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         return [_exclusive_or([bits for (bits,) in free])]
 
 
-class Truncation(Request, frozen=True):
+class Truncation(_OneShape, frozen=True):
     """A mask r, and its negative quotient by the divisor for both values of its highest bit."""
 
-    shape: Shape
     divisor: Annotated[int, Meta(ge=2, le=LARGEST_DIVISOR)]
-
-    def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape)]
 
     def dependent(self) -> list[Draw]:
         return [Draw(self.shape), Draw(self.shape)]
