@@ -69,7 +69,6 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
     MpcError as its link does.
     """
 
-    BYTES_PER_ELEMENT = 8
     prepared: ClassVar["LinkCommunicator | None"] = None
     """What initialize() takes: CrypTen creates its communicator itself."""
     instance: ClassVar["LinkCommunicator | None"] = None
@@ -219,9 +218,6 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
 
     def get_name(self) -> str:
         return self._name
-
-    def get_distributed_backend(self) -> str:
-        return "tacit"
 
     def reset_communication_stats(self) -> None:
         self._rounds.clear()

@@ -10,9 +10,9 @@ import asyncio
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import zmq
 
@@ -29,11 +29,13 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.links.zap import ZapHandler
 from tacit.protocol.core.roster import Roster
 
 Frames = Sequence[memoryview]
 EndT = TypeVar("EndT", bound="BlockingEnd")
+
+CHUNK_BYTES: Final = 1 << 18
+"""What a frame carries at most."""
 
 # Messages that may wait in each direction. The parties of a computation proceed in step; a dealer may be ahead by this.
 _QUEUE_MESSAGES = 16
@@ -132,10 +134,6 @@ class BlockingEnd(Endpoint):
             self._loop.run_until_complete(self.close())
             _end_loop(self._loop)
 
-    @staticmethod
-    def _limits_for(patience: float, frame_bytes: int) -> Limits:
-        return Limits(max_frame_bytes=frame_bytes + _SPARE_BYTES, queue_messages=_QUEUE_MESSAGES, send_seconds=patience)
-
     def _collect(self, seconds: float) -> bool:
         """Take in one message, if one comes in this time."""
         milliseconds = math.ceil(seconds * 1000)
@@ -179,14 +177,10 @@ class DialledEnd(BlockingEnd, ClientEndpoint):
     """The end that connects: one link."""
 
     @classmethod
-    def dial(
-        cls, address: str, *, keys: PartyKeys, roster: Roster, server: str, patience: float, frame_bytes: int
-    ) -> Self:
+    def dial(cls, address: str, *, keys: PartyKeys, roster: Roster, server: str, patience: float) -> Self:
         """Open the link to the member `server`. MpcError, with the diagnosis, when it cannot be opened in time."""
-        limits = cls._limits_for(patience, frame_bytes)
-        opening = cls.connect(
-            address, keys=keys, server=roster.member(server), limits=limits, connect_deadline=patience
-        )
+        member, limits = roster.member(server), _limits(patience)
+        opening = cls.connect(address, keys=keys, server=member, limits=limits, connect_deadline=patience)
         try:
             end = _run(opening)
         except EndpointError as error:
@@ -205,26 +199,16 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
     """The end that listens: one link to each of its peers, and to nobody else."""
 
     def __init__(self, *arguments: Any) -> None:
-        self._admitted: dict[bytes, str] = {}
+        super().__init__(*arguments)
+        self._peers: Collection[str] = arguments[-1]
         self._routes: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
-        super().__init__(*arguments)
 
     @classmethod
-    def listen(
-        cls, address: str, *, keys: PartyKeys, roster: Roster, peers: Sequence[str], patience: float, frame_bytes: int
-    ) -> Self:
+    def listen(cls, address: str, *, keys: PartyKeys, roster: Roster, peers: Sequence[str], patience: float) -> Self:
         """Listen for these members; `.address` is the address in use. MpcError when the address cannot be used."""
-        expected = {roster.member(peer).curve_public: peer for peer in peers}
-        limits = cls._limits_for(patience, frame_bytes)
-
-        async def bind() -> Self:
-            end = await cls.bind(address, keys=keys, roster=roster, limits=limits)
-            end._admit_only(expected)
-            return end
-
         try:
-            return _run(bind())
+            return _run(cls.bind(address, keys=keys, roster=roster, limits=_limits(patience), peers=peers))
         except EndpointError as error:
             raise MpcError(keys.name, "listen", str(error)) from error
 
@@ -232,11 +216,11 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
         """Wait until every peer has its link; nobody is let in afterwards. MpcError names those who did not come."""
         self._loop.run_until_complete(self._gather())
         self._take_events()
-        self._routes = {peer: self._links.current(peer) for peer in self._admitted.values()}
+        self._routes = {peer: self._links.current(peer) for peer in self._peers}
         self._names = {route: peer for peer, route in self._routes.items()}
 
     async def _gather(self) -> None:
-        missing = set(self._admitted.values())
+        missing = set(self._peers)
         refused: list[str] = []
         try:
             async with asyncio.timeout(self.patience):
@@ -267,14 +251,6 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
         if not current and self._pending and isinstance(self._pending[-1], Received):
             self._pending.pop()
 
-    def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
-        self._admitted = dict(names)
-        return super()._guard(self._admitted)
-
-    def _admit_only(self, names: Mapping[bytes, str]) -> None:
-        self._admitted.clear()
-        self._admitted.update(names)
-
     def _route(self, peer: str) -> list[bytes]:
         return [self._routes[peer]]
 
@@ -282,6 +258,10 @@ class ListeningEnd(BlockingEnd, ServerEndpoint):
         peer = self._names.get(frames[0].bytes)
         if peer is not None:
             self._keep(peer, [frame.buffer for frame in frames[1:]])
+
+
+def _limits(patience: float) -> Limits:
+    return Limits(max_frame_bytes=CHUNK_BYTES + _SPARE_BYTES, queue_messages=_QUEUE_MESSAGES, send_seconds=patience)
 
 
 def _run(opening: Coroutine[Any, Any, EndT]) -> EndT:

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
 from math import prod
-from types import TracebackType
 from typing import Annotated, Any, Final, NoReturn, Self, TypeVar
 
 import msgspec
@@ -34,14 +33,13 @@ import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.parties.crypten.ends import BlockingEnd, DialledEnd, Frames, ListeningEnd
+from tacit.parties.crypten.ends import CHUNK_BYTES, BlockingEnd, DialledEnd, Frames, ListeningEnd
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.roster import Roster
 
-CHUNK_BYTES: Final = 1 << 18
 FIELDS_LIMIT: Final = 1 << 16
 """Bytes that an encoded structure may have."""
 SESSION_BYTES: Final = 64
@@ -173,9 +171,7 @@ class PeerLink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _greet(self, session: bytes, roster: Roster) -> Self:
@@ -332,9 +328,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 
@@ -355,7 +349,7 @@ def listen(
     roster.
     """
     _check_session(session)
-    opened = end.listen(address, keys=keys, roster=roster, peers=peers, patience=patience, frame_bytes=CHUNK_BYTES)
+    opened = end.listen(address, keys=keys, roster=roster, peers=peers, patience=patience)
     return Listener(opened, own=keys.name, peers=peers, session=session, roster=roster)
 
 
@@ -371,7 +365,7 @@ def connect(
 ) -> PeerLink:
     """Open a link to the member `server`, who listens at the address; arguments and errors as of listen()."""
     _check_session(session)
-    opened = end.dial(address, keys=keys, roster=roster, server=server, patience=patience, frame_bytes=CHUNK_BYTES)
+    opened = end.dial(address, keys=keys, roster=roster, server=server, patience=patience)
     try:
         return PeerLink(opened, own=keys.name, peer=server)._greet(session, roster)
     except BaseException:

@@ -15,8 +15,8 @@ import asyncio
 import ipaddress
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Self
 
 import zmq
@@ -147,7 +147,7 @@ class Endpoint:
     """
 
     def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
-        host = self._host(address)
+        host = _host(address)
         self.address = address
         self.traffic: dict[str, PeerTraffic] = {}
         """Traffic by member, since the endpoint was opened."""
@@ -204,9 +204,7 @@ class Endpoint:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def _check_open(self) -> None:
@@ -257,7 +255,9 @@ class Endpoint:
         """Take in what is there; if it is nothing, wait for something."""
         # The message first: when it is examined, all events of links older than its own must be known.
         known = len(self._pending)
-        frames = await self._take_message()
+        frames: list[zmq.Frame] | None = None
+        with suppress(zmq.Again):
+            frames = await self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
         await self._follow_links()
         if frames is not None:
             await self._accept(frames)
@@ -265,12 +265,6 @@ class Endpoint:
             # What was known before, connect() leaves to receive().
             self._check_open()
             await self._activity()
-
-    async def _take_message(self) -> list[zmq.Frame] | None:
-        try:
-            return await self._socket.recv_multipart(zmq.DONTWAIT, copy=False)
-        except zmq.Again:
-            return None
 
     async def _link_changes(self) -> AsyncIterator[tuple[int, int]]:
         """Events of the socket monitor that are there now, each with its value."""
@@ -296,14 +290,12 @@ class Endpoint:
         if self._waiting is not None:
             self._waiting.cancel()
 
-    @staticmethod
-    def _host(address: str) -> str | None:
-        """The host of tcp://HOST:PORT; None for ipc://PATH. Raises AddressError."""
-        return None if address.startswith("ipc://") else _tcp_host(address)
 
-
-def _tcp_host(address: str) -> str:
-    """The host of tcp://HOST:PORT. Raises AddressError; ZeroMQ would take port 99999 for another one."""
+def _host(address: str) -> str | None:
+    """The host of tcp://HOST:PORT; None for ipc://PATH. Raises AddressError; ZeroMQ would take port 99999 for another
+    one."""
+    if address.startswith("ipc://"):
+        return None
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     if (
         not address.startswith("tcp://")

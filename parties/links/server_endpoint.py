@@ -6,7 +6,7 @@ when the socket monitor reports the end of its file descriptor, which every mess
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
 import zmq
@@ -40,7 +40,8 @@ _MAX_REFUSALS = 1_000
 class ServerEndpoint(Endpoint):
     """Accepts links from the other members of the roster. Made by bind(); closed by close() or `async with`."""
 
-    def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits) -> None:
+    def __init__(self, address: str, keys: PartyKeys, roster: Roster, limits: Limits, peers: Collection[str]) -> None:
+        names = {roster.member(peer).curve_public: peer for peer in peers}
         monitored = (
             zmq.EVENT_ACCEPTED
             | zmq.EVENT_DISCONNECTED
@@ -54,7 +55,6 @@ class ServerEndpoint(Endpoint):
         self._links = LinkBook(self._report)
         self._order: dict[str, asyncio.Lock] = {}
         self._refusals: set[HandshakeRefused] = set()
-        names = {member.curve_public: member.name for member in roster.members if member.name != keys.name}
         self._zap = self._guard(names)
         self._protect(keys)
         self._socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
@@ -64,10 +64,19 @@ class ServerEndpoint(Endpoint):
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
 
     @classmethod
-    async def bind(cls, address: str, *, keys: PartyKeys, roster: Roster, limits: Limits | None = None) -> Self:
+    async def bind(
+        cls,
+        address: str,
+        *,
+        keys: PartyKeys,
+        roster: Roster,
+        limits: Limits | None = None,
+        peers: Collection[str] | None = None,
+    ) -> Self:
         """Listen at tcp://HOST:PORT or ipc://PATH, where PORT and PATH may be `*`: `.address` then says what the
         system chose. Without `limits` a send does not wait for room. A PATH stays when the endpoint is closed, and is
-        taken over without asking: keep it in a directory of the server's own.
+        taken over without asking: keep it in a directory of the server's own. Without `peers` all other members of the
+        roster are let in, else these.
 
         Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
         this party.
@@ -76,7 +85,9 @@ class ServerEndpoint(Endpoint):
             raise EndpointError(
                 f"the roster has other public keys for {keys.name!r}; use the key file that belongs to it"
             )
-        endpoint = cls(address, keys, roster, limits or _LIMITS)
+        if peers is None:
+            peers = [member.name for member in roster.members if member.name != keys.name]
+        endpoint = cls(address, keys, roster, limits or _LIMITS, peers)
         try:
             endpoint._socket.bind(address)
         except zmq.ZMQError as error:

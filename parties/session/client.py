@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from tacit.models.layout import Flat
@@ -89,7 +90,6 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._make_learner = learner
         self._on_update = on_update
         self._on_model = on_model
-        self._learner: Learner | None = None
         self._draft: Draft | None = None
         """What was learnt in the round, until it is known to which coordinates it may contribute."""
         self._obstacle = ""
@@ -109,7 +109,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             ended = await self._serve(endpoint)
             if self._working is not None:
                 # The last model may still be at work.
-                self._take_work(await _settled(self._working))
+                await asyncio.wait([self._working])
+                self._take_work(self._working)
         self._diary.close(self._machine.traffic)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
@@ -158,7 +159,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
 
     def _work(self, job: Train) -> _Tell:
-        learner = self._ready_learner()
+        learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
             self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
@@ -173,28 +174,23 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         draft, self._draft = self._draft, None
         if draft is None:
             raise ValueError("limits came before an update was made")
-        return self._contribute(self._ready_learner().encode(draft, limit.limits), limit.round)
+        return self._contribute(self._learner.encode(draft, limit.limits), limit.round)
 
     def _contribute(self, update: Update, round: int) -> _Tell:
         self._on_update(round, update)
         return lambda now: self._machine.contribute(round, update.words, now)
 
     def _reencrypt(self, order: Reencrypt) -> _Tell:
-        model = self._ready_learner().reencrypt(order)
+        model = self._learner.reencrypt(order)
         return lambda now: self._machine.provide(order.key.epoch, model, now)
 
     def _read_last(self, last: LastModel) -> _Tell:
-        learner = self._ready_learner()
+        learner = self._learner
         group = Group(last.key, self._machine.name)
         self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)
         return lambda now: []
 
-    def _ready_learner(self) -> Learner:
-        if self._learner is None:
-            self._learner = self._make_learner(self._machine.configuration)
-        return self._learner
-
-
-async def _settled(work: asyncio.Future[_Tell]) -> asyncio.Future[_Tell]:
-    await asyncio.wait([work])
-    return work
+    @cached_property
+    def _learner(self) -> Learner:
+        """Made by the first work in the thread: it may load data."""
+        return self._make_learner(self._machine.configuration)

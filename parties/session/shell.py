@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.diary import Diary
-from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Output, Report
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.server import TrainingServer
 
 ALIVE_SECONDS = 1.0
 """How often a party tells that it is there."""
@@ -34,25 +35,7 @@ class Surroundings:
         """So many bytes go over the party's link."""
 
 
-class SessionMachine(Protocol):
-    """What the loop needs of a machine."""
-
-    @property
-    def round(self) -> int: ...
-
-    @property
-    def traffic(self) -> Traffic: ...
-
-    @property
-    def phase(self) -> Phase: ...
-
-    @property
-    def next_deadline(self) -> float | None: ...
-
-    def expire(self, now: float) -> list[Output]: ...
-
-
-MachineT = TypeVar("MachineT", bound=SessionMachine)
+MachineT = TypeVar("MachineT", bound=TrainingClient | TrainingServer)
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
 
 

@@ -47,8 +47,7 @@ class _PlainDialledEnd(DialledEnd):
 
 class _PlainListeningEnd(ListeningEnd):
     def _guard(self, names: Mapping[bytes, str]) -> ZapHandler:
-        self._admitted = dict(names)
-        return _Anybody(self._context, self._admitted, lambda key, address: None)
+        return _Anybody(self._context, names, lambda key, address: None)
 
     def _protect(self, keys: PartyKeys) -> None:
         return

@@ -321,9 +321,7 @@ def test_a_party_may_come_again_while_others_are_awaited(
     listener = owner_listens("alice", "bob")
     with ThreadPoolExecutor(3) as pool:
         accepted = pool.submit(listener.accept)
-        first = DialledEnd.dial(
-            listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0, frame_bytes=CHUNK_BYTES
-        )
+        first = DialledEnd.dial(listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0)
         PeerLink(first, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash))
         first.shut()
         again = [pool.submit(dial, name, listener.address) for name in ("alice", "bob")]
@@ -413,9 +411,7 @@ def test_hellos_that_no_link_writes_are_refused(
     listener = owner_listens("alice")
 
     def dial() -> None:
-        end = DialledEnd.dial(
-            listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0, frame_bytes=CHUNK_BYTES
-        )
+        end = DialledEnd.dial(listener.address, keys=keys["alice"], roster=roster, server="owner", patience=30.0)
         opened.callback(end.shut)
         PeerLink(end, own="alice", peer="owner").send_fields("hello", Greeting(roster=roster.hash, **changes))
 
