@@ -23,7 +23,6 @@ from typing import Any, Final, NoReturn, TypeVar
 import torch
 
 from tacit.parties.links.endpoint import EndpointError, PeerStalledError
-from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
@@ -112,15 +111,6 @@ class Courier:
             self._waiting.task_done()
 
 
-def courier_to(endpoint: ServerEndpoint, name: str, stalled: Callable[[str], None]) -> Courier:
-    """To one of those who have a link to this endpoint."""
-
-    async def send(frames: Sequence[Frame]) -> None:
-        await endpoint.send(name, frames)
-
-    return Courier(send, stalled)
-
-
 class Worker:
     """A thread of one's own for what computes long, on one core: sessions run side by side."""
 
@@ -159,7 +149,8 @@ class Conversation:
         self._couriers = {machine.peer: to_peer, dealer: to_dealer}
         self._material: MaterialOwner | None = None
         self._kept: defaultdict[type, deque[Any]] = defaultdict(deque)
-        self._waiters: list[asyncio.Future[None]] = []
+        self._changed = asyncio.Event()
+        """For the program that waits: something was kept, or the session has ended."""
 
     @property
     def material(self) -> MaterialOwner:
@@ -223,7 +214,7 @@ class Conversation:
     def put(self, something: object) -> None:
         """Keep something of this side's own for the program."""
         self._kept[type(something)].append(something)
-        self._wake()
+        self._changed.set()
 
     async def next(self, kind: type[T]) -> T | None:
         """The next output of this kind; None when the session has come to its regular end. InferenceError when it
@@ -233,9 +224,8 @@ class Conversation:
                 if self.ended.code is not None:
                     raise InferenceError(self.ended)
                 return None
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            self._changed.clear()
+            await self._changed.wait()
         found: T = self._kept[kind].popleft()
         return found
 
@@ -280,10 +270,4 @@ class Conversation:
             else:
                 error = RemoteProtocolError(ended.code, ended.detail, culprit=ended.culprit or self.machine.own)
                 self.hear_dealer(self._material.give_up(error, self.now()))
-        self._wake()
-
-    def _wake(self) -> None:
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._waiters.clear()
+        self._changed.set()

@@ -12,18 +12,19 @@ from dataclasses import dataclass, field
 
 import torch
 
+from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker
-from tacit.parties.inference.operations import CPU, DATA, FixedLinear
-from tacit.parties.inference.owner import AHEAD, dealer_of, events, hold_pass, limits, readable, tick
+from tacit.parties.inference.operations import DATA, FixedLinear
+from tacit.parties.inference.owner import AHEAD, dealer_of, events, linked, readable, tick
 from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.rounds import RoundCost
+from tacit.parties.inference.rounds import RoundCost, hold_pass
 from tacit.parties.inference.stages import input_share, logits
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import LinkLost, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
-from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import layer_shapes
@@ -87,16 +88,9 @@ async def infer(
         )
     keys, roster = settings.keys, settings.roster
     dealer = dealer_of(roster)
-
-    async def linked(address: str, server: Member) -> ClientEndpoint:
-        patience = settings.patience
-        return await ClientEndpoint.connect(
-            address, keys=keys, server=server, limits=limits(patience), connect_deadline=patience
-        )
-
     async with (
-        await linked(settings.model_owner_address, roster.server) as peer,
-        await linked(settings.dealer_address, dealer) as dealing,
+        await linked(settings.model_owner_address, keys, roster.server, settings.patience) as peer,
+        await linked(settings.dealer_address, keys, dealer, settings.patience) as dealing,
     ):
         wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
         patience = FOR_OWNER * settings.patience

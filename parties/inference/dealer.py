@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tacit.parties.correlated.dealing import Dealing, RequestError
-from tacit.parties.inference.conversation import Conversation, Courier, Worker, courier_to, own_failure, place
+from tacit.parties.inference.conversation import Conversation, Courier, Worker, own_failure, place
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.orders import decoded_requests, encoded_correction
 from tacit.parties.inference.owner import events, limits, readable, tick
@@ -85,7 +85,8 @@ class DealerParty:
             now = Conversation.now()
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
-                    self._couriers[event.sender] = courier_to(endpoint, event.sender, partial(self._lose, event.sender))
+                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
+                    self._couriers[event.sender] = Courier(send, lose)
                 self._spread(self._service.feed(event.sender, readable(event), now))
             elif isinstance(event, LinkLost):
                 self.diary.write("link-lost", peer=event.peer)

@@ -51,7 +51,7 @@ class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Made by `fitted_model`, or `parsed` from what the model owner said. ValueError for parts that do not fit."""
+    """Made by `fitted_model`, or read from what the model owner said. ValueError for parts that do not fit."""
 
     sizes: Sizes
     embedding: EmbeddingScales
@@ -71,15 +71,6 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """Sizes of a block's input."""
         sizes = self.sizes
         return Shape(images=images, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
-
-    def plain(self) -> Any:
-        """As dictionaries, lists and numbers."""
-        return msgspec.to_builtins(self)
-
-    @classmethod
-    def parsed(cls, plain: object) -> PublicModel:
-        """The inverse of `plain`. ValueError for anything else."""
-        return msgspec.convert(plain, cls, strict=True)
 
 
 def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> PublicModel:

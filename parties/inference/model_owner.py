@@ -14,19 +14,20 @@ from functools import partial
 
 import torch
 
+from tacit.models.device import CPU
 from tacit.parties.inference.conversation import (
     FOR_OWNER,
     Conversation,
     Courier,
     InferenceError,
     Worker,
-    courier_to,
 )
-from tacit.parties.inference.operations import CPU, MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, dealer_of, events, hold_pass, limits, readable, tick
+from tacit.parties.inference.operations import MODEL, FixedLinear
+from tacit.parties.inference.owner import AHEAD, dealer_of, events, limits, linked, readable, tick
 from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
+from tacit.parties.inference.rounds import hold_pass
 from tacit.parties.inference.stages import input_share
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
@@ -84,15 +85,8 @@ class ModelOwnerParty:
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
         settings = self._settings
-        dealing = await ClientEndpoint.connect(
-            settings.dealer_address,
-            keys=settings.keys,
-            server=self._dealer,
-            limits=limits(settings.patience),
-            connect_deadline=settings.patience,
-        )
         async with (
-            dealing,
+            await linked(settings.dealer_address, settings.keys, self._dealer, settings.patience) as dealing,
             await ServerEndpoint.bind(
                 settings.address, keys=settings.keys, roster=settings.roster, limits=limits(settings.patience)
             ) as endpoint,
@@ -124,7 +118,8 @@ class ModelOwnerParty:
             now = Conversation.now()
             if isinstance(event, Received | MessageRefused):
                 if event.sender not in self._couriers:
-                    self._couriers[event.sender] = courier_to(endpoint, event.sender, partial(self._lose, event.sender))
+                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
+                    self._couriers[event.sender] = Courier(send, lose)
                 self._spread(self._service.feed(event.sender, readable(event), now))
             elif isinstance(event, LinkLost):
                 self._diary.write("link-lost", peer=event.peer)

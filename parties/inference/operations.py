@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 
 import torch
 
+from tacit.models.device import CPU
 from tacit.parties.correlated.material import Request
 from tacit.parties.inference.material import Fixed, Matrix, Narrow, Table
 from tacit.parties.inference.ring import WORD_BITS, product, shifted, signed
@@ -25,8 +26,6 @@ MODEL: Final = 0
 """Rank of the model owner."""
 DATA: Final = 1
 """Rank of the data owner."""
-
-CPU: Final = torch.device("cpu")
 
 T = TypeVar("T")
 Words = tuple[torch.Tensor, int]

@@ -1,4 +1,4 @@
-"""What both owners do in a session alike: wait at a deadline, and go through the stages of a pass."""
+"""What all parties of private inference do alike: read what their links bring, and wait at a deadline."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-import torch
-
-from tacit.parties.inference.conversation import Conversation, Worker
-from tacit.parties.inference.preparation import Preparation
-from tacit.parties.inference.rounds import PassAtWork, RoundCost
+from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, MessageRefused, Received
+from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import Member, Roster
@@ -28,6 +25,13 @@ LAST_WORDS_SECONDS: Final = 0.1
 def limits(patience: float) -> Limits:
     """Of the links of private inference: no message has more frames than three, and none more bytes than a chunk."""
     return Limits(max_frame_bytes=CHUNK_BYTES + 1024, max_frames=3, send_seconds=patience)
+
+
+async def linked(address: str, keys: PartyKeys, server: Member, patience: float) -> ClientEndpoint:
+    """A link to one who serves. EndpointError if he cannot be reached."""
+    return await ClientEndpoint.connect(
+        address, keys=keys, server=server, limits=limits(patience), connect_deadline=patience
+    )
 
 
 async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
@@ -68,17 +72,6 @@ def dealer_of(roster: Roster) -> Member:
         names = [member.name for member in dealers]
         raise ValueError(f"private inference has exactly one dealer; the roster has {names}: correct the roles")
     return dealers[0]
-
-
-async def hold_pass(
-    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor
-) -> tuple[torch.Tensor, list[RoundCost]]:
-    """All stages of a pass, from this owner's share of the input to that of the output, and what they cost."""
-    at_work = PassAtWork(conversation, worker)
-    for _ in range(preparation.stages_of_a_pass):
-        stage = await preparation.stage()
-        share = await at_work.run(stage.name, stage.run(share))
-    return share, at_work.costs
 
 
 async def tick(expire: Callable[[], None]) -> None:

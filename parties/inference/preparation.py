@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -84,21 +84,17 @@ class Preparation:
         """Start to prepare the passes."""
         self._task = asyncio.ensure_future(self._prepare(layers, numbers))
 
-    @property
-    def stages_of_a_pass(self) -> int:
-        """How many there are."""
-        return len(self._stages)
-
     async def ready(self) -> None:
         """Until the next pass can begin. InferenceError when the session ends before."""
         self._wanted.release()
         await self._conversation.expect(ReadyPass)
 
-    async def stage(self) -> ReadyStage:
-        """The next stage. InferenceError when the session ends before."""
-        ready = await self._conversation.expect(ReadyStage)
-        self._room.release()
-        return ready
+    async def stages(self) -> AsyncIterator[ReadyStage]:
+        """Those of a pass, in order. InferenceError when the session ends before."""
+        for _ in self._stages:
+            ready = await self._conversation.expect(ReadyStage)
+            self._room.release()
+            yield ready
 
     async def close(self) -> None:
         """Stop preparing."""

@@ -34,7 +34,7 @@ class PrivateModel:
                 "weights": self.commitment,
                 "most_images": most_images,
                 "most_batch": most_batch,
-                "arithmetic": msgspec.msgpack.encode(self.public.plain()),
+                "arithmetic": msgspec.msgpack.encode(self.public),
             },
             Terms,
         )
@@ -53,7 +53,7 @@ def prepared_model(transformer: FriendlyTransformer, images: torch.Tensor, *, ma
 def public_of(terms: Terms) -> PublicModel:
     """What the model owner has said of its model. ValueError if it does not fit its terms."""
     try:
-        public = PublicModel.parsed(msgspec.msgpack.decode(terms.arithmetic))
+        public = msgspec.msgpack.decode(terms.arithmetic, type=PublicModel)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(str(error)) from error
     if public.sizes != terms.sizes:

@@ -11,6 +11,7 @@ import torch
 
 from tacit.parties.inference.conversation import Conversation, Worker
 from tacit.parties.inference.operations import Communication, Expected, Program
+from tacit.parties.inference.preparation import Preparation
 from tacit.parties.inference.ring import byte_width, packed, unpacked
 from tacit.protocol.inference.results import Opened
 
@@ -28,34 +29,29 @@ class RoundCost:
     received: int
 
 
-class PassAtWork:
-    """One pass of one owner."""
+async def hold_pass(
+    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor
+) -> tuple[torch.Tensor, list[RoundCost]]:
+    """All stages of a pass, from this owner's share of the input to that of the output, and what they cost.
 
-    def __init__(self, conversation: Conversation, worker: Worker) -> None:
-        self._conversation = conversation
-        self._worker = worker
-        self._step = 0
-        self._since = time.perf_counter()
-        self.costs: list[RoundCost] = []
-
-    async def run(self, stage: str, program: Program[torch.Tensor]) -> torch.Tensor:
-        """What the program returns. InferenceError when the session ends before."""
-        conversation = self._conversation
-        advanced = await self._worker(_advanced, program, None, ())
+    InferenceError when the session ends before.
+    """
+    costs: list[RoundCost] = []
+    since = time.perf_counter()
+    async for stage in preparation.stages():
+        program = stage.run(share)
+        advanced = await worker(_advanced, program, None, ())
         while not isinstance(advanced, torch.Tensor):
             exchange, data = advanced
             if data is not None:
-                conversation.hear(conversation.machine.give(self._step, data, conversation.now()))
+                conversation.hear(conversation.machine.give(len(costs), data, conversation.now()))
             received = (await conversation.expect(Opened)).data if exchange.expected else b""
-            self._note(stage, exchange.operation, 0 if data is None else data.nbytes, len(received))
-            self._step += 1
-            advanced = await self._worker(_advanced, program, received, exchange.expected)
-        return advanced
-
-    def _note(self, stage: str, operation: str, sent: int, received: int) -> None:
-        now = time.perf_counter()
-        self.costs.append(RoundCost(stage, operation, now - self._since, sent, received))
-        self._since = now
+            sent, now = 0 if data is None else data.nbytes, time.perf_counter()
+            costs.append(RoundCost(stage.name, exchange.operation, now - since, sent, len(received)))
+            since = now
+            advanced = await worker(_advanced, program, received, exchange.expected)
+        share = advanced
+    return share, costs
 
 
 def _advanced(

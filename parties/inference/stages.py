@@ -26,15 +26,7 @@ from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party, Program, together
 from tacit.parties.inference.scales import NORMALISED_SCALE, Lookup, Scales, encoded
-from tacit.protocol.inference.schedule import (
-    FACTOR,
-    Round,
-    block_layer_shapes,
-    block_rounds,
-    embedding_rounds,
-    head_rounds,
-    layer_shapes,
-)
+from tacit.protocol.inference.schedule import FACTOR, block_layer_shapes, layer_shapes
 
 GROUP_WORDS: Final = 1 << 18
 """Scores, or hidden values, of images that are computed together: temporaries of more leave the processor's caches, and
@@ -50,11 +42,8 @@ class ModelStage:
     name: str
     public: PublicModel
     known: bool
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        """Names of its layers, as in `layer_shapes`."""
-        raise NotImplementedError
+    layers: tuple[str, ...]
+    """Names of its layers, as in `layer_shapes`."""
 
     def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         """What `prepared` asks `Party.take` for, in this order.
@@ -62,10 +51,6 @@ class ModelStage:
         numbers: by the name of a layer, the number of the request for the mask of its weight. Nothing is computed.
         """
         return tuple(request for group in self._groups(images) for request in self._requests(group, numbers))
-
-    def rounds(self, images: int) -> tuple[Round, ...]:
-        """One for each Communication of its run."""
-        raise NotImplementedError
 
     def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         """Ready for one batch of so many images: takes the material, computes what does not depend on the images."""
@@ -105,15 +90,8 @@ class ModelStage:
 class Embedding(ModelStage):
     """Patches [B, T - 1, C P P] of the data owner to the stream [B, T, D]."""
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return ("embedding",)
-
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         return (Fixed(MODEL, self._rows(images), numbers["embedding"], self._sizes("embedding")),)
-
-    def rounds(self, images: int) -> tuple[Round, ...]:
-        return embedding_rounds(self.public.sizes, images, known=self.known)
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         linear = layers["embedding"].prepared(party, self._rows(images))
@@ -142,19 +120,12 @@ class BlockStage(ModelStage):
         """Those of this block."""
         return self.public.blocks[self.index]
 
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return tuple(self._names())
-
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        own = {short: numbers[name] for name, short in self._names().items()}
+        own = {_short(name): numbers[name] for name in self.layers}
         return block_requests(self.public.shape(images), self.scales, own, known=self.known)
 
-    def rounds(self, images: int) -> tuple[Round, ...]:
-        return block_rounds(self.public.sizes, images, known=self.known)
-
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        own = {short: layers[name] for name, short in self._names().items()}
+        own = {_short(name): layers[name] for name in self.layers}
         program = BlockProgram(party, self.public.shape(images), self.scales, own)
 
         def run(share: torch.Tensor) -> Program[torch.Tensor]:
@@ -165,26 +136,14 @@ class BlockStage(ModelStage):
 
         return run
 
-    def _names(self) -> dict[str, str]:
-        """Of the layers in the model, and within the block."""
-        sizes = self.public.sizes
-        return {f"{self.index}.{name}": name for name in block_layer_shapes(sizes.width, sizes.hidden)}
-
 
 class Head(ModelStage):
     """The stream [B, T, D] to the logits [B, classes] of its class tokens."""
-
-    @property
-    def layers(self) -> tuple[str, ...]:
-        return ("head",)
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         shape = (images, 1, self.public.sizes.width)
         linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"))
         return (linear, *(() if self.known else layer_norm_requests(shape, self.public.head.norm)))
-
-    def rounds(self, images: int) -> tuple[Round, ...]:
-        return head_rounds(self.public.sizes, images, known=self.known)
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         linear = layers["head"].prepared(party, (images,))
@@ -204,8 +163,17 @@ class Head(ModelStage):
 
 def stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
     """Those of a pass, in order. known: whether the data owner is told what goes into every block."""
-    blocks = (BlockStage(f"block {index}", public, known, index) for index in range(public.sizes.blocks))
-    return Embedding("embedding", public, known), *blocks, Head("head", public, known)
+    names = tuple(block_layer_shapes(public.sizes.width, public.sizes.hidden))
+    blocks = (
+        BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index)
+        for index in range(public.sizes.blocks)
+    )
+    return (Embedding("embedding", public, known, ("embedding",)), *blocks, Head("head", public, known, ("head",)))
+
+
+def _short(name: str) -> str:
+    """The name of a layer within its block."""
+    return name.partition(".")[2]
 
 
 def input_share(public: PublicModel, images: int, pixels: torch.Tensor | None) -> torch.Tensor:

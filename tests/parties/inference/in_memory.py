@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from tacit.models.device import CPU
 from tacit.parties.correlated.material import Linear, Request, Weight, correct, expand
 from tacit.parties.correlated.streams import Keystream
-from tacit.parties.inference.operations import CPU, DATA, MODEL, Communication, FixedLinear, Party, Program
+from tacit.parties.inference.operations import DATA, MODEL, Communication, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
 from tacit.parties.inference.weights import IntegerWeight
 from tacit.protocol.inference.schedule import Round

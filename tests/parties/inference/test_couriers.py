@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import zmq
 import zmq.asyncio
 
 from tacit.parties.inference import conversation, dealer, model_owner
-from tacit.parties.inference.conversation import courier_to
+from tacit.parties.inference.conversation import Courier
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
@@ -49,7 +50,7 @@ async def test_what_waits_for_one_who_takes_nothing_is_dropped_and_the_next_mess
         ) as alice,
     ):
         assert await server.receive() == LinkUp("alice")
-        courier = courier_to(server, "alice", told.put_nowait)
+        courier = Courier(partial(server.send, "alice"), told.put_nowait)
         for number in range(60):  # More than queues and the kernel's buffers take.
             courier.put([b"%d" % number, FRAME])
         await courier.drained()

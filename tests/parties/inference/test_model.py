@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -51,17 +52,17 @@ def changed(plain: Any, path: Way, value: Any) -> Any:
 
 def accepted(plain: Any) -> PublicModel | None:
     try:
-        return PublicModel.parsed(plain)
+        return msgspec.convert(plain, PublicModel)
     except ValueError:
         return None
 
 
 def test_a_public_model_survives_the_way(student: Transformer) -> None:
-    assert PublicModel.parsed(student.public.plain()) == student.public
+    assert msgspec.convert(msgspec.to_builtins(student.public), PublicModel) == student.public
 
 
 def test_no_number_may_be_of_another_kind(one_block: Transformer) -> None:
-    plain = one_block.public.plain()
+    plain = msgspec.to_builtins(one_block.public)
     for path, number in leaves(plain):
         wrong = [None, str(number), b"\1", [number], {}, True, float("nan"), float("inf"), -1, -1.5, 1e300]
         if isinstance(number, int):
@@ -86,7 +87,7 @@ def test_no_number_may_be_of_another_kind(one_block: Transformer) -> None:
     ],
 )
 def test_numbers_have_limits(one_block: Transformer, way: Way, low: float, high: float) -> None:
-    plain = one_block.public.plain()
+    plain = msgspec.to_builtins(one_block.public)
     assert accepted(changed(plain, way, low))
     assert accepted(changed(plain, way, high))
     below, above = (low - 1, high + 1) if isinstance(low, int) else (low / 2 or -1e-9, high * 2)
@@ -95,7 +96,7 @@ def test_numbers_have_limits(one_block: Transformer, way: Way, low: float, high:
 
 
 def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
-    plain = one_block.public.plain()
+    plain = msgspec.to_builtins(one_block.public)
     assert accepted(plain) is not None
     for path, _ in leaves(plain):
         for depth in range(len(path)):
@@ -113,9 +114,9 @@ def test_nothing_may_be_missing_or_added(one_block: Transformer) -> None:
 
 
 def test_the_residual_stream_has_one_scale(student: Transformer) -> None:
-    plain = changed(student.public.plain(), ("blocks", 1, "stream"), 2.0**20)
+    plain = changed(msgspec.to_builtins(student.public), ("blocks", 1, "stream"), 2.0**20)
     with pytest.raises(ValueError, match="the residual stream has one for all"):
-        PublicModel.parsed(plain)
+        msgspec.convert(plain, PublicModel)
 
 
 def idle(program: Program[Any]) -> torch.Tensor:
@@ -131,7 +132,7 @@ def idle(program: Program[Any]) -> torch.Tensor:
 @pytest.mark.parametrize("known", [True, False])
 def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_block: Transformer, known: bool) -> None:
     """Every number of the scales at both ends of what is accepted, found by trying; sizes have tests of their own."""
-    plain = one_block.public.plain()
+    plain = msgspec.to_builtins(one_block.public)
 
     def take(request: Request) -> list[torch.Tensor]:
         check(request, 2)
@@ -176,9 +177,9 @@ def test_weights_have_the_order_of_the_layers_and_one_encoding(one_block: Transf
 def test_a_model_that_is_not_the_public_one_is_refused(one_block: Transformer, student: Transformer) -> None:
     with pytest.raises(ValueError, match="the model has 1 blocks, the public one 2"):
         integer_model(one_block.friendly, student.public)
-    plain = changed(one_block.public.plain(), ("sizes", "classes"), 4)
+    plain = changed(msgspec.to_builtins(one_block.public), ("sizes", "classes"), 4)
     with pytest.raises(ValueError, match="does not have the public sizes"):
-        integer_model(one_block.friendly, PublicModel.parsed(plain))
+        integer_model(one_block.friendly, msgspec.convert(plain, PublicModel))
 
 
 def test_a_model_without_a_public_form_is_refused(one_block: Transformer) -> None:

@@ -267,7 +267,7 @@ LIES: dict[str, Callable[[Any], bytes]] = {
 async def test_arithmetic_that_nobody_can_use_is_refused_by_the_data_owner(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, case: str
 ) -> None:
-    arithmetic = LIES[case](private.public.plain())
+    arithmetic = LIES[case](msgspec.to_builtins(private.public))
     model = LyingModel(private.public, private.weights, private.commitment, arithmetic)
     async with house(tmp_path) as home:
         await home.dealer()

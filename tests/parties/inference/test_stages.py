@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -15,7 +16,7 @@ from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
 from tacit.parties.inference.scales import NORMALISED_SCALE
 from tacit.parties.inference.stages import ModelStage, input_share, logits, stages
 from tacit.parties.inference.weights import integer_model
-from tacit.protocol.inference.schedule import Round, pass_rounds
+from tacit.protocol.inference.schedule import Round, block_rounds, embedding_rounds, head_rounds, pass_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -23,6 +24,8 @@ with pytest.MonkeyPatch.context() as patch:
     from in_memory import Pair
 
 IMAGES = 3
+DECLARED = {"embedding": embedding_rounds, "head": head_rounds}
+"""The rounds of stages by their names; all others are blocks."""
 BLOCK_ERROR = 2e-3
 """What is promised for a block, of the norm of its output."""
 
@@ -96,7 +99,8 @@ def test_material_and_rounds_are_what_is_said_beforehand(model: Transformer, kno
     assert [name for stage in run.stages for name in stage.layers] == list(numbers)
     for stage in run:
         assert tuple(run.pair.requests[len(numbers) :]) == stage.requests(IMAGES, numbers)
-        assert tuple(run.pair.log) == stage.rounds(IMAGES)
+        declared = DECLARED.get(stage.name, block_rounds)
+        assert tuple(run.pair.log) == declared(model.public.sizes, IMAGES, known=known)
         run.log += run.pair.log
         del run.pair.requests[len(numbers) :], run.pair.log[:]
         run.pair.taken = [len(numbers)] * 2
@@ -152,10 +156,10 @@ def test_images_that_the_model_does_not_take_are_refused(one_block: Transformer,
 
 
 def test_a_large_model_is_computed_image_by_image_and_a_small_one_in_one_go(one_block: Transformer) -> None:
-    plain = one_block.public.plain()
+    plain = msgspec.to_builtins(one_block.public)
 
     def sized(**sizes: int) -> PublicModel:
-        return PublicModel.parsed(plain | {"sizes": plain["sizes"] | {"side": 224, "patch": 16} | sizes})
+        return msgspec.convert(plain | {"sizes": plain["sizes"] | {"side": 224, "patch": 16} | sizes}, PublicModel)
 
     many_scores, wide = sized(width=384, heads=6, hidden=1), sized(width=384, heads=1, hidden=1536)
     for public, groups in ((many_scores, 5), (wide, 5), (one_block.public, 1)):
