@@ -9,6 +9,7 @@ A client's messages belong to a phase; a server's message opens the next one.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
@@ -49,20 +50,21 @@ class Phase(StrEnum):
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base of all messages.
 
-    TYPE is the name on the wire; PHASE is the phase whose traffic it counts for (TRAIN outside of rounds for SESSION);
-    PAYLOAD says whether a raw frame may follow the body.
+    TYPE is the name on the wire: that of the class, in lower case with hyphens. PHASE is the phase whose traffic it
+    counts for (TRAIN outside of rounds for SESSION); PAYLOAD says whether a raw frame may follow the body.
     """
 
     TYPE: ClassVar[str]
-    PHASE: ClassVar[Phase]
+    PHASE: ClassVar[Phase] = Phase.SESSION
     PAYLOAD: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        cls.TYPE = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
 
 
 class Abort(Message, frozen=True, kw_only=True):
     """Either way: I end this round (or, outside a round, the session) for this reason."""
 
-    TYPE: ClassVar[str] = "abort"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     code: Code
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
     culprit: Annotated[str, Meta(max_length=64)]
@@ -81,7 +83,6 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Fetch(Message, frozen=True, kw_only=True):
     """Either way: send me this chunk of what you announced last, in this round or, with round 0, outside of rounds."""
 
-    TYPE: ClassVar[str] = "fetch"
     PHASE: ClassVar[Phase] = Phase.TRAIN
     chunk: Index
 
@@ -89,7 +90,6 @@ class Fetch(Message, frozen=True, kw_only=True):
 class Chunk(Message, frozen=True, kw_only=True):
     """Either way: the bytes that were asked for, from chunk * CHUNK_BYTES on, in the raw frame."""
 
-    TYPE: ClassVar[str] = "chunk"
     PHASE: ClassVar[Phase] = Phase.TRAIN
     PAYLOAD: ClassVar[bool] = True
     chunk: Index

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -13,7 +13,6 @@ from tacit.protocol.core.messages import (
     Hash,
     Index,
     Message,
-    Phase,
     Records,
     Signature,
     by_type,
@@ -23,8 +22,6 @@ from tacit.protocol.core.messages import (
 class StartKey(Message, frozen=True, kw_only=True):
     """Server to client, between rounds: agree on a group key with these members, in this attempt."""
 
-    TYPE: ClassVar[str] = "start-key"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     """Number of the attempt; rises through the session."""
     members: Bitmap
@@ -34,8 +31,6 @@ class StartKey(Message, frozen=True, kw_only=True):
 class EndKey(Message, frozen=True, kw_only=True):
     """Server to client: the attempt failed, so its key must not be used, whoever accepted it."""
 
-    TYPE: ClassVar[str] = "end-key"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     code: Code
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
@@ -45,8 +40,6 @@ class EndKey(Message, frozen=True, kw_only=True):
 class ReencryptModel(Message, frozen=True, kw_only=True):
     """Server to one client, after an agreement: give me the model under the new key."""
 
-    TYPE: ClassVar[str] = "reencrypt-model"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     """The key to encrypt under."""
     source: Literal["clients", "server", "key"]
@@ -60,8 +53,6 @@ class ReencryptModel(Message, frozen=True, kw_only=True):
 class KeyedModel(Message, frozen=True, kw_only=True):
     """Either way: the model under the key of this epoch can be fetched. To a client it is the last model of all."""
 
-    TYPE: ClassVar[str] = "keyed-model"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     model: Blob
 
@@ -69,8 +60,6 @@ class KeyedModel(Message, frozen=True, kw_only=True):
 class KeyCommit(Message, frozen=True, kw_only=True):
     """Group key, client to server: a fresh public key, and a commitment to what the client will contribute."""
 
-    TYPE: ClassVar[str] = "key-commit"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     channel_key: Hash
     """X25519 key that encrypts contributions between clients."""
@@ -82,8 +71,6 @@ class KeyCommit(Message, frozen=True, kw_only=True):
 class PeerKeyCommits(Message, frozen=True, kw_only=True):
     """Group key, server to client: what all members committed to; now they contribute."""
 
-    TYPE: ClassVar[str] = "peer-key-commits"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     commits: Records
     """Per member: channel key (32), commitment (32), signature (64)."""
 
@@ -91,8 +78,6 @@ class PeerKeyCommits(Message, frozen=True, kw_only=True):
 class KeyContribution(Message, frozen=True, kw_only=True):
     """Group key, client to server: the contribution, encrypted for each other member."""
 
-    TYPE: ClassVar[str] = "key-contribution"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     packets: Records
     """Per other member: sealed contribution (48), signature (64)."""
@@ -101,8 +86,6 @@ class KeyContribution(Message, frozen=True, kw_only=True):
 class PeerKeyContributions(Message, frozen=True, kw_only=True):
     """Group key, server to client: what every other member contributed, for the receiver; now they confirm."""
 
-    TYPE: ClassVar[str] = "peer-key-contributions"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     packets: Records
     """Per other member: sealed contribution (48), signature (64)."""
 
@@ -110,8 +93,6 @@ class PeerKeyContributions(Message, frozen=True, kw_only=True):
 class ConfirmKey(Message, frozen=True, kw_only=True):
     """Group key, client to server: a tag that only a holder of the key can make for this client."""
 
-    TYPE: ClassVar[str] = "confirm-key"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     tag: Hash
     signature: Signature
@@ -120,8 +101,6 @@ class ConfirmKey(Message, frozen=True, kw_only=True):
 class PeerKeyConfirmations(Message, frozen=True, kw_only=True):
     """Group key, server to client: the confirmations of all members; who finds all of them right accepts the key."""
 
-    TYPE: ClassVar[str] = "peer-key-confirmations"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     confirmations: Records
     """Per member: tag (32), signature (64)."""
 
@@ -129,8 +108,6 @@ class PeerKeyConfirmations(Message, frozen=True, kw_only=True):
 class KeyAccepted(Message, frozen=True, kw_only=True):
     """Group key, client to server: I hold the key."""
 
-    TYPE: ClassVar[str] = "key-accepted"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
 
 
@@ -140,8 +117,6 @@ class KeyComplaint(Message, frozen=True, kw_only=True):
     The client gives its own channel key away, which ends the attempt: the server can now open what it was sent.
     """
 
-    TYPE: ClassVar[str] = "key-complaint"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     epoch: Index
     accused: Index
     """Position among the members."""

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.core.messages import Abort, Hash, Index, Message, Phase
+from tacit.protocol.core.messages import Abort, Hash, Index, Message, by_type
 from tacit.protocol.inference.schedule import Sizes
 
 TERMS_LIMIT: Final = 1 << 20
@@ -48,16 +48,12 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class InferenceHello(Message, frozen=True, kw_only=True):
     """Data owner to model owner: I am here and hold this roster."""
 
-    TYPE: ClassVar[str] = "inference-hello"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     roster: Hash
 
 
 class InferenceTerms(Message, frozen=True, kw_only=True):
     """Model owner to data owner: the session (in the envelope), and what will be computed."""
 
-    TYPE: ClassVar[str] = "inference-terms"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     roster: Hash
     terms: Annotated[bytes, Meta(max_length=TERMS_LIMIT)]
     """Canonical encoding of Terms; its digest enters every key of the dealer's material."""
@@ -66,8 +62,6 @@ class InferenceTerms(Message, frozen=True, kw_only=True):
 class AgreeTerms(Message, frozen=True, kw_only=True):
     """Data owner to model owner: on these terms, for so many images, so many in a pass; the last has the rest."""
 
-    TYPE: ClassVar[str] = "agree-terms"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     terms: Hash
     images: Images
     batch: Images
@@ -76,8 +70,6 @@ class AgreeTerms(Message, frozen=True, kw_only=True):
 class MaskedWeights(Message, frozen=True, kw_only=True):
     """Model owner to data owner: a chunk of a layer's weights minus the dealer's mask, 8 bytes a word."""
 
-    TYPE: ClassVar[str] = "masked-weights"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     PAYLOAD: ClassVar[bool] = True
     layer: Index
     chunk: Index
@@ -86,24 +78,18 @@ class MaskedWeights(Message, frozen=True, kw_only=True):
 class StartPass(Message, frozen=True, kw_only=True):
     """Data owner to model owner: begin the pass of this number with the model of this commitment."""
 
-    TYPE: ClassVar[str] = "start-pass"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     weights: Hash
 
 
 class PassStarted(Message, frozen=True, kw_only=True):
     """Model owner to data owner: the material is here; this is the commitment of the model that I compute with."""
 
-    TYPE: ClassVar[str] = "pass-started"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     weights: Hash
 
 
 class Opening(Message, frozen=True, kw_only=True):
     """Between both owners: a chunk of what this side opens in a round of a pass."""
 
-    TYPE: ClassVar[str] = "opening"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     PAYLOAD: ClassVar[bool] = True
     step: Index
     """Position of the round in the schedule of the pass."""
@@ -113,22 +99,14 @@ class Opening(Message, frozen=True, kw_only=True):
 class CloseInference(Message, frozen=True, kw_only=True):
     """Data owner to model owner: I have what I wanted."""
 
-    TYPE: ClassVar[str] = "close-inference"
-    PHASE: ClassVar[Phase] = Phase.SESSION
-
 
 class InferenceClosed(Message, frozen=True, kw_only=True):
     """Model owner to data owner: nothing more will come."""
-
-    TYPE: ClassVar[str] = "inference-closed"
-    PHASE: ClassVar[Phase] = Phase.SESSION
 
 
 class MaterialHello(Message, frozen=True, kw_only=True):
     """Owner to dealer: I am here for the session (in the envelope) with this peer, on these terms."""
 
-    TYPE: ClassVar[str] = "material-hello"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     roster: Hash
     peer: Annotated[str, Meta(max_length=64)]
     terms: Hash
@@ -142,8 +120,6 @@ class MaterialHello(Message, frozen=True, kw_only=True):
 class MaterialWelcome(Message, frozen=True, kw_only=True):
     """Dealer to owner: both are here; my contribution to the key of this owner's material, 32 fresh random bytes."""
 
-    TYPE: ClassVar[str] = "material-welcome"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     contribution: Hash
 
     def __repr__(self) -> str:
@@ -153,8 +129,6 @@ class MaterialWelcome(Message, frozen=True, kw_only=True):
 class OrderMaterial(Message, frozen=True, kw_only=True):
     """Owner to dealer: what it wants next. Both owners order the same."""
 
-    TYPE: ClassVar[str] = "order-material"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     first: Number
     """Number of the first request: the requests of a session are counted, and no number serves twice."""
     count: Count
@@ -166,8 +140,6 @@ class OrderMaterial(Message, frozen=True, kw_only=True):
 class Material(Message, frozen=True, kw_only=True):
     """Dealer to owner: a chunk of the corrections that belong to a request, 8 bytes a word."""
 
-    TYPE: ClassVar[str] = "material"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     PAYLOAD: ClassVar[bool] = True
     number: Number
     chunk: Index
@@ -176,15 +148,9 @@ class Material(Message, frozen=True, kw_only=True):
 class MaterialOver(Message, frozen=True, kw_only=True):
     """Owner to dealer: it will order nothing more."""
 
-    TYPE: ClassVar[str] = "material-over"
-    PHASE: ClassVar[Phase] = Phase.SESSION
 
-
-INFERENCE_MESSAGES: Final[dict[str, type[Message]]] = {
-    kind.TYPE: kind
-    for kind in (
-        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, CloseInference,
-        InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
-    )
-}  # fmt: skip
+INFERENCE_MESSAGES: Final = by_type(
+    InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, CloseInference,
+    InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
+)  # fmt: skip
 """Every type of a link of private inference by its name on the wire."""

@@ -37,8 +37,6 @@ class VoidRound(Message, frozen=True, kw_only=True):
     model may be contributed to again.
     """
 
-    TYPE: ClassVar[str] = "void-round"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     session: Hash
     """Session of the void round."""
     round: Round
@@ -48,8 +46,6 @@ class VoidRound(Message, frozen=True, kw_only=True):
 class Hello(Message, frozen=True, kw_only=True):
     """Client to server: I am here and hold this roster."""
 
-    TYPE: ClassVar[str] = "hello"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     roster: Hash
     """Hash of the roster that the client was given out of band."""
     promises: Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]
@@ -59,8 +55,6 @@ class Hello(Message, frozen=True, kw_only=True):
 class Welcome(Message, frozen=True, kw_only=True):
     """Server to client: the session (in the envelope) and what everybody will compute."""
 
-    TYPE: ClassVar[str] = "welcome"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     roster: Hash
     configuration: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
     """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
@@ -84,7 +78,6 @@ class VoidedRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class StartRound(Message, frozen=True, kw_only=True):
     """Server to client: take part in this round (its number is in the envelope), from this model."""
 
-    TYPE: ClassVar[str] = "start-round"
     PHASE: ClassVar[Phase] = Phase.TRAIN
     cohort: Bitmap
     """The clients selected, over the clients of the roster in its order."""
@@ -96,7 +89,6 @@ class StartRound(Message, frozen=True, kw_only=True):
 class StartSecondStage(Message, frozen=True, kw_only=True):
     """Server to client, after the sum of counts: now contribute, but only within these limits."""
 
-    TYPE: ClassVar[str] = "start-second-stage"
     PHASE: ClassVar[Phase] = Phase.TRAIN
     cohort: Bitmap
     """Who takes part, over the clients of the roster in its order."""
@@ -107,17 +99,12 @@ class StartSecondStage(Message, frozen=True, kw_only=True):
 class EndRound(Message, frozen=True, kw_only=True):
     """Server to client: the round is over; without a code if its sum was applied, else why not."""
 
-    TYPE: ClassVar[str] = "end-round"
-    PHASE: ClassVar[Phase] = Phase.SESSION
     code: Code | None
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
 
 
 class Finish(Message, frozen=True, kw_only=True):
     """Server to client: no more rounds."""
-
-    TYPE: ClassVar[str] = "finish"
-    PHASE: ClassVar[Phase] = Phase.SESSION
 
 
 MESSAGES: Final = (

@@ -22,7 +22,6 @@ from tacit.protocol.core.messages import (
 class AdvertiseKeys(Message, frozen=True, kw_only=True):
     """Phase ADVERTISE_KEYS, client to server: fresh public keys for this round."""
 
-    TYPE: ClassVar[str] = "advertise-keys"
     PHASE: ClassVar[Phase] = Phase.ADVERTISE_KEYS
     channel_key: Hash
     """X25519 key that encrypts shares between clients."""
@@ -36,7 +35,6 @@ class AdvertiseKeys(Message, frozen=True, kw_only=True):
 class PeerKeys(Message, frozen=True, kw_only=True):
     """Opens SHARE_KEYS, server to client: who advertised, and the keys of the receiver and of its neighbours."""
 
-    TYPE: ClassVar[str] = "peer-keys"
     PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
     advertised: Bitmap
     digest: Hash
@@ -49,7 +47,6 @@ class PeerKeys(Message, frozen=True, kw_only=True):
 class ShareKeys(Message, frozen=True, kw_only=True):
     """Phase SHARE_KEYS, client to server: an encrypted pair of shares and the commitments to them, for each holder."""
 
-    TYPE: ClassVar[str] = "share-keys"
     PHASE: ClassVar[Phase] = Phase.SHARE_KEYS
     seed_commitment: Hash
     """Hash of the self-mask seed."""
@@ -62,7 +59,6 @@ class ShareKeys(Message, frozen=True, kw_only=True):
 class PeerShares(Message, frozen=True, kw_only=True):
     """Opens MASKED_INPUT, server to client: who shared, and the packets that the receiver holds."""
 
-    TYPE: ClassVar[str] = "peer-shares"
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     sharers: Bitmap
     owners: Bitmap
@@ -73,7 +69,6 @@ class PeerShares(Message, frozen=True, kw_only=True):
 class MaskedInput(Message, frozen=True, kw_only=True):
     """Phase MASKED_INPUT, client to server: the masked vector is ready; it follows at once if it fits one chunk."""
 
-    TYPE: ClassVar[str] = "masked-input"
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     PAYLOAD: ClassVar[bool] = True
     complaints: Bitmap
@@ -83,7 +78,6 @@ class MaskedInput(Message, frozen=True, kw_only=True):
 class FetchVector(Message, frozen=True, kw_only=True):
     """Server to client: send me this chunk of the masked vector."""
 
-    TYPE: ClassVar[str] = "fetch-vector"
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     chunk: Index
 
@@ -91,7 +85,6 @@ class FetchVector(Message, frozen=True, kw_only=True):
 class VectorChunk(Message, frozen=True, kw_only=True):
     """Client to server: packed ring words of the masked vector, this chunk of it, in the raw frame."""
 
-    TYPE: ClassVar[str] = "vector-chunk"
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     PAYLOAD: ClassVar[bool] = True
     chunk: Index
@@ -100,7 +93,6 @@ class VectorChunk(Message, frozen=True, kw_only=True):
 class Survivors(Message, frozen=True, kw_only=True):
     """Opens CONSISTENCY_CHECK (active mode), server to client: whose vectors are in the sum."""
 
-    TYPE: ClassVar[str] = "survivors"
     PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
     survivors: Bitmap
 
@@ -108,7 +100,6 @@ class Survivors(Message, frozen=True, kw_only=True):
 class ConfirmSurvivors(Message, frozen=True, kw_only=True):
     """Phase CONSISTENCY_CHECK, client to server: my signature over the survivors that I was told."""
 
-    TYPE: ClassVar[str] = "confirm-survivors"
     PHASE: ClassVar[Phase] = Phase.CONSISTENCY_CHECK
     signature: Signature
 
@@ -116,7 +107,6 @@ class ConfirmSurvivors(Message, frozen=True, kw_only=True):
 class UnmaskRequest(Message, frozen=True, kw_only=True):
     """Opens UNMASK, server to client: the survivors, and in active mode the signatures that all were told the same."""
 
-    TYPE: ClassVar[str] = "unmask-request"
     PHASE: ClassVar[Phase] = Phase.UNMASK
     survivors: Bitmap
     signers: Bitmap
@@ -127,7 +117,6 @@ class UnmaskRequest(Message, frozen=True, kw_only=True):
 class UnmaskShares(Message, frozen=True, kw_only=True):
     """Phase UNMASK, client to server: for each owner one share: of the seed if it survived, of the mask key if not."""
 
-    TYPE: ClassVar[str] = "unmask-shares"
     PHASE: ClassVar[Phase] = Phase.UNMASK
     owners: Bitmap
     shares: Records
