@@ -36,7 +36,7 @@ class Link:
         self.own = own
         self.peer = peer
         self.session = session
-        self._traffic = traffic
+        self.traffic = traffic
         self._kinds = kinds
         self._sent = 0
         self._received = 0
@@ -53,7 +53,7 @@ class Link:
         )
         self._sent += 1
         frames = encode(message, envelope, payload)
-        self._traffic.sent[round, _phase(type(message), round)] += sum(len(frame) for frame in frames)
+        self.traffic.sent[round, _phase(type(message), round)] += sum(len(frame) for frame in frames)
         return frames
 
     def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
@@ -78,7 +78,7 @@ class Link:
                 culprit=self.peer,
             )
         self._received += 1
-        self._traffic.received[envelope.round, _phase(packet.kind, envelope.round)] += packet.size
+        self.traffic.received[envelope.round, _phase(packet.kind, envelope.round)] += packet.size
         return packet
 
 

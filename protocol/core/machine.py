@@ -12,8 +12,9 @@ What happens to a message:
 2. Its body is parsed, and the handler of the row computes a Step: the successor state with its data and its deadline,
    the outputs, and a `commit` that stores what outlives the state. Until then nothing has changed; a handler refuses by
    raising RemoteProtocolError.
-3. The step is committed, then its outputs are released. A refused message changes nothing but the verdict, which the
-   role's `refuse` turns into a step of its own (a server excludes the sender, a client aborts).
+3. The step is committed, then its outputs are released, messages by way of `pass_on`. A refused message changes nothing
+   but the verdict, which the role's `refuse` turns into a step of its own (a server excludes the sender, a client
+   aborts).
 4. If the table has a COMPLETE row for the new state and nobody is waited for, that row follows at once.
 
 What a machine is inside of another: the other hands it what its table says is for it, waits for its deadlines, lets its
@@ -280,7 +281,7 @@ class Machine(Generic[StateT]):
         return said
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
-        """The way out for a message of a machine inside."""
+        """The way out for a message of `part`: of a machine inside, or of this one."""
         return (send,)
 
     def forget(self) -> None:
@@ -329,7 +330,9 @@ class Machine(Generic[StateT]):
         else:
             self.data = self.data if step.data is None else step.data
             self.deadline = self.deadline if step.deadline is None else step.deadline
-        outputs = [*step.outputs, *(step.commit() or ())]
+        outputs: list[Output] = []
+        for output in (*step.outputs, *(step.commit() or ())):
+            outputs += self.pass_on(self, output) if isinstance(output, Send) else (output,)
         for output in outputs:
             if not isinstance(output, self.outputs):
                 raise LocalProtocolError(f"{type(self).__name__} gives no {type(output).__name__}")

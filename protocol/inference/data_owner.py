@@ -84,7 +84,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         )
         self._wish = wish
         self._policy = policy
-        self._layers = Arrivals("layer")
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
@@ -99,11 +98,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         return [] if self.over else self.trigger(Trigger.FINISH, now)
 
     def on_start(self, now: float) -> Step[InferenceState]:
-        def commit() -> list[Output]:
-            self._wait(now)
-            return [self._transmit(InferenceHello(roster=self._roster.hash))]
-
-        return Step(InferenceState.AWAIT_TERMS, (), commit)
+        return Step(InferenceState.AWAIT_TERMS, (self._send(InferenceHello(roster=self._roster.hash)),))
 
     def on_terms(self, heard: Heard[InferenceTerms], now: float) -> Step[InferenceState]:
         message = heard.message
@@ -121,22 +116,19 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             wish.pass_images,
         )
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self._agreed = agreed
-            self._layers.expect(enumerate(weight_bytes(terms.sizes)))
-            self._wait(now)
-            agreement = AgreeTerms(terms=agreed.digest, images=agreed.images, batch=agreed.batch)
-            return [self._transmit(agreement), agreed]
 
-        return Step(InferenceState.AWAIT_WEIGHTS, (), commit)
+        agreement = AgreeTerms(terms=agreed.digest, images=agreed.images, batch=agreed.batch)
+        layers = Arrivals("layer", enumerate(weight_bytes(terms.sizes)))
+        return Step(InferenceState.AWAIT_WEIGHTS, (self._send(agreement), agreed), commit, data=layers)
 
     def on_weights(self, heard: Heard[MaskedWeights], now: float) -> Step[InferenceState]:
-        layers = self._layers
+        layers = self.at(Arrivals)
         layers.check(heard.message.layer, heard.message.chunk, heard.payload)
 
         def commit() -> list[Output]:
             complete = layers.take(heard.payload)
-            self._wait(now)
             return [] if complete is None else [MaskedLayer(*complete)]
 
         last = layers.ends_with(heard.payload)
@@ -147,26 +139,20 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         if self.number == agreed.passes:
             raise LocalProtocolError(f"all {agreed.passes} passes that were agreed on are over")
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self.number += 1
-            self._wait(now)
-            return [self._transmit(StartPass(weights=agreed.terms.weights))]
 
-        return Step(InferenceState.AWAIT_START, (), commit)
+        return Step(InferenceState.AWAIT_START, (self._send(StartPass(weights=agreed.terms.weights)),), commit)
 
     def on_started(self, heard: Heard[PassStarted], now: float) -> Step[InferenceState]:
         if heard.message.weights != self.agreed.terms.weights:
             raise RemoteProtocolError(
                 Code.MODEL, "it computes with another model than was agreed on: open a new session for the new model"
             )
-        return Step(InferenceState.COMPUTING, (), lambda: self._begin(now))
+        return self._begun()
 
     def on_finish(self, now: float) -> Step[InferenceState]:
-        def commit() -> list[Output]:
-            self._wait(now)
-            return [self._transmit(CloseInference(), number=0)]
-
-        return Step(InferenceState.CLOSING, (), commit)
+        return Step(InferenceState.CLOSING, (self._send(CloseInference()),))
 
     def on_closed(self, heard: Heard[InferenceClosed], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed")

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Step, Trigger
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Send, Step, Trigger
+from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import chunks
-from tacit.protocol.inference.material import material_key, outside_passes
+from tacit.protocol.inference.exchange import check_number
+from tacit.protocol.inference.material import material_key
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     Material,
@@ -84,15 +85,15 @@ class InferenceDealer(
         try:
             packet = decode(frames, INFERENCE_MESSAGES)
         except RemoteProtocolError as error:
-            return [] if self.over else self.reject(sender, error, now)
+            return self.reject(sender, error, now)
         return self.hear(sender, packet, now)
 
     def hear(self, sender: str, packet: Packet, now: float) -> list[Output]:
         """The same, decoded."""
         try:
-            outside_passes(self._links[sender].accept(packet))
+            check_number(self._links[sender].accept(packet), 0)
         except RemoteProtocolError as error:
-            return [] if self.over else self.reject(sender, error, now)
+            return self.reject(sender, error, now)
         return self.receive(sender, packet, now)
 
     def deliver(self, owner: str, number: int, data: Frame, now: float) -> list[Output]:
@@ -107,7 +108,10 @@ class InferenceDealer(
 
     def give_up(self, error: RemoteProtocolError, now: float) -> list[Output]:
         """The dealer cannot meet an order: what is asked for is nothing that it deals."""
-        return [] if self.over else self.reject(self.own, error, now)
+        return self.reject(self.own, error, now)
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        return (self._links[send.to].transmit(send.message, round=0, payload=send.payload),)
 
     def on_hello(self, heard: Heard[MaterialHello], now: float) -> Step[DealerState]:
         message = heard.message
@@ -161,10 +165,10 @@ class InferenceDealer(
         return Step(DealerState.SERVING, deal, commit)
 
     def on_deliver(self, owner: str, number: int, data: Frame, now: float) -> Step[DealerState]:
-        def commit() -> list[Output]:
-            return [self._transmit(owner, Material(number=number, chunk=chunk), piece) for chunk, piece in chunks(data)]
-
-        return Step(DealerState.SERVING, (), commit)
+        return Step(
+            DealerState.SERVING,
+            tuple(Send(owner, Material(number=number, chunk=chunk), piece) for chunk, piece in chunks(data)),
+        )
 
     def on_over(self, heard: Heard[MaterialOver], now: float) -> Step[DealerState]:
         closed = {*self._closed, heard.sender}
@@ -202,7 +206,6 @@ class InferenceDealer(
 
     def _welcome(self, contributions: Sequence[bytes]) -> list[Output]:
         """Let both begin; the keys of their streams for the shell."""
-        self.deadline = None
         keys = [
             material_key(
                 session=self.session,
@@ -217,7 +220,7 @@ class InferenceDealer(
         return [
             KeysDealt(self.owners, (keys[0], keys[1])),
             *(
-                self._transmit(owner, MaterialWelcome(contribution=contribution))
+                Send(owner, MaterialWelcome(contribution=contribution))
                 for owner, contribution in zip(self.owners, contributions, strict=True)
             ),
         ]
@@ -231,9 +234,7 @@ class InferenceDealer(
         # Who has not come does not know of this session yet, or never will: anybody could name it to the dealer.
         come = self.owners if self.state is DealerState.SERVING else {*self._hellos, culprit}
         sends = tuple(
-            self._transmit(owner, abort)
-            for owner in self.owners
-            if owner in come and owner != told and owner not in self._closed
+            Send(owner, abort) for owner in self.owners if owner in come and owner != told and owner not in self._closed
         )
         ended = InferenceEnded(error.code, error.detail, culprit)
         return Step(DealerState.ABORTED, (*sends, ended), self._forget)
@@ -243,6 +244,3 @@ class InferenceDealer(
         self._hellos = {}
         for orders in self._orders.values():
             orders.clear()
-
-    def _transmit(self, owner: str, message: Message, payload: Frame | None = None) -> Transmit:
-        return self._links[owner].transmit(message, round=0, payload=payload)

@@ -52,8 +52,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         self._encoded = encode_structure(terms)
         self._entropy = entropy
         self._sizes = weight_bytes(terms.sizes)
-        self._masked = 0
-        """Layers that were sent."""
 
     def mask(self, layer: int, data: Frame, now: float) -> list[Output]:
         """The weights of a layer minus their mask, 8 bytes a word; layers in their order."""
@@ -70,12 +68,11 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         link = Link(self.own, self.peer, self._entropy(KEY_BYTES), self.traffic, INFERENCE_MESSAGES)
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self._link = link
-            self._wait(now)
-            return [self._transmit(InferenceTerms(roster=self._roster.hash, terms=self._encoded))]
 
-        return Step(InferenceState.AWAIT_AGREEMENT, (), commit)
+        terms = InferenceTerms(roster=self._roster.hash, terms=self._encoded)
+        return Step(InferenceState.AWAIT_AGREEMENT, (self._send(terms),), commit)
 
     def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
         message = heard.message
@@ -97,25 +94,19 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
                 f"{terms.most_batch} at a time",
             )
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self._agreed = agreed
-            self._wait(now)
-            return [agreed]
 
-        return Step(InferenceState.MASKING, (), commit)
+        return Step(InferenceState.MASKING, (agreed,), commit, data=0)
 
     def on_masked(self, layer: int, data: Frame, now: float) -> Step[InferenceState]:
-        size = memoryview(data).nbytes
-        if layer != self._masked or size != self._sizes[layer]:
-            raise LocalProtocolError(f"{size} bytes of layer {layer} where layer {self._masked} is due")
-
-        def commit() -> list[Output]:
-            self._masked = layer + 1
-            self._wait(now)
-            return [self._transmit(MaskedWeights(layer=layer, chunk=chunk), piece) for chunk, piece in chunks(data)]
-
-        last = layer + 1 == len(self._sizes)
-        return Step(InferenceState.IDLE if last else InferenceState.MASKING, (), commit)
+        size, due = memoryview(data).nbytes, self.at(int)
+        if layer != due or size != self._sizes[layer]:
+            raise LocalProtocolError(f"{size} bytes of layer {layer} where layer {due} is due")
+        sends = tuple(self._send(MaskedWeights(layer=layer, chunk=chunk), piece) for chunk, piece in chunks(data))
+        if layer + 1 == len(self._sizes):
+            return Step(InferenceState.IDLE, sends)
+        return Step(InferenceState.MASKING, sends, data=layer + 1)
 
     def on_start_pass(self, heard: Heard[StartPass], now: float) -> Step[InferenceState]:
         agreed = self.agreed
@@ -128,22 +119,18 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         if heard.message.weights != agreed.terms.weights:
             raise RemoteProtocolError(Code.MODEL, "it asks for another model than was agreed on")
 
-        def commit() -> list[Output]:
-            self.number += 1
-            self._wait(now)
-            return [PassAsked(self.number)]
+        number = self.number + 1
 
-        return Step(InferenceState.PREPARING, (), commit)
+        def commit() -> None:
+            self.number = number
+
+        return Step(InferenceState.PREPARING, (PassAsked(number),), commit)
 
     def on_begin(self, weights: bytes, now: float) -> Step[InferenceState]:
         if weights != self.agreed.terms.weights:
             detail = "the model has been replaced since it was agreed on: open a new session for the new one"
             return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
-
-        def commit() -> list[Output]:
-            return [self._transmit(PassStarted(weights=weights)), *self._begin(now)]
-
-        return Step(InferenceState.COMPUTING, (), commit)
+        return self._begun(self._send(PassStarted(weights=weights)))
 
     def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
-        return self._ended(None, "the session is closed", "", self._transmit(InferenceClosed(), number=0))
+        return self._ended(None, "the session is closed", "", self._send(InferenceClosed()))

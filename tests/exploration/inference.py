@@ -67,7 +67,7 @@ def _(value: bytearray) -> Any:
 @fingerprint.register(Arrivals)
 @fingerprint.register(PassRounds)
 def _(value: Any) -> Any:
-    unchanging = ("_traffic", "_kinds")
+    unchanging = ("traffic", "_kinds")
     return tuple(fingerprint(part) for name, part in value.__dict__.items() if name not in unchanging)
 
 
@@ -175,15 +175,15 @@ class InferenceWorld:
 
     def _act(self, machine: Owner) -> Any:
         """What it is to do by itself now, as a call without arguments; None if there is nothing."""
-        state, rounds = machine.state, machine._rounds
-        if state is InferenceState.COMPUTING and rounds is not None and rounds.owed is not None:
+        state, rounds = machine.state, machine.data
+        if isinstance(rounds, PassRounds) and rounds.owed is not None:
             step, size = rounds._owed[rounds._given]
             if rounds.arrivals.next is None or rounds.arrivals.next >= step:
                 words = content(size, machine.own, machine.session, machine.number, step)
                 return lambda: machine.give(step, words, 0.0)
         if isinstance(machine, InferenceModelOwner):
             if state is InferenceState.MASKING:
-                layer = machine._masked
+                layer = machine.data
                 words = content(weight_bytes(SIZES)[layer], "layer", machine.session, layer)
                 return lambda: machine.mask(layer, words, 0.0)
             return (lambda: machine.begin(self._terms.weights, 0.0)) if state is InferenceState.PREPARING else None

@@ -37,10 +37,6 @@ class OtherSession(Link):
             self.session = session
 
 
-def without_patience(session: InferenceSession, now: float) -> None:
-    session.deadline = None
-
-
 def test_what_is_of_a_former_session_is_found_by_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("session", "data_owner", "model_owner"):
         monkeypatch.setattr(f"tacit.protocol.inference.{module}.Link", OtherSession)
@@ -58,6 +54,6 @@ def test_what_is_of_a_former_pass_is_found_by_its_numbers(monkeypatch: pytest.Mo
 
 
 def test_who_is_not_patient_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(InferenceModelOwner, "_wait", without_patience)
+    monkeypatch.setattr(InferenceModelOwner, "waiting", False)
     with pytest.raises(RuleBroken, match="waits for ever"):
         explore(InferenceWorld())

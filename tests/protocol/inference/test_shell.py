@@ -66,10 +66,10 @@ Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
 )
 def test_what_a_shell_must_not_ask_for_in_a_pass(call: Call, words: str) -> None:
     machines = computing(world())
-    before = [(machine.state, machine.deadline, vars(machine)["_rounds"].owed) for machine in machines]
+    before = [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
     with pytest.raises(LocalProtocolError, match=words):
         call(*machines)
-    assert before == [(machine.state, machine.deadline, vars(machine)["_rounds"].owed) for machine in machines]
+    assert before == [(machine.state, machine.deadline, machine.data.owed) for machine in machines]
 
 
 def test_what_a_shell_must_not_ask_for_between_passes() -> None:
@@ -162,5 +162,9 @@ def test_nobody_keeps_a_contribution_to_a_key() -> None:
     run.start()
     run.advance()
     assert run.outcome(KeysDealt)
-    kept = [vars(machine).get(name) for _, machine in run.living() for name in ("_hellos", "_contribution")]
-    assert [value for value in kept if value is not None] == [b"", b"", {}]
+    messages = [parcel.message for parcel in run.log]
+    given = {said.contribution for said in messages if isinstance(said, MaterialHello | MaterialWelcome)}
+    assert len(given) == 4
+    for _, machine in run.living():
+        assert not given & {value for value in vars(machine).values() if isinstance(value, bytes)}
+        assert not vars(machine).get("_hellos")
