@@ -16,7 +16,7 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Fetch
 from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.core.transfer import requests_after
+from tacit.protocol.core.transfer import check_due, requests_after
 
 NO_BLOB: Final = Blob(digest=bytes(32), size=0)
 """Stands where an announcement is expected and there is nothing to announce."""
@@ -43,8 +43,7 @@ class IncomingBlob:
     def after(self, chunk: int, payload: Frame | None) -> IncomingBlob:
         """The same with one more chunk. Refuses what was not asked for, and another length."""
         due = len(self.chunks)
-        if chunk != due or due == self._count:
-            raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} came where chunk {due} of {self._count} was due")
+        check_due(chunk, due, self._count)
         expected = min(self.announced.size - due * CHUNK_BYTES, CHUNK_BYTES)
         if payload is None or len(payload) != expected:
             raise RemoteProtocolError(Code.MODEL, f"chunk {chunk} of the {self._name} does not have {expected} bytes")

@@ -19,30 +19,7 @@ def requests_after(received: int, chunks: int) -> range:
     return range(received and min(received + WINDOW - 1, chunks), min(received + WINDOW, chunks))
 
 
-class Transfer:
-    """Which chunks to ask for, and which one must come next."""
-
-    def __init__(self, chunks: int) -> None:
-        self.chunks = chunks
-        self.received = 0
-
-    def check(self, chunk: int) -> None:
-        """Refuse a chunk that was not asked for, or not now."""
-        if chunk != self.received or self.done:
-            raise RemoteProtocolError(
-                Code.UNEXPECTED, f"chunk {chunk} came where chunk {self.received} of {self.chunks} was due"
-            )
-
-    def advance(self) -> None:
-        """Count the chunk that `check` admitted."""
-        self.received += 1
-
-    @property
-    def requests(self) -> range:
-        """The chunks to ask for now that these have come."""
-        return requests_after(self.received, self.chunks)
-
-    @property
-    def done(self) -> bool:
-        """Whether every chunk has come."""
-        return self.received == self.chunks
+def check_due(chunk: int, received: int, chunks: int) -> None:
+    """Refuse, when so many of all have come, a chunk that was not asked for, or not now."""
+    if chunk != received or received == chunks:
+        raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} came where chunk {received} of {chunks} was due")

@@ -8,8 +8,8 @@ zeros takes depends on the vector; without one the declaration is the most that 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count
 from typing import Any
 
 import numpy.typing as npt
@@ -79,41 +79,30 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     signature = bytes(SIGNATURE_BYTES if agreement.active else 0)
     empty = bytes(KEY_BYTES)
     choices = bytes(record_bytes(agreement) - 2 * KEY_BYTES - len(signature))
-    said: list[tuple[Message, int]] = [
-        (AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature), 0),
-        (
-            ShareKeys(
-                seed_commitment=empty,
-                holders=bitmap,
-                packets=bytes(PACKET_BYTES * degrees.holders),
-                signature=signature,
-            ),
-            0,
+    vector_said, vector_heard, vector_bytes = _vector(agreement, None)
+    said: list[Message] = [
+        AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature),
+        ShareKeys(
+            seed_commitment=empty, holders=bitmap, packets=bytes(PACKET_BYTES * degrees.holders), signature=signature
         ),
+        *vector_said,
+        *([ConfirmSurvivors(signature=signature)] if agreement.active else []),
+        UnmaskShares(owners=bitmap, shares=bytes(SHARE_BYTES * degrees.owners)),
     ]
-    heard: list[tuple[Message, int]] = [
-        (
-            PeerKeys(
-                advertised=bitmap,
-                digest=empty,
-                included=bitmap,
-                adverts=bytes(record_bytes(agreement) * degrees.known),
-            ),
-            0,
+    heard: list[Message] = [
+        PeerKeys(
+            advertised=bitmap,
+            digest=empty,
+            included=bitmap,
+            adverts=bytes(record_bytes(agreement) * degrees.known),
         ),
-        (PeerShares(sharers=bitmap, owners=bitmap, packets=bytes(PACKET_BYTES * degrees.owners)), 0),
+        PeerShares(sharers=bitmap, owners=bitmap, packets=bytes(PACKET_BYTES * degrees.owners)),
+        *vector_heard,
+        *([Survivors(survivors=bitmap)] if agreement.active else []),
+        UnmaskRequest(survivors=bitmap, signers=bitmap, signatures=bytes(len(signature) * degrees.signers)),
     ]
-    vector_said, vector_heard = _vector(agreement, None)
-    said += vector_said
-    heard += vector_heard
-    if agreement.active:
-        said.append((ConfirmSurvivors(signature=signature), 0))
-        heard.append((Survivors(survivors=bitmap), 0))
-    said.append((UnmaskShares(owners=bitmap, shares=bytes(SHARE_BYTES * degrees.owners)), 0))
-    heard.append(
-        (UnmaskRequest(survivors=bitmap, signers=bitmap, signatures=bytes(len(signature) * degrees.signers)), 0)
-    )
     sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    sent[Phase.MASKED_INPUT] += vector_bytes
     return {phase: PhaseBytes(sent[phase], received[phase]) for phase in {*sent, *received}}
 
 
@@ -122,9 +111,9 @@ def declared_plain_bytes(agreement: Agreement, name: str, vector: npt.NDArray[An
 
     vector: its ring words, of the agreement's length; without them the most that any can take.
     """
-    said, heard = _vector(agreement, vector)
-    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
-    return PhaseBytes(sum(sent.values()), sum(received.values()))
+    said, heard, vector_bytes = _vector(agreement, vector)
+    moved = _moved(agreement, name, said, heard)
+    return PhaseBytes(moved.sent + vector_bytes, moved.received)
 
 
 def declared_counting_bytes(
@@ -136,18 +125,13 @@ def declared_counting_bytes(
     """
     size = limits_bytes(configuration)
     bitmap = encode_members((), clients)
-    said: list[tuple[Message, int]] = []
-    heard: list[tuple[Message, int]] = [
-        (StartSecondStage(cohort=bitmap, limits=Blob(digest=bytes(KEY_BYTES), size=size)), 0)
-    ]
-    for chunk, start in enumerate(range(0, size, CHUNK_BYTES)):
-        said.append((Fetch(chunk=chunk), 0))
-        heard.append((Chunk(chunk=chunk), min(CHUNK_BYTES, size - start)))
+    fetches = [Fetch(chunk=chunk) for chunk in range(-(-size // CHUNK_BYTES))]
+    start = StartSecondStage(cohort=bitmap, limits=Blob(digest=bytes(KEY_BYTES), size=size))
+    limits = _moved(counting, name, fetches, [start, *(Chunk(chunk=fetch.chunk) for fetch in fetches)])
     moved = declared_bytes(counting, name, degrees).values()
-    sent, received = _add_up(counting, name, said), _add_up(counting, counting.server, heard)
     return PhaseBytes(
-        sum(phase.sent for phase in moved) + sum(sent.values()),
-        sum(phase.received for phase in moved) + sum(received.values()),
+        sum(phase.sent for phase in moved) + limits.sent,
+        sum(phase.received for phase in moved) + limits.received + size,
     )
 
 
@@ -155,25 +139,22 @@ def declared_key_bytes(agreement: KeyAgreement, name: str) -> PhaseBytes:
     """The bytes that a member moves in an agreement on a group key without faults, on links that begin with it."""
     empty, signature, epoch, others = bytes(KEY_BYTES), bytes(SIGNATURE_BYTES), agreement.epoch, agreement.size - 1
     packets = bytes(KEY_PACKET_BYTES * others)
-    said: list[tuple[Message, int]] = [
-        (KeyCommit(epoch=epoch, channel_key=empty, commitment=empty, signature=signature), 0),
-        (KeyContribution(epoch=epoch, packets=packets), 0),
-        (ConfirmKey(epoch=epoch, tag=empty, signature=signature), 0),
-        (KeyAccepted(epoch=epoch), 0),
+    said = [
+        KeyCommit(epoch=epoch, channel_key=empty, commitment=empty, signature=signature),
+        KeyContribution(epoch=epoch, packets=packets),
+        ConfirmKey(epoch=epoch, tag=empty, signature=signature),
+        KeyAccepted(epoch=epoch),
     ]
-    heard: list[tuple[Message, int]] = [
-        (PeerKeyCommits(commits=bytes(COMMIT_BYTES * agreement.size)), 0),
-        (PeerKeyContributions(packets=packets), 0),
-        (PeerKeyConfirmations(confirmations=bytes(CONFIRMATION_BYTES * agreement.size)), 0),
+    heard = [
+        PeerKeyCommits(commits=bytes(COMMIT_BYTES * agreement.size)),
+        PeerKeyContributions(packets=packets),
+        PeerKeyConfirmations(confirmations=bytes(CONFIRMATION_BYTES * agreement.size)),
     ]
-    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
-    return PhaseBytes(sum(sent.values()), sum(received.values()))
+    return _moved(agreement, name, said, heard)
 
 
-def _vector(
-    agreement: Agreement, vector: npt.NDArray[Any] | None
-) -> tuple[list[tuple[Message, int]], list[tuple[Message, int]]]:
-    """What a client says and hears to deliver its vector."""
+def _vector(agreement: Agreement, vector: npt.NDArray[Any] | None) -> tuple[list[Message], list[Message], int]:
+    """What a client says and hears to deliver its vector, and the bytes of its raw frames."""
 
     def size(chunk: int) -> int:
         span = agreement.chunk_span(chunk)
@@ -185,19 +166,24 @@ def _vector(
         return len(pack_filled(agreement.ring, vector[span]))
 
     chunks, ready = range(agreement.chunks), MaskedInput(complaints=encode_members((), agreement.size))
+    raw = sum(map(size, chunks))
     if agreement.chunks == 1:
-        return [(ready, size(0))], []
-    return (
-        [(ready, 0), *((VectorChunk(chunk=chunk), size(chunk)) for chunk in chunks)],
-        [(FetchVector(chunk=chunk), 0) for chunk in chunks],
-    )
+        return [ready], [], raw
+    said = [ready, *(VectorChunk(chunk=chunk) for chunk in chunks)]
+    return said, [FetchVector(chunk=chunk) for chunk in chunks], raw
 
 
-def _add_up(
-    agreement: Agreement | KeyAgreement, sender: str, messages: list[tuple[Message, int]]
-) -> defaultdict[Phase, int]:
+def _moved(
+    agreement: Agreement | KeyAgreement, name: str, said: Iterable[Message], heard: Iterable[Message]
+) -> PhaseBytes:
+    """The bytes of these messages, in all phases."""
+    sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
+    return PhaseBytes(sum(sent.values()), sum(received.values()))
+
+
+def _add_up(agreement: Agreement | KeyAgreement, sender: str, messages: Iterable[Message]) -> defaultdict[Phase, int]:
     total: defaultdict[Phase, int] = defaultdict(int)
-    for sequence, (message, payload) in zip(count(), messages, strict=False):
+    for sequence, message in enumerate(messages):
         envelope = Envelope(
             version=VERSION,
             type=message.TYPE,
@@ -206,5 +192,5 @@ def _add_up(
             sender=sender,
             sequence=sequence,
         )
-        total[message.PHASE] += len(encode_structure(envelope)) + len(encode_structure(message)) + payload
+        total[message.PHASE] += len(encode_structure(envelope)) + len(encode_structure(message))
     return total

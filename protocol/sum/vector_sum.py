@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.transfer import Transfer
+from tacit.protocol.core.transfer import check_due, requests_after
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.filled_blocks import unpack_filled
 from tacit.secagg.work import WorkKind, work
@@ -35,7 +35,8 @@ class VectorSum:
         self.total: npt.NDArray[Any] = np.zeros(agreement.length, agreement.ring.word)
         self.included: set[int] = set()
         self.vectors: dict[int, npt.NDArray[Any]] = {}
-        self._uploads: dict[int, tuple[npt.NDArray[Any], Transfer]] = {}
+        self._uploads: dict[int, tuple[npt.NDArray[Any], int]] = {}
+        """By member, the words, and how many chunks of them have come."""
         self._queue: deque[int] = deque()
 
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
@@ -73,17 +74,17 @@ class VectorSum:
         """Refuse a chunk that was not asked for."""
         if member not in self._uploads:
             raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} of a vector that nobody asked for")
-        self._uploads[member][1].check(chunk)
+        check_due(chunk, self._uploads[member][1], self._agreement.chunks)
 
     def store(self, member: int, chunk: int, words: npt.NDArray[Any]) -> list[tuple[int, int]]:
         """Keep a chunk that `check` admitted; returns what to ask for now."""
-        buffer, transfer = self._uploads[member]
+        buffer, received = self._uploads[member]
         buffer[self._agreement.chunk_span(chunk)] = words
-        transfer.advance()
-        if transfer.done:
+        if received + 1 == self._agreement.chunks:
             self.add(member, buffer)
             return self.discard(member)
-        return [(member, following) for following in transfer.requests]
+        self._uploads[member] = buffer, received + 1
+        return [(member, following) for following in requests_after(received + 1, self._agreement.chunks)]
 
     def discard(self, member: int) -> list[tuple[int, int]]:
         """Forget an upload, finished or not; returns what to ask for now."""
@@ -96,7 +97,6 @@ class VectorSum:
         requests = []
         while self._queue and len(self._uploads) < UPLOADS:
             member = self._queue.popleft()
-            transfer = Transfer(self._agreement.chunks)
-            self._uploads[member] = (np.empty(self._agreement.length, self._agreement.ring.word), transfer)
-            requests += [(member, chunk) for chunk in transfer.requests]
+            self._uploads[member] = np.empty(self._agreement.length, self._agreement.ring.word), 0
+            requests += [(member, chunk) for chunk in requests_after(0, self._agreement.chunks)]
         return requests
