@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated, Any, Final, TypeVar
 
 import msgpack
@@ -62,9 +63,13 @@ class Packet:
         """The message type; `decode` has made sure that it exists."""
         return self.kinds[self.envelope.type]
 
-    @work(WorkKind.SERIALISATION)
     def parse(self) -> Message:
-        """The body as a message; refuses anything but its canonical encoding."""
+        """The body as a message, read once; refuses anything but its canonical encoding."""
+        return self._message
+
+    @cached_property
+    @work(WorkKind.SERIALISATION)
+    def _message(self) -> Message:
         return decode_structure(self.body, self.kind, limit=BODY_LIMIT)
 
 

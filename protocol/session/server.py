@@ -27,7 +27,7 @@ from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost
 from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, VoidRound, Welcome
 from tacit.protocol.session.presence import Presence
 from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
-from tacit.protocol.session.server_rounds import Closing, Over, Round, outcome, second_cohort
+from tacit.protocol.session.server_rounds import Closing, Model, Over, Round, outcome, second_cohort
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.session.voiding import Promises, check_promise
 from tacit.protocol.sum.agreement import Agreement
@@ -85,7 +85,7 @@ class TrainingServer(
         self._promises = Promises()
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
-        self._set_model(model)
+        self._model = Model.of(model)
 
     @property
     def session(self) -> bytes:
@@ -188,27 +188,37 @@ class TrainingServer(
         return Step(self.state, (), commit)
 
     def on_ready(self, now: float) -> Step[SessionState]:
-        there = self.presence.there
+        return self._draw(self.presence.there, now)
+
+    def _draw(self, there: tuple[str, ...], now: float) -> Step[SessionState]:
+        """Go on with as many of these as a round takes."""
         readers = () if self.keeper is None else self.keeper.readers
         # Where only some can read the model, none of them gives way to others.
         first = sorted(there, key=lambda name: name not in readers)[: self._configuration.clients]
-        return self._prepare(tuple(name for name in there if name in first), now)
+        return self._prepare(tuple(name for name in there if name in first), self._model, now)
 
     def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
         if result.model is None:
-            return self._prepare(result.members, now)
-        self._set_model(result.model)
-        prepared = self._prepare(result.members, now)
-        return replace(prepared, outputs=(NewModel(result.model), *prepared.outputs))
+            return self._prepare(result.members, self._model, now)
+        model = Model.of(result.model)
+        prepared = self._prepare(result.members, model, now)
+
+        def commit() -> Sequence[Output] | None:
+            self._model = model
+            return prepared.commit()
+
+        return replace(prepared, outputs=(NewModel(model.data), *prepared.outputs), commit=commit)
 
     def on_key_failed(self, result: KeyFailed, now: float) -> Step[SessionState]:
-        outputs: list[Output] = []
-        # The culprits go before the next cohort is drawn; nothing can refuse an internal transition any more.
-        if result.code is not Code.LEFT:
-            for member in result.culprits:
-                outputs += self._part_with(member, result.code, result.detail, now)
-        ready = self.on_ready(now)
-        return replace(ready, outputs=(*outputs, *ready.outputs))
+        out = () if result.code is Code.LEFT else result.culprits
+        # They are gone before the others are asked anew.
+        drawn = self._draw(tuple(name for name in self.presence.there if name not in out), now)
+
+        def commit() -> list[Output]:
+            parted = [said for member in out for said in self._part_with(member, result.code, result.detail, now)]
+            return [*parted, *(drawn.commit() or ())]
+
+        return replace(drawn, commit=commit)
 
     def on_key_lost(self, result: KeyLost, now: float) -> Step[SessionState]:
         return self._ended(Code.KEYS, result.detail)
@@ -246,13 +256,12 @@ class TrainingServer(
         return self._round_done(self._finished(), aborted, now)
 
     def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
-        closing = self.at(Over).closing
-        if announce(model, Label.MODEL) != self._announced:
-            closing = Closing(0)
-        ending = self._end_round(self.at(Over).done)
+        following, over = Model.of(model), self.at(Over)
+        closing = over.closing if following.announced == self._model.announced else Closing(0)
+        ending = self._end_round(over.done)
 
         def commit() -> list[Output]:
-            self._set_model(model)
+            self._model = following
             return ending()
 
         deadline = now + self._configuration.phase_seconds
@@ -313,7 +322,7 @@ class TrainingServer(
         part, drops = self.at(Round), tuple(finished.drops)
         limits, cohort = second_cohort(self._configuration, counted, drops, self.presence.there)
         try:
-            first = self._agreement(cohort, self.round)
+            first = self._agreement(cohort, self.round, self._model)
         except ValueError as error:
             raise RemoteProtocolError(Code.THRESHOLD, str(error)) from None
         announced, number = announce(limits, Label.LIMITS), len(counted.survivors)
@@ -328,26 +337,26 @@ class TrainingServer(
         second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
         return Step(SessionState.IN_ROUND, (), commit, data=second)
 
-    def _prepare(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
-        """Start a round with these clients, or first let them agree on a key."""
+    def _prepare(self, cohort: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
+        """Start a round from this model with these clients, or first let them agree on a key."""
         there, keeper = tuple(name for name in cohort if name in self.presence.there), self.keeper
         if len(there) < self._smallest_cohort:
             detail = f"only {len(there)} clients are there; a round takes at least {self._smallest_cohort}"
             return self._ended(Code.THRESHOLD, detail)
         if self._configuration.group_key and keeper is not None and not keeper.fits(there):
             return Step(
-                SessionState.KEYING, commit=lambda: self.relay(keeper, keeper.agree(there, self._model, now), now)
+                SessionState.KEYING, commit=lambda: self.relay(keeper, keeper.agree(there, model.data, now), now)
             )
-        return self._start_round(there, now)
+        return self._start_round(there, model, now)
 
-    def _start_round(self, cohort: tuple[str, ...], now: float) -> Step[SessionState]:
+    def _start_round(self, cohort: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
         try:
-            agreement = self._agreement(cohort, self.round + 1)
+            agreement = self._agreement(cohort, self.round + 1, model)
         except ValueError as error:
             return self._ended(Code.THRESHOLD, str(error))
         if self._configuration.enforce == "clients":
             agreement = counting_agreement(agreement, self._configuration)
-        start = StartRound(cohort=self.presence.bitmap(cohort), model=self._announced, voided=self._promises.proofs())
+        start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced, voided=self._promises.proofs())
 
         def commit() -> list[Output]:
             self.round, self.sum, self._in_round = agreement.round, sum_server(agreement, now), set(cohort)
@@ -356,17 +365,17 @@ class TrainingServer(
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
-        begun = Round(now, cohort, OutgoingBlob(self._model, cohort))
+        begun = Round(now, cohort, OutgoingBlob(model.data, cohort))
         return Step(SessionState.IN_ROUND, (), commit, data=begun)
 
-    def _agreement(self, cohort: tuple[str, ...], round: int) -> Agreement:
+    def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
         return agree(
             session=self.session,
             round=round,
             roster=self._roster,
             configuration=self._configuration,
             cohort=cohort,
-            model=self._announced.digest,
+            model=model.announced.digest,
             group_key=b"" if self.keeper is None else self.keeper.transcript,
             fewest_survivors=self._smallest_cohort,
         )
@@ -429,10 +438,6 @@ class TrainingServer(
             return [*(self._transmit(name, message, round=0) for name in self.presence.members), Ended(code, detail)]
 
         return Step(SessionState.ENDED, (), commit)
-
-    def _set_model(self, model: bytes) -> None:
-        self._model = model
-        self._announced = announce(model, Label.MODEL)
 
     def _transmit(
         self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None

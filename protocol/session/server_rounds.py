@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tacit.protocol.core.blob import OutgoingBlob
+from tacit.protocol.core.blob import OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.messages import Blob
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.rounds import RoundDone, SumServer
 from tacit.protocol.session.voiding import promises_needed
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import check_second_cohort, derive_limits
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
+
+
+@dataclass(frozen=True)
+class Model:
+    """The server's model, little-endian float32 bytes, and what tells clients of it."""
+
+    data: bytes = field(repr=False)
+    announced: Blob
+
+    @classmethod
+    def of(cls, data: bytes) -> Model:
+        """These bytes with their announcement."""
+        return cls(data, announce(data, Label.MODEL))
 
 
 @dataclass(frozen=True)

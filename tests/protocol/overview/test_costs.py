@@ -139,7 +139,7 @@ def test_bytes_of_a_group_key_are_those_declared(clients: int) -> None:
 def counted(clients: int, *, parameters: int) -> Configuration:
     return small_configuration(
         clients, parameters=parameters, form=WeightForm.COORDINATE, max_weight=1,
-        enforce="clients",
+        enforce="clients", min_contributors=1,
     )  # fmt: skip
 
 
