@@ -207,11 +207,7 @@ class TrainingClient(
         closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
         promises = tuple(promise(entry, self.name, self._signing) for entry in closed)
         hello = Hello(roster=self._roster.hash, promises=promises)
-        return Step(
-            TrainingState.AWAIT_WELCOME,
-            commit=lambda: [self._conversation.transmit(hello)],
-            deadline=now + self._patience,
-        )
+        return Step(TrainingState.AWAIT_WELCOME, (Send(self._server, hello),), deadline=now + self._patience)
 
     def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
         if heard.message.roster != self._roster.hash:
@@ -352,16 +348,12 @@ class TrainingClient(
             raise RemoteProtocolError(Code.MODEL, f"a {name} of {size} bytes; its layout has {expected}")
 
     def _fetch(
-        self, state: TrainingState, part: _Round, now: float, store: Callable[[], None] = lambda: None
+        self, state: TrainingState, part: _Round, now: float, commit: Callable[[], None] = lambda: None
     ) -> Step[TrainingState]:
         """Ask for what is due of the model or the limits."""
         requests = () if part.incoming is None else part.incoming.requests
-
-        def commit() -> list[Output]:
-            store()
-            return [self._conversation.transmit(fetch) for fetch in requests]
-
-        return Step(state, (), commit, data=part, deadline=now + 2 * self.configuration.phase_seconds)
+        sends = tuple(Send(self._server, fetch) for fetch in requests)
+        return Step(state, sends, commit, data=part, deadline=now + 2 * self.configuration.phase_seconds)
 
     def _agreement(self, part: _Round) -> Agreement:
         """What this client goes by in the sum that begins now."""
