@@ -55,7 +55,7 @@ vectors: setup ## write the test vectors again
 	$(BIN)/python -m tests.vectors_corpus tests/vectors docs/spec/vectors.md
 
 bench: setup ## measure what secure aggregation costs, and write docs/costs.md (minutes)
-	$(BIN)/python -m tacit.simulate.bench.page docs
+	$(BIN)/python -m docs.generate.costs docs
 
 clean: ## remove everything that can be made again
 	rm -rf build dist *.egg-info .venv .uv .mypy_cache .ruff_cache .pytest_cache .hypothesis runs

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from docs.generate import declared_costs
 from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Chunk, Fetch, Phase
 from tacit.protocol.group_key.agreement import KeyAgreement
@@ -28,7 +29,6 @@ from tacit.protocol.sum.counting import counting_agreement
 from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, UnmaskShares
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.bench import declared
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.sums import MemorySum, memory_sum
 
@@ -176,4 +176,5 @@ def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
 
 def test_the_page_has_the_declared_figures() -> None:
     lines = (Path(__file__).parents[3] / "docs/costs.md").read_text(encoding="utf-8")
-    assert "\n".join(declared.section()) in lines, "put the lines of simulate/bench/declared.py into docs/costs.md"
+    where = "docs/generate/declared_costs.py"
+    assert "\n".join(declared_costs.section()) in lines, f"put the lines of {where} into docs/costs.md"

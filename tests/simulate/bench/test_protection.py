@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from docs.generate import protection_costs
 from tacit.cli.main import app
 from tacit.models.configuration import ModelConfiguration
 from tacit.simulate.bench import protection
@@ -34,7 +35,7 @@ def test_the_figures_of_every_protection(tmp_path: Path, monkeypatch: pytest.Mon
     for scheme, cost in default["cost_ms"].items():
         assert default["cost_percent"][scheme] == pytest.approx(100 * cost / default["local_round_ms"])
         assert scheme in done.stdout
-    page = "\n".join(protection.section(figures))
+    page = "\n".join(protection_costs.section(figures))
     keys = re.findall(r"`((?:large|default)\.[\w.]+)`", page)
     assert len(keys) == 19
     for key in keys:

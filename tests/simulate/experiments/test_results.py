@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from docs.generate.results import marks, take_over
 from tacit.simulate.experiments.catalogue import STUDIES
-from tacit.simulate.experiments.results import marks, take_over
 
 NAMES = ("aso-table1", "fedrsm-table2", "sawada-fig5", "sawada-fig6")
 DOCS = Path(__file__).parents[3] / "docs"

@@ -1,6 +1,6 @@
 """docs/costs.md: what a secure sum costs, measured against N and D, beside the formula of the protocol.
 
-`python -m tacit.simulate.bench.page DIRECTORY` measures (minutes) and writes the page, its figure, and the raw figures.
+`python -m docs.generate.costs DIRECTORY` measures (minutes) and writes the page, its figure, and the raw figures.
 The formula counts only what grows: with k neighbours, a client makes 2k key agreements and expands k + 1 masks of D
 words; the server expands one mask per survivor and one per neighbour of every dropped client. Its two constants, the
 time of a key agreement and of a keystream byte, are measured on the same machine.
@@ -21,10 +21,10 @@ from typing import Any, Final
 import msgspec
 from matplotlib.figure import Figure
 
+from docs.generate import declared_costs, protection_costs
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Usage, keystream
-from tacit.simulate.bench import declared, protection
 from tacit.simulate.bench.secagg import SumBenchmark, measure
 
 DIMENSION: Final = 100_000
@@ -166,8 +166,8 @@ def write_page(
         "What is above the formula is hashing, sealing, encoding, and Python; what is below it, the second core.",
         *_million(agreement, byte),
         *_run(summary),
-        *declared.section(),
-        *protection.section(protections),
+        *declared_costs.section(),
+        *protection_costs.section(protections),
     ]
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

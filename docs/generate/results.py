@@ -1,6 +1,6 @@
 """docs/results.md: takes over the tables of studies.
 
-`python -m tacit.simulate.experiments.results docs/results.md DIRECTORY ...` puts the table.md of every directory
+`python -m docs.generate.results docs/results.md DIRECTORY ...` puts the table.md of every directory
 between the marks of its study, and its plot beside the page as images/NAME.svg.
 """
 
