@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tacit.cli.json_file import check_json, keep_json
 from tacit.cli.options import Input
+from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
 
@@ -62,9 +67,6 @@ def secagg(
 
     Exit status: 0 the sum is exact; 1 it is not, could not be computed, or the file cannot be written; 2 wrong input.
     """
-    from rich.console import Console
-
-    from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.bench.secagg import SumBenchmark, measure
 
     check_json(json_file)
@@ -79,16 +81,12 @@ def secagg(
         counts=counts,
         sockets=transport is Transport.ZMQ,
     )
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    try:
-        with console.status("starting") as status:
-            figures = measure(setting, lambda text: status.update(text.lower().replace("_", " ")), profile=profile)
-    except (BenchmarkError, ValueError) as error:
-        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1 if isinstance(error, BenchmarkError) else 2) from None
-    _show(console, figures)
-    keep_json(json_file, figures)
-    raise typer.Exit(0 if figures["sum_is_exact"] else 1)
+
+    def work(progress: Callable[[str], None]) -> dict[str, Any]:
+        return measure(setting, lambda text: progress(text.lower().replace("_", " ")), profile=profile)
+
+    figures = _measured(work, _show, json_file)
+    raise typer.Exit(0 if figures["sum_is_exact"] else FAILED)
 
 
 @app.command()
@@ -97,16 +95,10 @@ def protection(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """What the protections of an update cost a client, alone and as a share of its local training."""
-    from rich.console import Console
-
     from tacit.simulate.bench.protection import measure
 
     check_json(json_file)
-    console = Console(highlight=False)
-    with console.status("starting") as status:
-        figures = measure(status.update, repeats=repeats)
-    _show_protection(console, figures)
-    keep_json(json_file, figures)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file)
 
 
 @app.command()
@@ -118,21 +110,10 @@ def crypten(
 
     Exit status: 0 done; 1 a party ended early, or the file cannot be written; 2 wrong input.
     """
-    from rich.console import Console
-
     from tacit.simulate.bench.crypten import measure
-    from tacit.simulate.bench.ends import BenchmarkError
 
     check_json(json_file)
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    try:
-        with console.status("starting") as status:
-            figures = measure(status.update, repeats=repeats)
-    except BenchmarkError as error:
-        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(1) from None
-    _show_crypten(console, figures)
-    keep_json(json_file, figures)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file)
 
 
 @app.command()
@@ -174,49 +155,67 @@ def inference(
     In the JSON file: "ours", and with CrypTen "crypten" and "crypten_ttp", each with "online_seconds",
     "online_bytes_sent" by party, "rounds" and "relative_error"; "ours" has "offline_bytes" and "per_operation" as well.
     """
+    check_json(json_file)
+
+    def work(progress: Callable[[str], None]) -> dict[str, Any]:
+        progress("starting the parties")
+        if directory is not None:
+            _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
+            from tacit.simulate.bench.inference import measure
+
+            return measure(directory, images=images, batch=batch or 60, check=check, progress=progress)
+        _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
+        from tacit.simulate.bench import blocks as measured_blocks
+        from tacit.simulate.bench.relay import Shaping
+
+        setting = measured_blocks.BlockBenchmark(
+            model=model,
+            blocks=blocks,
+            batch=batch or 1,
+            input=known.value,
+            repeats=repeats,
+            device=device,
+            shaping=Shaping(latency_ms=latency, bandwidth_mbit=bandwidth),
+        )
+        return measured_blocks.measure(setting, progress, against_crypten=against is Against.CRYPTEN)
+
+    _measured(work, _show_blocks if directory is None else _show_student, json_file)
+
+
+def _measured(
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+    show: Callable[[Any, dict[str, Any]], None],
+    json_file: Path | None,
+) -> dict[str, Any]:
+    """Measure, show and keep the figures; end the command with a complaint if they cannot be measured."""
     from rich.console import Console
 
-    from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
     from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.federation.processes import ProcessError
 
-    check_json(json_file)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     try:
-        if directory is None:
-            _refuse(context, _OF_STUDENTS, "of a student only; name the directory of its results")
-        else:
-            _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
-        with console.status("starting the parties") as status:
-            if directory is None:
-                from tacit.simulate.bench import blocks as measured_blocks
-                from tacit.simulate.bench.relay import Shaping
-
-                setting = measured_blocks.BlockBenchmark(
-                    model=model,
-                    blocks=blocks,
-                    batch=batch or 1,
-                    input=known.value,
-                    repeats=repeats,
-                    device=device,
-                    shaping=Shaping(latency_ms=latency, bandwidth_mbit=bandwidth),
-                )
-                figures = measured_blocks.measure(setting, status.update, against_crypten=against is Against.CRYPTEN)
-            else:
-                from tacit.simulate.bench.inference import measure
-
-                figures = measure(directory, images=images, batch=batch or 60, check=check, progress=status.update)
+        with console.status("starting") as status:
+            figures = work(status.update)
     except (BenchmarkError, ProcessError) as error:
         raise typer.Exit(complain(errors, error, FAILED)) from None
     except (ValueError, OSError) as error:
         raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None
     except KeyboardInterrupt:
         raise typer.Exit(complain(errors, "interrupted", INTERRUPTED)) from None
-    if directory is None:
-        _show_blocks(console, figures)
-    else:
-        _show_student(console, figures, batch or 60)
+    show(console, figures)
     keep_json(json_file, figures)
+    return figures
+
+
+def _table(*headings: str, **options: Any) -> Table:
+    """A column of names and columns of figures, which are justified to the right."""
+    from rich.table import Table
+
+    table = Table(*headings, **options)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
 
 
 _OF_STUDENTS = {"images", "check"}
@@ -234,7 +233,7 @@ def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
         raise ValueError(f"{', '.join(given)}: {remedy}")
 
 
-def _show_student(console: Any, figures: dict[str, Any], batch: int) -> None:
+def _show_student(console: Any, figures: dict[str, Any]) -> None:
     console.print(
         f"{figures['images']} images: the same label on shares and in the clear for {figures['agreement']:.2%}; "
         f"logits differ by at most {figures['largest_difference']:.4f}; test accuracy {figures['accuracy']:.3f} on "
@@ -243,22 +242,18 @@ def _show_student(console: Any, figures: dict[str, Any], batch: int) -> None:
     )
     console.print(
         f"{figures['seconds_per_image'] * 1000:.0f} ms, {figures['megabytes_per_image']:.2f} MB for an image, "
-        f"{figures['rounds_per_batch']:.0f} rounds for a batch of {batch}",
+        f"{figures['rounds_per_batch']:.0f} rounds for a batch of {figures['batch']}",
         soft_wrap=True,
     )
 
 
 def _show_blocks(console: Any, figures: dict[str, Any]) -> None:
-    from rich.table import Table
-
     title = f"{figures['model']}, blocks: {figures['blocks']}, batch: {figures['batch']}, input: {figures['input']}"
     if figures["latency_ms"] is not None:
         title += f", {figures['latency_ms']:g} ms"
     if figures["bandwidth_mbit"] is not None:
         title += f", {figures['bandwidth_mbit']:g} Mbit/s"
-    table = Table("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error", title=title)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = _table("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error", title=title)
     names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}
     for key, name in names.items():
         if key in figures:
@@ -280,13 +275,9 @@ def _show_blocks(console: Any, figures: dict[str, Any]) -> None:
 
 
 def _show_crypten(console: Any, figures: dict[str, Any]) -> None:
-    from rich.table import Table
-
     headings = ("milliseconds", "gloo", "plain", "CURVE", "plain/gloo", "CURVE/gloo", "rounds", "MB sent")
-    table = Table(*headings, title=f"CrypTen over three transports, median of {figures['repeats']}", padding=(0, 0))
+    table = _table(*headings, title=f"CrypTen over three transports, median of {figures['repeats']}", padding=(0, 0))
     table.columns[0].no_wrap = True
-    for column in table.columns[1:]:
-        column.justify = "right"
     for name, row in figures["rows"].items():
         times = [f"{row[f'{transport}_ms']:.2f}" for transport in ("gloo", "plain", "curve")]
         ratios = [f"{row[f'{transport}_to_gloo']:.2f}" for transport in ("plain", "curve")]
@@ -295,11 +286,8 @@ def _show_crypten(console: Any, figures: dict[str, Any]) -> None:
 
 
 def _show_protection(console: Any, figures: dict[str, Any]) -> None:
-    from rich.table import Table
-
     large, default = figures["large"], figures["default"]
-    table = Table("", "milliseconds", title=f"{large['parameters']:,} parameters")
-    table.columns[1].justify = "right"
+    table = _table("", "milliseconds", title=f"{large['parameters']:,} parameters")
     table.add_row("binary masks", f"{large['binary_masks_ms']:.1f}")
     table.add_row("coordinated masks", f"{large['coordinated_masks_ms']:.1f}")
     for matrix in ("orthogonal", "gaussian"):
@@ -308,9 +296,7 @@ def _show_protection(console: Any, figures: dict[str, Any]) -> None:
         table.add_row("  encrypt", f"{kind['encrypt_ms']:.1f}")
         table.add_row("  decrypt", f"{kind['decrypt_ms']:.1f}")
     console.print(table)
-    schemes = Table("scheme", "milliseconds", "of a local round", title=f"{default['parameters']:,} parameters")
-    for column in schemes.columns[1:]:
-        column.justify = "right"
+    schemes = _table("scheme", "milliseconds", "of a local round", title=f"{default['parameters']:,} parameters")
     schemes.add_row(f"local round, {default['samples']} images", f"{default['local_round_ms']:.0f}", "")
     for scheme, cost in default["cost_ms"].items():
         schemes.add_row(scheme, f"{cost:.2f}", f"{default['cost_percent'][scheme]:.2f}%")
@@ -320,9 +306,7 @@ def _show_protection(console: Any, figures: dict[str, Any]) -> None:
 def _show(console: Any, figures: dict[str, Any]) -> None:
     from rich.table import Table
 
-    phases = Table(title="milliseconds by phase")
-    for heading in ("phase", "client, median", "client, p95", "server"):
-        phases.add_column(heading, justify="left" if heading == "phase" else "right")
+    phases = _table("phase", "client, median", "client, p95", "server", title="milliseconds by phase")
     for phase, client in figures["client_ms"].items():
         phases.add_row(
             phase, f"{client:.2f}", f"{figures['client_p95_ms'][phase]:.2f}", f"{figures['server_ms'][phase]:.1f}"
@@ -341,9 +325,7 @@ def _show(console: Any, figures: dict[str, Any]) -> None:
     rest.add_row("sum_is_exact", "yes" if figures["sum_is_exact"] else "NO")
     console.print(rest)
     if kinds := figures.get("profile_seconds"):
-        work = Table(title="seconds by kind of work, all parties together")
-        for heading in ("work", "seconds", "share of all"):
-            work.add_column(heading, justify="left" if heading == "work" else "right")
+        work = _table("work", "seconds", "share of all", title="seconds by kind of work, all parties together")
         for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1]):
             work.add_row(kind, f"{seconds:.2f}", f"{seconds / figures['wall_seconds']:.0%}")
         console.print(work)

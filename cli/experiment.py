@@ -121,12 +121,13 @@ def _write(
     # Imported here: drawing takes a second to load, and nobody waits for it before the runs are over.
     from tacit.cli.study_screen import results_table
     from tacit.simulate.experiments.page import Page, command_line
+    from tacit.simulate.runs.directory import write_json
 
     command = command_line(work.study.name, small=work.small, seeds=seeds, data=data, device=work.device)
     page = Page(work=work, results=results, command=command)
     page.write(work.out)
     if json_file is not None:
-        page.write_json(json_file)
+        write_json(page.figures(), json_file)
     console.print(results_table(work.study, results))
     for verdict in work.study.judge(results):
         word = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}[verdict.holds]

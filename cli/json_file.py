@@ -27,15 +27,13 @@ def check_json(json_file: Path | None) -> None:
 
 def keep_json(json_file: Path | None, figures: Any) -> None:
     """Write the figures, if somebody asked for the file; end the command as failed if that cannot be done."""
-    import msgspec
     from rich.console import Console
 
-    from tacit.simulate.runs.directory import writing
+    from tacit.simulate.runs.directory import write_json
 
     if json_file is None:
         return
     try:
-        with writing(json_file):
-            json_file.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
+        write_json(figures, json_file)
     except OSError as error:
         raise typer.Exit(complain(Console(stderr=True, highlight=False), error, FAILED)) from None

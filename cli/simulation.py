@@ -26,9 +26,8 @@ from tacit.simulate.federation.run import (
 )
 from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
 from tacit.simulate.federation.verification import VerificationError
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, write_json
 from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
-from tacit.simulate.runs.summary import write
 
 Result = TypeVar("Result")
 
@@ -85,7 +84,7 @@ def run_simulation(
         screen = Screen(console, plan)
         summary = asyncio.run(interruptible(_shown(plan, screen)))
         if json_file is not None:
-            write(summary, json_file)
+            write_json(summary, json_file)
     except KeyboardInterrupt:
         if remedy := kept(plan):
             return complain(errors, f"interrupted; {remedy}", INTERRUPTED)

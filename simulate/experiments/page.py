@@ -22,7 +22,7 @@ from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, spread
 from tacit.simulate.report.figures import STYLE
-from tacit.simulate.runs.directory import writing
+from tacit.simulate.runs.directory import write_json, writing
 
 NOT_RUN: Final = "not run"
 
@@ -39,17 +39,12 @@ class Page:
         """All three files. OSError, which names the file, if one cannot be written."""
         with writing(directory / "table.md"):
             (directory / "table.md").write_text("\n".join(self.markdown()) + "\n", encoding="utf-8")
-        self.write_json(directory / "table.json")
+        write_json(self.figures(), directory / "table.json")
         with writing(directory / "plot.svg"), matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
             self.work.study.draw(self.results).savefig(directory / "plot.svg", metadata={"Date": None})
 
-    def write_json(self, path: Path) -> None:
-        """The results for programs; docs/experiments.md lists the keys."""
-        with writing(path):
-            path.write_bytes(msgspec.json.format(msgspec.json.encode(self.figures()), indent=2) + b"\n")
-
     def figures(self) -> dict[str, Any]:
-        """The content of table.json."""
+        """The content of table.json; docs/experiments.md lists the keys."""
         study = self.work.study
         arms = []
         for result in self.results:

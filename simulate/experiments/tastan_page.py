@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tacit.simulate.experiments.study import ClaimVerdict, spread
 from tacit.simulate.experiments.tastan_approximations import (
     BATCH,
@@ -19,7 +17,7 @@ from tacit.simulate.experiments.tastan_approximations import (
     means,
     of,
 )
-from tacit.simulate.runs.directory import writing
+from tacit.simulate.runs.directory import write_json, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,10 +110,8 @@ def write(
         "verdicts": verdicts,
         "differences": list(chosen.differences),
     }
-    content = msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
     for path in filter(None, (directory / "table.json", json_file)):
-        with writing(path):
-            path.write_bytes(content)
+        write_json(table, path)
     with writing(directory / "plot.svg"), matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
         draw(measurement, figures).savefig(directory / "plot.svg", metadata={"Date": None})
     return verdicts

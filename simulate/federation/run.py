@@ -21,10 +21,10 @@ from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.federation.verification import verify
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, writing
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
 from tacit.simulate.runs.experiment import Experiment
 from tacit.simulate.runs.reference import experiment_toml
-from tacit.simulate.runs.summary import summarise, write
+from tacit.simulate.runs.summary import summarise
 
 GRACE_SECONDS = 5.0
 """How long processes get to end by themselves before they are made to."""
@@ -147,7 +147,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
-        write(summary, plan.run.summary)
+        write_json(summary, plan.run.summary)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:

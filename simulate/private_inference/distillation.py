@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.simulate.runs.directory import writing
+from tacit.simulate.runs.directory import write_json, writing
 from tacit.simulate.runs.experiment import Experiment, ExperimentError
 from tacit.simulate.runs.explain import read_section, refusal
 
@@ -177,12 +177,6 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
     except FileNotFoundError as error:
         raise ValueError(f"{error}; name a directory that `tacit distill --out` has written") from error
     return experiment, data, student
-
-
-def write_json(figures: dict[str, Any], path: Path) -> None:
-    """Write the figures. OSError, which names the file, if it cannot be written."""
-    with writing(path):
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(figures), indent=2) + b"\n")
 
 
 def draw(figures: dict[str, Any], path: Path) -> None:

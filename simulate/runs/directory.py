@@ -44,6 +44,12 @@ def writing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def write_json(value: Any, path: Path) -> None:
+    """Write what msgspec can encode as indented JSON. OSError, as of `writing`, if it cannot be written."""
+    with writing(path):
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What the model file says about the run beside the model."""
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ import msgspec
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.runs import evaluations, privacy
-from tacit.simulate.runs.directory import RunDirectory, writing
+from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
 
 SECURE_SUM = (Phase.SHARE_KEYS, Phase.MASKED_INPUT, Phase.CONSISTENCY_CHECK, Phase.UNMASK)
@@ -69,12 +68,6 @@ def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
     """The fraction of its rounds that the server spent in the secure sum; seconds: its time in each phase."""
     rounds = sum(spent for phase, spent in seconds.items() if phase is not Phase.SESSION)
     return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
-
-
-def write(summary: dict[str, Any], path: Path) -> None:
-    """Write a summary as indented JSON. OSError, which names the file, if it cannot be."""
-    with writing(path):
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(summary), indent=2) + b"\n")
 
 
 def _count(events: list[dict[str, Any]], kind: str) -> int:

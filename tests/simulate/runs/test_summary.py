@@ -8,9 +8,9 @@ import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.session.event_log import EventLog
-from tacit.simulate.runs.directory import RunDirectory
+from tacit.simulate.runs.directory import RunDirectory, write_json
 from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.summary import ROUND_KEYS, summarise, write
+from tacit.simulate.runs.summary import ROUND_KEYS, summarise
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_run_without_a_round_has_no_figures(run: RunDirectory) -> None:
 
 
 def test_what_is_written_is_json(run: RunDirectory) -> None:
-    write({"name": "cats", "rounds": []}, run.summary)
+    write_json({"name": "cats", "rounds": []}, run.summary)
     assert json.loads(run.summary.read_text()) == {"name": "cats", "rounds": []}
     assert run.summary.read_text().endswith("}\n")
 
