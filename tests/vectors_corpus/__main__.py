@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tacit.simulate.conformance.page import page
 from tests.vectors_corpus.files import write_corpus
+from tests.vectors_corpus.page import page
 
 if __name__ == "__main__":
     write_corpus(Path(sys.argv[1]))

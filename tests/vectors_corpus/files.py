@@ -8,7 +8,6 @@ from typing import Final
 
 import msgspec
 
-from tacit.simulate.conformance.schema import schema
 from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
     cryptography,
@@ -27,6 +26,7 @@ from tests.vectors_corpus import (
     sessions,
     spoilt,
 )
+from tests.vectors_corpus.schema import schema
 from tests.vectors_corpus.script import Script
 
 PARTS: Final = (
