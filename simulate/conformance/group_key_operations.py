@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.primitives import AgreementKey, Label, SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyAgreement, KeyFailed
 from tacit.protocol.group_key.member import GroupKeyMember
@@ -16,7 +16,7 @@ from tacit.protocol.sum.results import ClientAborted
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
-from tacit.simulate.conformance.stage import coded, entropy_of
+from tacit.simulate.conformance.stage import entropy_of, event
 
 
 class KeyTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -34,16 +34,7 @@ class KeyTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def agreement(self) -> KeyAgreement:
         """The same for the machines; ValueError where no members can have it."""
-        return KeyAgreement(
-            session=bytes(self.session),
-            epoch=self.epoch,
-            server=self.server,
-            members=self.members,
-            signing_keys=self.signing_keys,
-            roster=bytes(self.roster),
-            configuration=bytes(self.configuration),
-            phase_seconds=self.phase_seconds,
-        )
+        return KeyAgreement(**msgspec.structs.asdict(self))
 
 
 class KeyMember(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -61,14 +52,10 @@ def group_key(*, terms: KeyTerms, members: tuple[KeyMember, ...]) -> dict[str, A
     places = range(agreement.size)
     signing = [SigningKey(member.signing_private) for member in members]
     channels = [AgreementKey(member.entropy[:32]) for member in members]
-    contributions = {place: bytes(members[place].entropy[32:64]) for place in places}
+    contributions = {place: members[place].entropy[32:64] for place in places}
     commits = {
         place: commit_record(
-            agreement,
-            place,
-            signing[place],
-            channel_key=channels[place].public,
-            contribution=contributions[place],
+            agreement, place, signing[place], channel_key=channels[place].public, contribution=contributions[place]
         )
         for place in places
     }
@@ -92,22 +79,13 @@ def group_key(*, terms: KeyTerms, members: tuple[KeyMember, ...]) -> dict[str, A
 
 def use_group_key(*, key: Octets, transcript: Octets, label: str, info: Octets) -> bytes:
     """The 32 bytes that all members have of a group key for one use."""
-    return GroupKey(0, bytes(key), (), bytes(transcript)).derive(Label(label.encode()), bytes(info))
+    return GroupKey(0, key, (), transcript).derive(Label(label.encode()), info)
 
 
 class GroupKeyStage(ExchangeStage):
     """One attempt at a group key."""
 
-    member, server = GroupKeyMember, GroupKeyRelay
-
-    def operations(self) -> Operations:
-        """By the names that vectors use."""
-        return {
-            "group key": group_key,
-            "use group key": use_group_key,
-            "begin group key": self.begin_group_key,
-            **super().operations(),
-        }
+    reports = ("refused",)
 
     def begin_group_key(self, *, terms: KeyTerms, members: tuple[KeyMember, ...], server: bool) -> bytes:
         """Begin an attempt at a group key, of which these parties are played, at time 0. Returns its context."""
@@ -121,21 +99,21 @@ class GroupKeyStage(ExchangeStage):
                 signing=SigningKey(member.signing_private),
                 entropy=entropy_of(member.entropy),
             )
-        self.link(agreement.session, server=agreement.server, members=agreement.members, round=0)
+        self._link(agreement.session, server=agreement.server, members=agreement.members, round=0)
         return agreement.context
 
-    def described(self, output: Output) -> list[dict[str, Any]]:
+    def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
             case GroupKey():
-                return [{"event": "group key", "key": output.key, "transcript": output.transcript}]
+                return [event("group key", output, "key", "transcript")]
             case KeyAgreed():
-                return [{"event": "agreed", "transcript": output.transcript}]
+                return [event("agreed", output, "transcript")]
             case KeyFailed():
-                return [coded("failed", output.code, culprits=output.culprits, remaining=output.remaining)]
+                return [event("failed", output, "code", "culprits", "remaining")]
             case ClientAborted():
-                return [coded("aborted", output.code, culprit=output.culprit)]
-            case Report(event="refused", fields=fields):
-                return [{"event": "refused"} | {name: fields[name] for name in fields if name != "detail"}]
-            case Report():
-                return []  # Figures for the log.
+                return [event("aborted", output, "code", "culprit")]
         raise TypeError(type(output).__name__)
+
+
+GROUP_KEY_OPERATIONS: Final[Operations] = {"group key": group_key, "use group key": use_group_key}
+"""By the names that vectors use."""

@@ -41,7 +41,7 @@ def write_terms(*, terms: Fields) -> dict[str, bytes]:
 
 def read_terms(*, encoding: Octets) -> Fields:
     """Terms that are well-formed, with sizes that fit together."""
-    return fields_of(decode_structure(bytes(encoding), Terms, limit=TERMS_LIMIT))
+    return fields_of(decode_structure(encoding, Terms, limit=TERMS_LIMIT))
 
 
 def commit_to_weights(*, salt: Octets, layers: tuple[LayerInput, ...]) -> bytes:
@@ -56,7 +56,7 @@ def commit_to_weights(*, salt: Octets, layers: tuple[LayerInput, ...]) -> bytes:
         )
         for number, layer in enumerate(layers)
     }
-    return digest(Label.WEIGHTS, bytes(salt), *weight_octets(weights))
+    return digest(Label.WEIGHTS, salt, *weight_octets(weights))
 
 
 def layers(*, sizes: Sizes) -> list[list[Any]]:
@@ -79,11 +79,11 @@ def derive_material_key(
 ) -> bytes:
     """The key of an owner's streams of material; `terms` is the digest."""
     return material_key(
-        session=bytes(session),
-        terms=bytes(terms),
+        session=session,
+        terms=terms,
         owner=owner,
-        owner_contribution=bytes(owner_contribution),
-        contribution=bytes(dealer_contribution),
+        owner_contribution=owner_contribution,
+        contribution=dealer_contribution,
     )
 
 
@@ -98,7 +98,7 @@ def read_requests(*, encoding: Octets) -> list[Fields]:
     """Requests that a dealer can meet, as far as each says it alone."""
     from tacit.parties.inference.orders import decoded_requests
 
-    return [msgspec.to_builtins(request) for request in decoded_requests(bytes(encoding))]
+    return [msgspec.to_builtins(request) for request in decoded_requests(encoding)]
 
 
 def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> list[list[bytes]]:
@@ -108,8 +108,8 @@ def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> 
     from tacit.parties.inference.orders import decoded_requests, drawn
 
     return [
-        [each.numpy().tobytes() for each in drawn(request, place, rank=rank, key=bytes(key))]
-        for place, request in enumerate(decoded_requests(bytes(requests)), number)
+        [each.numpy().tobytes() for each in drawn(request, place, rank=rank, key=key)]
+        for place, request in enumerate(decoded_requests(requests), number)
     ]
 
 
@@ -120,9 +120,9 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
     from tacit.parties.correlated.dealing import Dealing
     from tacit.parties.inference.orders import decoded_requests, encoded_correction
 
-    dealing = Dealing([bytes(key) for key in keys])
+    dealing = Dealing(keys)
     found: list[dict[str, Any] | None] = []
-    for number, request in enumerate(decoded_requests(bytes(requests))):
+    for number, request in enumerate(decoded_requests(requests)):
         words = encoded_correction(dealing.correction(request, number))
         found.append(None if words is None else {"to": request.receiver, "words": bytes(words)})
     return found

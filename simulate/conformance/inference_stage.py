@@ -6,16 +6,15 @@ session with each data owner. Nothing is computed: what is opened, masked or dea
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 
 from tacit.protocol.core.codec import decode, decode_structure
-from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Machine, Output
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Entropy, Output
 from tacit.protocol.core.messages import Message
-from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
@@ -35,13 +34,9 @@ from tacit.protocol.inference.results import (
     PassBegun,
 )
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
-from tacit.simulate.conformance.notation import Octets, VectorError
-from tacit.simulate.conformance.operations import Operations
+from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of
-from tacit.simulate.conformance.stage import Done, Stage, coded, entropy_of
-
-Exchange = Machine[Any]
-Answers = Iterable[tuple[Exchange, list[Output]]]
+from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event, found
 
 
 class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -94,8 +89,7 @@ class InferenceStage(Stage):
         self._terms: Terms
         self._dealer_name = ""
         self._data_owners: dict[str, InferenceDataOwner] = {}
-        self._service: ModelOwnerService | None = None
-        self._dealer: DealerService | None = None
+        self._services: dict[str, ModelOwnerService | DealerService] = {}
         # By owner and data owner.
         self._agreed: dict[tuple[str, str], Agreed] = {}
         self._material: dict[tuple[str, str], MaterialOwner] = {}
@@ -103,26 +97,6 @@ class InferenceStage(Stage):
         """That of the exchange with the dealer."""
         self._entropy: dict[str, Entropy] = {}
         self._patience: dict[str, float] = {}
-
-    def operations(self) -> Operations:
-        """By the names that vectors use."""
-        return {
-            "begin inference": self.begin_inference,
-            "hello": self.hello,
-            "receive": self.receive,
-            "mask": self.mask,
-            "ask": self.ask,
-            "begin pass": self.begin_pass,
-            "give": self.give,
-            "close": self.close,
-            "hello to dealer": self.hello_to_dealer,
-            "order": self.order,
-            "order no more": self.order_no_more,
-            "deliver": self.deliver,
-            "give up": self.give_up,
-            "drop": self.drop,
-            "expire": self.expire,
-        }
 
     def begin_inference(
         self,
@@ -141,71 +115,64 @@ class InferenceStage(Stage):
                 owner.name,
                 self._roster,
                 wish=Wish(images=owner.images, batch=owner.batch, channels=owner.channels, side=owner.side),
-                policy=InferencePolicy(
-                    inputs=owner.inputs, weights=None if owner.weights is None else bytes(owner.weights)
-                ),
+                policy=InferencePolicy(inputs=owner.inputs, weights=owner.weights),
                 patience=owner.patience,
             )
         if model_owner is not None:
             self._join(self._roster.server.name, model_owner.entropy, model_owner.patience)
-            self._terms = decode_structure(bytes(model_owner.terms), Terms, limit=TERMS_LIMIT)
-            self._service = ModelOwnerService(self._serve)
+            self._terms = decode_structure(model_owner.terms, Terms, limit=TERMS_LIMIT)
+            self._services[self._roster.server.name] = ModelOwnerService(self._serve)
         if dealer is not None:
             self._join(self._dealer_name, dealer.entropy, dealer.patience)
-            self._dealer = DealerService(self._roster, self._deal)
+            self._services[self._dealer_name] = DealerService(self._roster, self._deal)
         return self._roster.hash
 
     def hello(self, *, party: str, now: float = 0.0) -> Done:
         """A data owner says hello to the model owner."""
-        machine = self._data_owner(party)
-        return self._did(party, machine, lambda: machine.start(now))
+        machine = self._own(party)
+        return self.done(party, (machine, machine.start(now)))
 
     def receive(
         self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
     ) -> Done:
         """A party gets a message over the authenticated link from another."""
         delivered = self.delivered(party, sender, message, frames)
-        if party == self._dealer_name:
-            return self._done(party, self._dealer_service().feed(sender, delivered, now))
         if sender == self._dealer_name:
-            return self._done(party, [(each, each.feed(delivered, now)) for each in self._meant(party, delivered)])
-        if party == self._roster.server.name:
-            return self._done(party, self._model_owner().feed(sender, delivered, now))
-        machine = self._data_owner(party)
-        return self._done(party, [(machine, machine.feed(delivered, now))])
+            return self.done(party, *((each, each.feed(delivered, now)) for each in self._meant(party, delivered)))
+        if party in self._services:
+            return self.done(party, *self._services[party].feed(sender, delivered, now))
+        machine = self._own(party)
+        return self.done(party, (machine, machine.feed(delivered, now)))
 
     def mask(self, *, party: str, layer: int, data: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
         """The model owner has masked the weights of a layer."""
-        machine = self._serving(party, data_owner)
-        return self._did(party, machine, lambda: machine.mask(layer, bytes(data), now))
+        machine = self._own(party, data_owner)
+        return self.done(party, (machine, machine.mask(layer, data, now)))
 
     def ask(self, *, party: str, now: float = 0.0) -> Done:
         """A data owner wants the next pass."""
-        machine = self._data_owner(party)
-        return self._did(party, machine, lambda: machine.ask(now))
+        machine = self._own(party)
+        return self.done(party, (machine, machine.ask(now)))
 
     def begin_pass(self, *, party: str, weights: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
         """The model owner has its material for the pass, and now computes with the model of this commitment."""
-        machine = self._serving(party, data_owner)
-        return self._did(party, machine, lambda: machine.begin(bytes(weights), now))
+        machine = self._own(party, data_owner)
+        return self.done(party, (machine, machine.begin(weights, now)))
 
     def give(self, *, party: str, step: int, data: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
         """An owner opens something in a round."""
-        own = party in self._data_owners
-        machine = self._data_owner(party) if own else self._serving(party, data_owner)
-        return self._did(party, machine, lambda: machine.give(step, bytes(data), now))
+        machine = self._own(party, data_owner)
+        return self.done(party, (machine, machine.give(step, data, now)))
 
     def close(self, *, party: str, now: float = 0.0) -> Done:
         """A data owner has what it wanted."""
-        machine = self._data_owner(party)
-        return self._did(party, machine, lambda: machine.finish(now))
+        machine = self._own(party)
+        return self.done(party, (machine, machine.finish(now)))
 
     def hello_to_dealer(self, *, party: str, data_owner: str | None = None, now: float = 0.0) -> Done:
         """An owner, once it has agreed on terms, comes to the dealer."""
         key = self._key(party, data_owner)
-        if key not in self._agreed:
-            raise VectorError(f"{party} has not agreed on terms")
-        agreed = self._agreed[key]
+        agreed = found(self._agreed, key, f"{party} has not agreed on terms")
         self._session[key] = agreed.session
         machine = self._material[key] = MaterialOwner(
             party,
@@ -215,7 +182,7 @@ class InferenceStage(Stage):
             entropy=self._entropy[party],
             patience=self._patience[party],
         )
-        return self._did(party, machine, lambda: machine.start(now))
+        return self.done(party, (machine, machine.start(now)))
 
     def order(
         self,
@@ -228,45 +195,43 @@ class InferenceStage(Stage):
         now: float = 0.0,
     ) -> Done:
         """An owner orders requests, and expects the corrections that come to it."""
-        machine = self._owner_at_dealer(party, data_owner)
+        machine = self._at_dealer(party, data_owner)
         expected = [(each.number, each.bytes) for each in corrections]
-        return self._did(party, machine, lambda: machine.order(bytes(requests), count, expected, now))
+        return self.done(party, (machine, machine.order(requests, count, expected, now)))
 
     def order_no_more(self, *, party: str, data_owner: str | None = None, now: float = 0.0) -> Done:
         """An owner is done with the dealer."""
-        machine = self._owner_at_dealer(party, data_owner)
-        return self._did(party, machine, lambda: machine.finish(now))
+        machine = self._at_dealer(party, data_owner)
+        return self.done(party, (machine, machine.finish(now)))
 
     def deliver(self, *, party: str, data_owner: str, owner: str, number: int, data: Octets, now: float = 0.0) -> Done:
         """The dealer has computed the corrections of a request for an owner, in the session with this data owner."""
-        machine = self._dealing(data_owner)
-        return self._did(party, machine, lambda: machine.deliver(owner, number, bytes(data), now))
+        machine = self._own(party, data_owner)
+        return self.done(party, (machine, machine.deliver(owner, number, data, now)))
 
     def give_up(
         self, *, party: str, peer: str, code: str, culprit: str, data_owner: str | None = None, now: float = 0.0
     ) -> Done:
         """A party ends its exchange with a peer for a reason that lies elsewhere; the dealer that with both owners."""
-        machine: Any = self._exchange(party, peer, data_owner)
+        machine = self._exchange(party, peer, data_owner)
         error = RemoteProtocolError(Code[code], "it cannot go on", culprit=culprit)
-        return self._did(party, machine, lambda: machine.give_up(error, now))
+        return self.done(party, (machine, machine.give_up(error, now)))
 
     def drop(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party learns that its link to a peer is lost for good."""
         detail = "its link was lost"
-        if party == self._dealer_name:
-            return self._done(party, self._dealer_service().drop(peer, detail, now))
         if peer == self._dealer_name:
             own = [machine for (name, _), machine in self._material.items() if name == party]
-            return self._done(party, [(machine, machine.drop(detail, now)) for machine in own])
-        if party == self._roster.server.name:
-            return self._done(party, self._model_owner().drop(peer, detail, now))
-        machine = self._data_owner(party)
-        return self._done(party, [(machine, machine.drop(detail, now))])
+            return self.done(party, *((machine, machine.drop(detail, now)) for machine in own))
+        if party in self._services:
+            return self.done(party, *self._services[party].drop(peer, detail, now))
+        machine = self._own(party)
+        return self.done(party, (machine, machine.drop(detail, now)))
 
     def expire(self, *, party: str, peer: str, now: float, data_owner: str | None = None) -> Done:
         """A party is told the time, for its exchange with a peer."""
         machine = self._exchange(party, peer, data_owner)
-        return self._did(party, machine, lambda: machine.expire(now))
+        return self.done(party, (machine, machine.expire(now)))
 
     def _join(self, name: str, entropy: Octets, patience: float) -> None:
         self._entropy[name], self._patience[name] = entropy_of(entropy), patience
@@ -297,45 +262,20 @@ class InferenceStage(Stage):
         """Owner and data owner; by default it is a data owner itself, or the first data owner of the roster."""
         return party, party if party in self._data_owners else data_owner or self._roster.clients[0]
 
-    def _data_owner(self, party: str) -> InferenceDataOwner:
-        if party not in self._data_owners:
-            raise VectorError(f"{party} is not played")
-        return self._data_owners[party]
+    def _own(self, party: str, data_owner: str | None = None) -> Any:
+        """An owner's machine towards the other owner, or the dealer's for both."""
+        if party in self._data_owners:
+            return self._data_owners[party]
+        service = found(self._services, party, f"{party} is not played")
+        _, name = self._key(party, data_owner)
+        return found(service.sessions, name, f"{party} has no session with {name}")
 
-    def _model_owner(self) -> ModelOwnerService:
-        if self._service is None:
-            raise VectorError("the model owner is not played")
-        return self._service
+    def _at_dealer(self, party: str, data_owner: str | None) -> MaterialOwner:
+        """An owner's machine towards the dealer."""
+        return found(self._material, self._key(party, data_owner), f"{party} has not come to the dealer")
 
-    def _dealer_service(self) -> DealerService:
-        if self._dealer is None:
-            raise VectorError("the dealer is not played")
-        return self._dealer
-
-    def _serving(self, party: str, data_owner: str | None) -> InferenceModelOwner:
-        sessions, (_, name) = self._model_owner().sessions, self._key(party, data_owner)
-        if party != self._roster.server.name or name not in sessions:
-            raise VectorError(f"{party} has no session with {name}")
-        return sessions[name]
-
-    def _dealing(self, data_owner: str) -> InferenceDealer:
-        sessions = self._dealer_service().sessions
-        if data_owner not in sessions:
-            raise VectorError(f"the dealer has no session with {data_owner}")
-        return sessions[data_owner]
-
-    def _owner_at_dealer(self, party: str, data_owner: str | None) -> MaterialOwner:
-        key = self._key(party, data_owner)
-        if key not in self._material:
-            raise VectorError(f"{party} has not come to the dealer")
-        return self._material[key]
-
-    def _exchange(self, party: str, peer: str, data_owner: str | None) -> Exchange:
-        if party == self._dealer_name:
-            return self._dealing(peer)
-        if peer == self._dealer_name:
-            return self._owner_at_dealer(party, data_owner)
-        return self._data_owner(party) if party in self._data_owners else self._serving(party, peer)
+    def _exchange(self, party: str, peer: str, data_owner: str | None) -> Any:
+        return self._at_dealer(party, data_owner) if peer == self._dealer_name else self._own(party, peer)
 
     def _meant(self, party: str, frames: Sequence[bytes]) -> list[MaterialOwner]:
         """Whom a message of the dealer is for: the session says which; one that cannot be read is for all."""
@@ -346,50 +286,27 @@ class InferenceStage(Stage):
             return list(own.values())
         return [machine for key, machine in own.items() if self._session[key] == session]
 
-    def _did(self, party: str, machine: Exchange, act: Any) -> Done:
-        """What this party itself does in one exchange; ValueError where it must not."""
-        try:
-            outputs = act()
-        except LocalProtocolError as error:
-            raise ValueError(str(error)) from error
-        return self._done(party, [(machine, outputs)])
-
-    def _done(self, party: str, answers: Answers) -> Done:
-        sends, events = [], []
-        state, deadline = "", None
-        for machine, outputs in answers:
-            for output in outputs:
-                if isinstance(output, Transmit):
-                    sends.append(self.sent(party, output.to, output.frames))
-                    continue
-                if isinstance(output, Agreed):
-                    data_owner = party if party in self._data_owners else output.peer
-                    self._agreed[party, data_owner] = output
-                events.append(_event(output))
-            state, deadline = machine.state.name, machine.deadline
-        return Done(sends=tuple(sends), events=tuple(events), state=state, deadline=deadline)
-
-
-def _event(output: Output) -> dict[str, Any]:
-    match output:
-        case Agreed():
-            return {"event": "agreed", "terms": output.digest, "images": output.images, "batch": output.batch}
-        case MaskedLayer():
-            return {"event": "layer", "layer": output.layer, "data": output.data}
-        case PassAsked():
-            return {"event": "pass asked", "number": output.number}
-        case PassBegun():
-            return {"event": "pass begun", "number": output.number, "rounds": len(output.rounds)}
-        case Opened():
-            return {"event": "opened", "step": output.step, "data": output.data}
-        case MaterialKey():
-            return {"event": "material key", "key": output.key}
-        case MaterialArrived():
-            return {"event": "material", "number": output.number, "data": output.data}
-        case KeysDealt():
-            return {"event": "keys", "owners": output.owners, "keys": output.keys}
-        case Deal():
-            return {"event": "deal", "first": output.first, "count": output.count}
-        case InferenceEnded():
-            return coded("ended", output.code, culprit=output.culprit)
-    raise TypeError(type(output).__name__)
+    def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
+        match output:
+            case Agreed():
+                self._agreed[self._key(party, output.peer)] = output
+                return [{"event": "agreed", "terms": output.digest, "images": output.images, "batch": output.batch}]
+            case MaskedLayer():
+                return [event("layer", output, "layer", "data")]
+            case PassAsked():
+                return [event("pass asked", output, "number")]
+            case PassBegun():
+                return [event("pass begun", output, "number") | {"rounds": len(output.rounds)}]
+            case Opened():
+                return [event("opened", output, "step", "data")]
+            case MaterialKey():
+                return [event("material key", output, "key")]
+            case MaterialArrived():
+                return [event("material", output, "number", "data")]
+            case KeysDealt():
+                return [event("keys", output, "owners", "keys")]
+            case Deal():
+                return [event("deal", output, "first", "count")]
+            case InferenceEnded():
+                return [event("ended", output, "code", "culprit")]
+        raise TypeError(type(output).__name__)

@@ -42,20 +42,14 @@ class MessageFamily:
         """The frames of a message."""
         if type not in self._kinds:
             raise VectorError(f"there is no message {type!r}")
-        envelope = Envelope(
-            version=VERSION, type=type, session=bytes(session), round=round, sender=sender, sequence=sequence
-        )
+        envelope = Envelope(version=VERSION, type=type, session=session, round=round, sender=sender, sequence=sequence)
         return [bytes(frame) for frame in encode(structure_of(body, self._kinds[type]), envelope, payload)]
 
     def read_message(self, *, frames: tuple[Octets, ...]) -> dict[str, Any]:
         """The envelope, the body and the raw frame (or null) of a message."""
-        packet = decode([bytes(frame) for frame in frames], self._kinds)
+        packet = decode(frames, self._kinds)
         message = packet.parse()
-        return {
-            "envelope": fields_of(packet.envelope),
-            "body": fields_of(message),
-            "payload": packet.payload,
-        }
+        return {"envelope": fields_of(packet.envelope), "body": fields_of(message), "payload": packet.payload}
 
 
 def write_configuration(*, configuration: Fields) -> dict[str, bytes]:
@@ -66,7 +60,7 @@ def write_configuration(*, configuration: Fields) -> dict[str, bytes]:
 
 def read_configuration(*, encoding: Octets, policy: Policy) -> bytes:
     """The hash of a configuration that is well-formed and that a client with this policy accepts."""
-    configuration = decode_structure(bytes(encoding), Configuration, limit=BODY_LIMIT)
+    configuration = decode_structure(encoding, Configuration, limit=BODY_LIMIT)
     policy.check(configuration)
     return configuration.hash()
 
@@ -85,9 +79,7 @@ def structure_of(fields: Fields, kind: Any) -> Any:
 def _to_bytes(value: Any) -> Any:
     if isinstance(value, Mapping):
         return (
-            bytes(octets(value["hex"]))
-            if value.keys() == {"hex"}
-            else {key: _to_bytes(part) for key, part in value.items()}
+            octets(value["hex"]) if value.keys() == {"hex"} else {key: _to_bytes(part) for key, part in value.items()}
         )
     return [_to_bytes(part) for part in value] if isinstance(value, list) else value
 

@@ -2,7 +2,8 @@
 
 Byte strings are lower-case hex. A long one would only make a file long, so as an input it may be named by a rule,
 `shake256(SEED, LENGTH)` with the seed in hex, and as a result of more than LONGEST bytes it is named by its hash,
-`sha256(HASH)`. Structures are objects, sets and tuples are lists.
+`sha256(HASH)`. Structures are objects, sets and tuples are lists, and codes
+are their names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+
+from tacit.protocol.core.errors import Code
 
 LONGEST: Final = 4096
 """Bytes of the longest result that is written out."""
@@ -28,19 +31,24 @@ class VectorError(ValueError):
     """A vector that nobody can replay: it is not in this notation, or speaks of what is not there."""
 
 
-class Octets(bytes):
-    """A byte string as the inputs of vectors have it."""
+class _PlainBytes(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, bytes)
 
 
-def octets(text: str) -> Octets:
+class Octets(bytes, metaclass=_PlainBytes):
+    """The annotation of a byte string in the inputs of vectors: it is written as above, and read as plain bytes."""
+
+
+def octets(text: str) -> bytes:
     """The byte string that a text stands for; VectorError where it stands for none."""
     if rule := _SHAKE.fullmatch(text):
         if int(rule[2]) > MOST_OCTETS:
             raise VectorError(f"{text}: at most {MOST_OCTETS} bytes")
-        return Octets(hashlib.shake_256(bytes.fromhex(rule[1])).digest(int(rule[2])))
+        return hashlib.shake_256(bytes.fromhex(rule[1])).digest(int(rule[2]))
     if not _HEX.fullmatch(text):
         raise VectorError(f"{text[:80]!r} is neither lower-case hex nor shake256(SEED,LENGTH)")
-    return Octets(bytes.fromhex(text))
+    return bytes.fromhex(text)
 
 
 def plain(value: Any, *, longest: int = LONGEST) -> Any:
@@ -57,13 +65,15 @@ def plain(value: Any, *, longest: int = LONGEST) -> Any:
         return {key: plain(part, longest=longest) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [plain(part, longest=longest) for part in value]
+    if isinstance(value, Code):
+        return value.name
     if value is None or type(value) in (bool, int, float, str):
         return value
     raise TypeError(f"{type(value).__name__} has no place in a vector")
 
 
 def octets_hook(kind: type[Any], value: Any) -> Any:
-    """Lets msgspec read Octets."""
+    """Lets msgspec read what is annotated as Octets."""
     if kind is Octets and isinstance(value, str):
         return octets(value)
     raise VectorError(f"expected {kind.__name__}, got {value!r}")

@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.errors import LocalProtocolError, RemoteProtocolError
 from tacit.simulate.conformance.notation import VectorError, octets_hook, plain
 
 Operation = Callable[..., Any]
@@ -56,7 +56,7 @@ def perform(operations: Operations, name: str, inputs: Mapping[str, Any]) -> Any
         raise
     except RemoteProtocolError as error:
         raise RefusedOperation(error.code.name, error.detail) from None
-    except ValueError as error:
+    except (ValueError, LocalProtocolError) as error:
         raise RefusedOperation(INVALID, str(error)) from None
     return plain(result)
 

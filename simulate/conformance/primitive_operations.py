@@ -105,29 +105,18 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def agreement(self) -> Agreement:
         """The same for the machines."""
-        return Agreement(
-            session=bytes(self.session),
-            round=self.round,
-            server=self.server,
-            cohort=self.cohort,
-            signing_keys=self.signing_keys,
-            active=self.mode == "active",
-            regular=self.graph == "regular",
-            parameters=GraphParameters(self.neighbours, self.threshold),
-            ring=Ring(self.ring_bits),
-            length=self.length,
-            roster=bytes(self.roster),
-            configuration=bytes(self.configuration),
-            model=bytes(self.model),
-            train_seconds=self.train_seconds,
-            phase_seconds=self.phase_seconds,
-            corrupt=self.corrupt,
-            fewest_survivors=self.fewest_survivors,
-            group_key=bytes(self.group_key or b""),
-            purpose=bytes(self.purpose or b""),
-            secure=self.mode != "none",
-            skip_zeros=self.skip_zeros,
-        )
+        given = msgspec.structs.asdict(self)
+        mode, graph, bits = given.pop("mode"), given.pop("graph"), given.pop("ring_bits")
+        made = {
+            "active": mode == "active",
+            "secure": mode != "none",
+            "regular": graph == "regular",
+            "parameters": GraphParameters(given.pop("neighbours"), given.pop("threshold")),
+            "ring": Ring(bits),
+            "group_key": self.group_key or b"",
+            "purpose": self.purpose or b"",
+        }
+        return Agreement(**given | made)
 
 
 def stream(*, seed: Octets, usage: str, length: Longest) -> bytes:
@@ -274,17 +263,7 @@ def read_members(*, bitmap: Octets, size: int) -> list[int]:
 
 def roster_of(rows: tuple[MemberInput, ...]) -> Roster:
     """The roster with these rows."""
-    return Roster(
-        tuple(
-            Member(
-                name=row.name,
-                role=row.role,
-                curve_public=bytes(row.curve_public),
-                signing_public=bytes(row.signing_public),
-            )
-            for row in rows
-        )
-    )
+    return Roster(tuple(Member(**msgspec.structs.asdict(row)) for row in rows))
 
 
 def roster_hash(*, members: tuple[MemberInput, ...]) -> bytes:

@@ -47,7 +47,7 @@ class KeyInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def group_key(self) -> GroupKey:
         """The same for the parties."""
-        return GroupKey(0, bytes(self.key), self.members, bytes(self.transcript))
+        return GroupKey(0, self.key, self.members, self.transcript)
 
 
 def write_counts(*, clients: int, contributes: tuple[bool, ...]) -> bytes:
@@ -65,7 +65,7 @@ def read_counts(*, clients: int, size: int, words: Octets, contributors: int) ->
 
 def find_limits(*, configuration: Octets, words: Octets, counted: int) -> dict[str, bytes]:
     """The limits that follow from a sum of counts, as packed words, of so many clients; and their digest."""
-    read = decode_structure(bytes(configuration), Configuration, limit=BODY_LIMIT)
+    read = decode_structure(configuration, Configuration, limit=BODY_LIMIT)
     limits = derive_limits(COUNTING_RING.unpack(words), read, counted=counted)
     return {"limits": limits, "digest": digest(Label.LIMITS, limits)}
 

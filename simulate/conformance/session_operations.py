@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from tacit.protocol.core.codec import decode_structure
-from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import BODY_LIMIT
-from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
@@ -21,10 +21,9 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.results import Contribution, Journal
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
-from tacit.simulate.conformance.notation import Octets, VectorError
-from tacit.simulate.conformance.operations import Operations
+from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of
-from tacit.simulate.conformance.stage import Done, Stage, coded, entropy_of
+from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event
 
 
 class JournalEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -40,8 +39,7 @@ class JournalEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     def contribution(self) -> Contribution:
         """The same for the machine."""
-        fields = msgspec.structs.asdict(self)
-        return Contribution(**fields | {"session": bytes(self.session), "model": bytes(self.model)})
+        return Contribution(**msgspec.structs.asdict(self))
 
 
 class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -74,26 +72,14 @@ class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SessionStage(Stage):
     """One session."""
 
+    reports = (
+        "group-key", "agreeing", "agreed", "key-failed", "without-model", "joined", "left", "refused", "complaint",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         super().__init__()
         self._roster: Roster
         self._ring: Ring
-        self._server: TrainingServer | None = None
-        self._clients: dict[str, TrainingClient] = {}
-
-    def operations(self) -> Operations:
-        """By the names that vectors use."""
-        return {
-            "begin session": self.begin_session,
-            "hello": self.hello,
-            "receive": self.receive,
-            "contribute": self.contribute,
-            "provide": self.provide,
-            "next round": self.next_round,
-            "finish": self.finish,
-            "link lost": self.link_lost,
-            "expire": self.expire,
-        }
 
     def begin_session(
         self, *, roster: tuple[MemberInput, ...], clients: tuple[SessionClient, ...], server: SessionServer | None
@@ -101,12 +87,12 @@ class SessionStage(Stage):
         """Begin a session, of which these parties are played, at time 0. Returns the hash of the roster."""
         self._roster = roster_of(roster)
         if server is not None:
-            configuration = decode_structure(bytes(server.configuration), Configuration, limit=BODY_LIMIT)
+            configuration = decode_structure(server.configuration, Configuration, limit=BODY_LIMIT)
             self._ring = configuration.packing().ring
-            self._server = TrainingServer(
+            self._machines[self._roster.server.name] = TrainingServer(
                 self._roster,
                 configuration,
-                bytes(server.model),
+                server.model,
                 entropy=entropy_of(server.entropy),
                 smallest_cohort=server.smallest_cohort,
                 join_seconds=server.join_seconds,
@@ -114,7 +100,7 @@ class SessionStage(Stage):
                 now=0.0,
             )
         for client in clients:
-            self._clients[client.name] = TrainingClient(
+            self._machines[client.name] = TrainingClient(
                 client.name,
                 self._roster,
                 signing=SigningKey(client.signing_private),
@@ -128,7 +114,7 @@ class SessionStage(Stage):
 
     def hello(self, *, party: str) -> Done:
         """A client says hello."""
-        return self._done(party, self._client(party).start(0.0))
+        return self._did(party, lambda client: client.start(0.0))
 
     def receive(
         self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
@@ -136,109 +122,72 @@ class SessionStage(Stage):
         """A party gets a message over the authenticated link from another."""
         delivered = self.delivered(party, sender, message, frames)
         if party == self._roster.server.name:
-            return self._done(party, self._played_server().feed(sender, delivered, now))
-        return self._done(party, self._client(party).feed(delivered, now))
+            return self._did(party, lambda server: server.feed(sender, delivered, now))
+        return self._did(party, lambda client: client.feed(delivered, now))
 
     def contribute(self, *, party: str, round: int, words: Octets, now: float = 0.0) -> Done:
         """A client has trained: its update, or in the first of two stages its counts, as packed ring words."""
-        client = self._client(party)
-        counting = client.configuration.enforce == "clients" and client.state is TrainingState.TRAINING
-        ring = COUNTING_RING if counting else client.configuration.packing().ring
-        return self._done(party, client.contribute(round, ring.unpack(words), now))
+
+        def contribute(client: TrainingClient) -> list[Output]:
+            counting = client.configuration.enforce == "clients" and client.state is TrainingState.TRAINING
+            ring = COUNTING_RING if counting else client.configuration.packing().ring
+            return client.contribute(round, ring.unpack(words), now)
+
+        return self._did(party, contribute)
 
     def provide(self, *, party: str, epoch: int, model: Octets, now: float = 0.0) -> Done:
         """A client has encrypted the model under the key of this epoch: little-endian float32."""
-        return self._done(party, self._client(party).provide(epoch, bytes(model), now))
+        return self._did(party, lambda client: client.provide(epoch, model, now))
 
     def next_round(self, *, model: Octets, now: float = 0.0) -> Done:
         """The server goes on from this model."""
-        return self._done(self._roster.server.name, self._played_server().next_round(bytes(model), now))
+        return self._did(self._roster.server.name, lambda server: server.next_round(model, now))
 
     def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
         """The server begins no more rounds; the last model matters where the clients encrypt it."""
-        return self._done(self._roster.server.name, self._played_server().finish(bytes(model or b""), now))
+        return self._did(self._roster.server.name, lambda server: server.finish(model or b"", now))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""
-        if party == self._roster.server.name:
-            self._played_server().link_lost(peer, now)
-        else:
-            self._client(party).server_lost(now)
-        return self._done(party, [])
+
+        def lose(machine: TrainingServer | TrainingClient) -> list[Output]:
+            if isinstance(machine, TrainingServer):
+                machine.link_lost(peer, now)
+            else:
+                machine.server_lost(now)
+            return []
+
+        return self._did(party, lose)
 
     def expire(self, *, party: str, now: float) -> Done:
         """A party is told the time, in seconds from the beginning of the session."""
-        machine = self._played_server() if party == self._roster.server.name else self._client(party)
-        return self._done(party, machine.expire(now))
+        return self._did(party, lambda machine: machine.expire(now))
 
-    def _played_server(self) -> TrainingServer:
-        if self._server is None:
-            raise VectorError("the server is not played")
-        return self._server
-
-    def _client(self, party: str) -> TrainingClient:
-        if party not in self._clients:
-            raise VectorError(f"{party} is not played")
-        return self._clients[party]
-
-    def _done(self, party: str, outputs: list[Output]) -> Done:
-        sends, events = [], []
-        for output in outputs:
-            if isinstance(output, Transmit):
-                sends.append(self.sent(party, output.to, output.frames))
-            else:
-                events += self._event(output)
-        machine = self._played_server() if party == self._roster.server.name else self._client(party)
-        return Done(sends=tuple(sends), events=tuple(events), state=machine.state.name, deadline=machine.next_deadline)
-
-    def _event(self, output: Output) -> list[dict[str, Any]]:
+    def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
             case Accepted():
                 return [{"event": "accepted", "configuration": output.configuration.hash()}]
-            case Train():
-                key = {} if output.key is None else {"key": output.key.key, "transcript": output.key.transcript}
-                return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model)} | key]
+            case Train(key=key):
+                keyed = {} if key is None else {"key": key.key, "transcript": key.transcript}
+                return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model), **keyed}]
             case Limit():
-                return [{"event": "limit", "round": output.round, "limits": output.limits}]
+                return [event("limit", output, "round", "limits")]
             case Reencrypt(key=key, former=former):
-                return [
-                    {
-                        "event": "encrypt",
-                        "source": output.source,
-                        "model": output.model,
-                        "key": key.key,
-                        "former": None if former is None else former.key,
-                    }
-                ]
+                keys = {"key": key.key, "former": None if former is None else former.key}
+                return [event("encrypt", output, "source", "model") | keys]
             case LastModel(key=key):
-                return [{"event": "last model", "model": output.model, "key": key.key}]
+                return [event("last model", output, "model") | {"key": key.key}]
             case NewModel():
-                return [{"event": "new model", "model": output.model}]
+                return [event("new model", output, "model")]
             case Journal(contribution=entry):
-                return [{"event": "journal", "sharers": entry.sharers, "unmasked": entry.unmasked}]
+                return [event("journal", entry, "sharers", "unmasked")]
             case RoundOver():
-                return [coded("round over", output.code, round=output.round)]
+                return [event("round over", output, "code", "round")]
             case Ended():
-                return [coded("ended", output.code)]
+                return [event("ended", output, "code")]
             case RoundDone():
-                total = None if output.total is None else bytes(self._ring.pack(output.total))
-                dropped = [coded("dropped", drop.code, member=drop.member, phase=drop.phase) for drop in output.dropped]
-                return [
-                    *dropped,
-                    coded(
-                        "round done",
-                        output.code,
-                        round=output.round,
-                        words=total,
-                        survivors=output.survivors,
-                        culprit=output.culprit,
-                    ),
-                ]
-            case Report(event="group-key" | "agreeing" | "agreed" | "key-failed" | "without-model", fields=fields):
-                named = {"event": output.event.replace("-", " ")}
-                return [named | {name: fields[name] for name in fields if name != "detail"}]
-            case Report(event="joined" | "left" | "refused" | "complaint", fields=fields):
-                return [{"event": output.event} | {name: fields[name] for name in fields if name != "detail"}]
-            case Report():
-                return []  # Figures for the log.
+                words = {"words": None if output.total is None else self._ring.pack(output.total)}
+                dropped = [event("dropped", drop, "code", "member", "phase") for drop in output.dropped]
+                done = event("round done", output, "code", "round") | words
+                return [*dropped, done | {"survivors": output.survivors, "culprit": output.culprit}]
         raise TypeError(type(output).__name__)

@@ -1,4 +1,4 @@
-"""What the operations that play machines have in common: messages by number, and what a party did.
+"""What the operations that play machines have in common: their names, messages by number, and what a party did.
 
 The messages that the played parties send are numbered from 0 in the order of sending, over the whole file. A `receive`
 names one of them, or brings frames of its own: what somebody sent who is not played, or what was changed on the way.
@@ -6,18 +6,23 @@ names one of them, or brings frames of its own: what somebody sent who is not pl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Entropy
+from tacit.protocol.core.machine import Entropy, Machine, Output, Report
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.message_operations import fields_of
 from tacit.simulate.conformance.notation import Octets, VectorError
+from tacit.simulate.conformance.operations import Operations
+
+KeyT = TypeVar("KeyT")
+ValueT = TypeVar("ValueT")
 
 
 class Done(msgspec.Struct, kw_only=True):
@@ -32,19 +37,59 @@ class Done(msgspec.Struct, kw_only=True):
 
 
 class Stage:
-    """Base of the stages, one per file."""
+    """Base of the stages, one per file. Every public method of a subclass is an operation."""
 
     kinds: ClassVar[Mapping[str, type[Message]]] = MESSAGES
     """The messages that its parties speak."""
+    reports: ClassVar[tuple[str, ...]] = ()
+    """The reports that are events; the others are figures for the log."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, tuple[bytes, ...]]] = []
         """Sender, receiver and frames by number."""
+        self._machines: dict[str, Machine[Any]] = {}
+        """By party, where each has one."""
+
+    def operations(self) -> Operations:
+        """By the names that vectors use: those of the methods, with spaces."""
+        stages = takewhile(lambda kind: kind is not Stage, type(self).__mro__)
+        names = dict.fromkeys(name for stage in stages for name in vars(stage) if not name.startswith("_"))
+        operations = {name.replace("_", " "): getattr(self, name) for name in names}
+        return {name: operation for name, operation in operations.items() if callable(operation)}
+
+    def done(self, party: str, *answers: tuple[Machine[Any], list[Output]]) -> Done:
+        """What a party has come to with these machines; its state is that of the last."""
+        sends, events = [], list[dict[str, Any]]()
+        state, deadline = "", None
+        for machine, outputs in answers:
+            for output in outputs:
+                if isinstance(transmit := self._transmit(party, output), Transmit):
+                    sends.append(self.sent(party, transmit.to, transmit.frames))
+                elif not isinstance(output, Report):
+                    events += self._events(party, output)
+                elif output.event in self.reports:
+                    told = {name: value for name, value in output.fields.items() if name != "detail"}
+                    events.append({"event": output.event.replace("-", " "), **told})
+            state, deadline = machine.state.name, machine.next_deadline
+        return Done(sends=tuple(sends), events=tuple(events), state=state, deadline=deadline)
+
+    def _did(self, party: str, act: Callable[[Any], list[Output]]) -> Done:
+        """What the machine of this party makes of it."""
+        machine = found(self._machines, party, f"{party} is not played")
+        return self.done(party, (machine, act(machine)))
+
+    def _transmit(self, party: str, output: Output) -> Output:
+        """The output, as frames if it is a message."""
+        return output
+
+    def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
+        """What an output that is neither a message nor a report is for others; TypeError if nothing says so."""
+        raise NotImplementedError
 
     def delivered(self, party: str, sender: str, number: int | None, frames: tuple[Octets, ...]) -> list[bytes]:
         """The frames that a `receive` speaks of."""
         if number is None:
-            return [bytes(frame) for frame in frames]
+            return list(frames)
         if frames or not 0 <= number < len(self.messages) or self.messages[number][:2] != (sender, party):
             raise VectorError(f"message {number} is none that {sender} sent to {party}")
         return list(self.messages[number][2])
@@ -62,9 +107,16 @@ class Stage:
         return {"to": receiver, "type": message.TYPE, "fields": fields}
 
 
-def coded(event: str, code: Code | None, **fields: Any) -> dict[str, Any]:
-    """An event with the name of a code."""
-    return {"event": event, "code": None if code is None else code.name, **fields}
+def event(name: str, output: object, *fields: str) -> dict[str, Any]:
+    """An event with these fields of the output."""
+    return {"event": name, **{field: getattr(output, field) for field in fields}}
+
+
+def found(table: Mapping[KeyT, ValueT], key: KeyT, otherwise: str) -> ValueT:
+    """What a table has under a key; VectorError with these words where it has nothing."""
+    if key not in table:
+        raise VectorError(otherwise)
+    return table[key]
 
 
 def entropy_of(draws: Octets) -> Entropy:
@@ -76,6 +128,6 @@ def entropy_of(draws: Octets) -> Entropy:
         place += length
         if place > len(draws):
             raise VectorError(f"{len(draws)} bytes of entropy are too few")
-        return bytes(draws[place - length : place])
+        return draws[place - length : place]
 
     return entropy

@@ -6,18 +6,15 @@ from typing import Any
 
 import msgspec
 
-from tacit.protocol.core.machine import Output, Report
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.attendance import Attendance
-from tacit.protocol.sum.participant import Participant
 from tacit.protocol.sum.results import ClientAborted, Contributed, Journal, ServerAborted, Summed
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
-from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import SumTerms
-from tacit.simulate.conformance.stage import coded, entropy_of
+from tacit.simulate.conformance.stage import entropy_of, event
 
 
 class SumClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -34,15 +31,11 @@ class SumClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class SumStage(ExchangeStage):
     """One secure sum."""
 
-    member, server = Participant, Attendance
+    reports = ("dropped", "complaint", "refused")
 
     def __init__(self) -> None:
         super().__init__()
         self._agreement: Agreement
-
-    def operations(self) -> Operations:
-        """By the names that vectors use."""
-        return {"begin sum": self.begin_sum, **super().operations()}
 
     def begin_sum(self, *, terms: SumTerms, clients: tuple[SumClient, ...], server: bool) -> bytes:
         """Begin a secure sum, of which these parties are played, at time 0. Returns its context."""
@@ -57,26 +50,18 @@ class SumStage(ExchangeStage):
                 vector=agreement.ring.unpack(client.vector),
                 entropy=entropy_of(client.entropy),
             )
-        self.link(agreement.session, server=agreement.server, members=agreement.cohort, round=agreement.round)
+        self._link(agreement.session, server=agreement.server, members=agreement.cohort, round=agreement.round)
         return agreement.context
 
-    def described(self, output: Output) -> list[dict[str, Any]]:
+    def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
             case Journal(contribution=entry):
-                event = {"event": "journal", "sharers": entry.sharers, "unmasked": entry.unmasked}
-                return [event]
+                return [event("journal", entry, "sharers", "unmasked")]
             case Contributed():
                 return []  # Its state says so.
             case ClientAborted() | ServerAborted():
-                return [coded("aborted", output.code, culprit=output.culprit)]
+                return [event("aborted", output, "code", "culprit")]
             case Summed():
-                words = bytes(self._agreement.ring.pack(output.total))
+                words = self._agreement.ring.pack(output.total)
                 return [{"event": "sum", "words": words, "survivors": output.survivors}]
-            case Report(event="dropped", fields=fields):
-                names = ("member", "phase", "code")
-                return [{"event": "dropped"} | {name: fields[name] for name in names}]
-            case Report(event="complaint" | "refused", fields=fields):
-                return [{"event": output.event} | {name: fields[name] for name in fields if name != "detail"}]
-            case Report():
-                return []  # Figures for the log.
         raise TypeError(type(output).__name__)
