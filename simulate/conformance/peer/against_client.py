@@ -146,9 +146,10 @@ class AgainstClient:
         return verdict(case, ", ".join(filter(None, (*self._observation.words(), afterwards))))
 
     async def close(self) -> None:
-        """Tell the client that there is no more."""
+        """Tell the client that there is no more, and close the endpoint."""
         if self._session is not None and not self._session.over:
             await self._say(self._session, Saying(Finish(), round=0))
+        await self._endpoint.close()
 
     async def _begin_round(self) -> None:
         """The next round of the session, or the first one of a new session when the client joins."""

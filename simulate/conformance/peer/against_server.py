@@ -179,8 +179,7 @@ class AgainstServer:
         self._events: asyncio.Queue[tuple[Actor, Event | EndpointError]] = asyncio.Queue()
         self._receivers: list[asyncio.Task[None]] = []
 
-    async def connect(self) -> None:
-        """Open the links. Raises EndpointError."""
+    async def _connect(self) -> None:
         for name in self._keyring.ours:
             endpoint = await self._endpoint(self._keyring.keys[name])
             actor = Actor(self._keyring.keys[name], self._keyring.roster, endpoint)
@@ -197,7 +196,9 @@ class AgainstServer:
         await asyncio.gather(*(actor.endpoint.close() for actor in self._actors))
 
     async def play(self, case: Case) -> PeerVerdict:
-        """Have it played, and see what becomes of the liar and of the others."""
+        """Have it played, and see what becomes of the liar and of the others. Raises EndpointError."""
+        if not self._actors:
+            await self._connect()
         try:
             if case is STRANGER:
                 return verdict(case, await self._as_stranger())

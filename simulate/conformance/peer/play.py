@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.simulate.conformance.peer.against_client import AgainstClient
@@ -12,9 +12,7 @@ from tacit.simulate.conformance.peer.against_server import AgainstServer
 from tacit.simulate.conformance.peer.client_cases import CLIENT_CASES
 from tacit.simulate.conformance.peer.data_owner_cases import DATA_OWNER_CASES
 from tacit.simulate.conformance.peer.dealer_cases import DEALER_CASES
-from tacit.simulate.conformance.peer.inference_script import InferenceCase
 from tacit.simulate.conformance.peer.keyring import (
-    Keyring,
     dealer_of_roster,
     keys_of_clients,
     keys_of_data_owner,
@@ -63,51 +61,26 @@ async def play(
     if (side in _WITH_DEALER) != (dealer_address is not None):
         remedy = "no dealer: leave its address out" if dealer_address else "the dealer too: give its address as well"
         raise PeerError(f"as {side} it plays {remedy}")
-    if side not in ("client", "server"):
-        return await _play_inference(address, side, directory, dealer_address or "", cases, wait=wait, tell=tell)
-    keyring = read_keyring(directory)
-    verdicts = []
-    if side == "server":
-        name, configuration = keys_of_server(keyring), proposal(keyring)
-        own = keyring.keys[keyring.roster.server.name]
-        async with await ServerEndpoint.bind(address, keys=own, roster=keyring.roster) as endpoint:
-            against_client = AgainstClient(keyring, name, configuration, endpoint, wait=wait, tell=tell)
-            for case in cases:
-                verdicts.append(await against_client.play(case))
-            await against_client.close()
-        return verdicts
-    keys_of_clients(keyring)
-    against_server = AgainstServer(keyring, address, wait=wait, tell=tell)
+    cast = await _cast(directory, address, side, dealer_address or "", wait=wait, tell=tell)
     try:
-        await against_server.connect()
-        for case in cases:
-            verdicts.append(await against_server.play(case))
-    finally:
-        await against_server.close()
-    return verdicts
-
-
-async def _play_inference(
-    address: str,
-    side: Side,
-    directory: Path,
-    dealer_address: str,
-    cases: Sequence[Case],
-    *,
-    wait: float,
-    tell: Callable[[str], None],
-) -> list[PeerVerdict]:
-    keyring = read_keyring(directory, fewest=1)
-    cast = _inference_cast(keyring, address, side, dealer_address, wait=wait, tell=tell)
-    try:
-        return [await cast.play(case) for case in cases if isinstance(case, InferenceCase)]
+        return [await cast.play(case) for case in cases]
     finally:
         await cast.close()
 
 
-def _inference_cast(
-    keyring: Keyring, address: str, side: Side, dealer_address: str, *, wait: float, tell: Callable[[str], None]
-) -> InferenceCast:
+async def _cast(
+    directory: Path, address: str, side: Side, dealer_address: str, *, wait: float, tell: Callable[[str], None]
+) -> AgainstClient | AgainstServer | InferenceCast:
+    if side in ("client", "server"):
+        keyring = read_keyring(directory)
+        if side == "server":
+            name, configuration = keys_of_server(keyring), proposal(keyring)
+            own = keyring.keys[keyring.roster.server.name]
+            endpoint = await ServerEndpoint.bind(address, keys=own, roster=keyring.roster)
+            return AgainstClient(keyring, name, configuration, endpoint, wait=wait, tell=tell)
+        keys_of_clients(keyring)
+        return AgainstServer(keyring, address, wait=wait, tell=tell)
+    keyring = read_keyring(directory, fewest=1)
     server, dealer = keyring.roster.server.name, dealer_of_roster(keyring)
     # Only now, because what an order says is a matter of the arithmetic, which needs torch.
     from tacit.simulate.conformance.peer.against_dealer import AgainstDealer
@@ -125,7 +98,7 @@ def _inference_cast(
     return AgainstDealer(keyring, data_owner, address, wait=wait)
 
 
-def _chosen(side: Side, names: Sequence[str]) -> list[Case]:
+def _chosen(side: Side, names: Sequence[str]) -> list[Any]:
     known = {case.name: case for case in CASES[side]}
     for name in names:
         if name not in known:
