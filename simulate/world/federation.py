@@ -98,15 +98,6 @@ class MemoryFederation(World[Parcel]):
         self.start_server()
 
     @property
-    def cut(self) -> set[str]:
-        """Clients whose link is down: what is sent over it waits."""
-        return self.network.cut
-
-    @cut.setter
-    def cut(self, names: set[str]) -> None:
-        self.network.cut = names
-
-    @property
     def journals(self) -> dict[str, list[Contribution]]:
         """What the disks of the clients hold."""
         return {name: self.journal(name).read() for name in self.roster.clients}

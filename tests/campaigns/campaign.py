@@ -176,7 +176,7 @@ class DisturbedFederation(MemoryFederation):
 
     def kill(self, name: str) -> None:
         """What is under way from it is lost or has arrived; the others learn that the link is lost."""
-        if name in self.clients and name not in self.cut and self._random.random() < 0.5:
+        if name in self.clients and name not in self.network.cut and self._random.random() < 0.5:
             for parcel in self.network.under_way(name, SERVER):
                 self.put(parcel)
         super().kill(name)
@@ -209,15 +209,15 @@ class DisturbedFederation(MemoryFederation):
     def _cut(self) -> None:
         """The link of a client is down for a while."""
         name = self._random.choice(self.roster.clients)
-        if name not in self.clients or SERVER in self.dead or name in self.cut:
+        if name not in self.clients or SERVER in self.dead or name in self.network.cut:
             return
-        self.cut.add(name)
+        self.network.cut.add(name)
         self.server.link_lost(name, self.now)
         self.clients[name].server_lost(self.now)
         self.at(self.now + self._random.uniform(0.1, 3.0), partial(self._mend, name))
 
     def _mend(self, name: str) -> None:
-        self.cut.discard(name)
+        self.network.cut.discard(name)
         if name in self.clients and SERVER not in self.dead:
             self.server.link_back(name)
             self.clients[name].server_back()

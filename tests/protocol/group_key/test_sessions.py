@@ -327,7 +327,7 @@ def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -
     def hook(parcel: Parcel) -> list[Parcel]:
         if outside_rounds(parcel, "client-0", kind) and one.server.round == 1:
             one.hook = lambda parcel: [parcel]
-            one.cut.add("client-0")
+            one.network.cut.add("client-0")
             one.server.link_lost("client-0", one.now)
             held.append(parcel)
             return []
@@ -336,8 +336,8 @@ def test_a_link_that_is_lost_for_a_while_disturbs_nothing(kind: type[Message]) -
     one.hook = hook
     one.start()
     one.settle(until=one.now + 5.0)
-    assert one.cut
-    one.cut.clear()
+    assert one.network.cut
+    one.network.cut.clear()
     one.server.link_back("client-0")
     one.put(*held)
     one.settle()

@@ -147,7 +147,7 @@ class Counted(MemoryFederation):
     """Clients that fall silent when they have the limits."""
 
     def limited(self, name: str, limit: Limit) -> npt.NDArray[Any]:
-        self.cut.add(name)
+        self.network.cut.add(name)
         packing = self.configuration.packing()
         return np.zeros(packing.length, packing.ring.word)
 

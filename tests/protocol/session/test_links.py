@@ -91,14 +91,14 @@ def test_a_lost_link(returns: bool) -> None:
     one = federation()
     one.idle = {"client-0"}
     one.start()
-    one.cut = {"client-3"}
+    one.network.cut = {"client-3"}
     one.server.link_lost("client-3", one.now)
     one.clients["client-3"].server_lost(one.now)
     assert one.server.next_deadline == one.clients["client-3"].next_deadline == GRACE
     one.settle(until=GRACE - 1)
     assert one.server.waiting_for == ("client-0",)
     if returns:
-        one.cut = set()
+        one.network.cut = set()
         one.server.link_back("client-3")
         one.clients["client-3"].server_back()
     one.settle(until=GRACE + 1)
