@@ -19,7 +19,7 @@ from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group, TaskError
 from tacit.parties.session.diary import Diary
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import ProtocolError
 from tacit.protocol.core.machine import Output
@@ -30,7 +30,7 @@ from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Journal as JournalOutput
+from tacit.protocol.sum.results import Journal
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
@@ -48,7 +48,7 @@ class ClientSettings:
     keys: PartyKeys
     roster: Roster
     policy: Policy
-    journal: Journal
+    journal: JournalFile
     patience: float
     grace: float
 
@@ -141,7 +141,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
             await endpoint.send(output.frames)
-        elif isinstance(output, JournalOutput):
+        elif isinstance(output, Journal):
             await asyncio.to_thread(self._settings.journal.write, output.contribution)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)

@@ -18,7 +18,7 @@ class JournalError(Exception):
     """The journal cannot be read or written; the message names the file and what to do."""
 
 
-class Journal:
+class JournalFile:
     """The journal of one client in one file; a missing file is an empty journal."""
 
     def __init__(self, path: Path, files: FileSystem = FILES) -> None:

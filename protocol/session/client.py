@@ -26,7 +26,6 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.session_tables import TO_HOLDER
-from tacit.protocol.session.conversation import Conversation
 from tacit.protocol.session.messages import (
     MOST_PROMISES,
     EndRound,
@@ -37,6 +36,7 @@ from tacit.protocol.session.messages import (
     Welcome,
 )
 from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, SumClient, Train, agree, sum_client
+from tacit.protocol.session.server_link import ServerLink
 from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.session.voiding import check_model_is_fresh, promise
 from tacit.protocol.sum.agreement import Agreement
@@ -106,7 +106,7 @@ class TrainingClient(
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
-        self._conversation = Conversation(name, self._server)
+        self._link = ServerLink(name, self._server)
         self._configuration: Configuration | None = None
         self._lost_until: float | None = None
         self._open = False
@@ -122,12 +122,12 @@ class TrainingClient(
     @property
     def round(self) -> int:
         """The round that this client takes, or last took, part in; 0 before the first."""
-        return self._conversation.round
+        return self._link.round
 
     @property
     def traffic(self) -> Traffic:
         """What went over its link."""
-        return self._conversation.traffic
+        return self._link.traffic
 
     @property
     def phase(self) -> Phase:
@@ -150,7 +150,7 @@ class TrainingClient(
         if self.state is TrainingState.ENDED:
             return []
         try:
-            packet = self._conversation.read(frames, self.state)
+            packet = self._link.read(frames, self.state)
         except RemoteProtocolError as error:
             return self._take(self._end(error), now)
         if packet is None:
@@ -201,7 +201,7 @@ class TrainingClient(
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         round = 0 if part is self.holder else self.round
-        return (self._conversation.transmit(send.message, send.payload, round=round),)
+        return (self._link.transmit(send.message, send.payload, round=round),)
 
     def on_start(self, now: float) -> Step[TrainingState]:
         closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
@@ -243,7 +243,7 @@ class TrainingClient(
         def commit() -> None:
             if self.holder is not None:
                 self.holder.round_begun()
-            self._conversation.round, self._open = round, True
+            self._link.round, self._open = round, True
 
         return self._fetch(TrainingState.FETCHING_MODEL, begun, now, commit)
 
@@ -326,8 +326,8 @@ class TrainingClient(
 
         def commit() -> list[Output]:
             said = over.commit() or ()
-            self._conversation.round = error.round
-            return [*said, self._conversation.transmit(abort)]
+            self._link.round = error.round
+            return [*said, self._link.transmit(abort)]
 
         return replace(over, outputs=over.outputs + never_begun, commit=commit)
 
@@ -358,7 +358,7 @@ class TrainingClient(
     def _agreement(self, part: _Round) -> Agreement:
         """What this client goes by in the sum that begins now."""
         agreement = agree(
-            session=self._conversation.session,
+            session=self._link.session,
             round=self.round,
             roster=self._roster,
             configuration=self.configuration,
@@ -375,14 +375,14 @@ class TrainingClient(
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
         """The round is over for this client; a vector that it masked and did not unmask stays closed, it promises."""
-        entry = self._journal.get((self._conversation.session, self.round))
+        entry = self._journal.get((self._link.session, self.round))
         promised = code is not None and entry is not None and not entry.unmasked and self.sum is not None
         told = (RoundOver(self.round, code, detail),) if self._open else ()
         said = [promise(entry, self.name, self._signing)] if promised and entry is not None else []
 
         def commit() -> list[Output]:
             self._open = False
-            return [self._conversation.transmit(void) for void in said]
+            return [self._link.transmit(void) for void in said]
 
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 
@@ -391,7 +391,7 @@ class TrainingClient(
         culprit = error.culprit or self._server
         ended = self._ended(error.code, f"{culprit}: {error.detail}")
         abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
-        return replace(ended, outputs=(self._conversation.transmit(abort, round=0), *ended.outputs))
+        return replace(ended, outputs=(self._link.transmit(abort, round=0), *ended.outputs))
 
     def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
         return Step(TrainingState.ENDED, (Ended(code, detail),), self.server_back)

@@ -27,7 +27,7 @@ from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost
 from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, VoidRound, Welcome
 from tacit.protocol.session.presence import Presence
 from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
-from tacit.protocol.session.server_rounds import Closing, Model, Over, Round, outcome, second_cohort
+from tacit.protocol.session.server_rounds import Closing, CurrentRound, Model, Over, outcome, second_cohort
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.session.voiding import Promises, check_promise
 from tacit.protocol.sum.agreement import Agreement
@@ -102,7 +102,7 @@ class TrainingServer(
         """The phase of the round; TRAIN until the first client has advertised its keys."""
         if self.sum is None:
             return Phase.SESSION
-        training = self.sum.training and not self.at(Round).counted
+        training = self.sum.training and not self.at(CurrentRound).counted
         return Phase.TRAIN if training else Phase(self.sum.state.value)
 
     @property
@@ -233,7 +233,7 @@ class TrainingServer(
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
         if not heard.envelope.round:
             raise self.unexpected(Fetch)
-        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(Round).outgoing
+        sender, chunk, outgoing = heard.sender, heard.message.chunk, self.at(CurrentRound).outgoing
         piece, count = outgoing.chunk(sender, chunk), outgoing.sent(sender)
 
         def commit() -> list[Output]:
@@ -309,7 +309,7 @@ class TrainingServer(
         gave_up = kind is Abort and round > 0
         over = round < self.round or self.sum is None
         # Of the first stage, by somebody who is not in the second.
-        outside = self.sum is not None and self.at(Round).counted and sender not in self.sum.agreement.cohort
+        outside = self.sum is not None and self.at(CurrentRound).counted and sender not in self.sum.agreement.cohort
         return None if stale or (outside and of_round) or (gave_up and over) else packet
 
     def _finished(self) -> SumServer:
@@ -319,7 +319,7 @@ class TrainingServer(
 
     def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
-        part, drops = self.at(Round), tuple(finished.drops)
+        part, drops = self.at(CurrentRound), tuple(finished.drops)
         limits, cohort = second_cohort(self._configuration, counted, drops, self.presence.there)
         try:
             first = self._agreement(cohort, self.round, self._model)
@@ -365,7 +365,7 @@ class TrainingServer(
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
             return [report, *(self._transmit(name, start) for name in cohort)]
 
-        begun = Round(now, cohort, OutgoingBlob(model.data, cohort))
+        begun = CurrentRound(now, cohort, OutgoingBlob(model.data, cohort))
         return Step(SessionState.IN_ROUND, (), commit, data=begun)
 
     def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
@@ -381,7 +381,7 @@ class TrainingServer(
         )
 
     def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
-        over, drops = outcome(self.round, self.at(Round), finished, result), tuple(finished.drops)
+        over, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)

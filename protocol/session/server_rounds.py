@@ -30,7 +30,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Round:
+class CurrentRound:
     """The round that goes on."""
 
     began: float
@@ -76,7 +76,7 @@ def second_cohort(
     return limits, cohort
 
 
-def outcome(number: int, part: Round, finished: SumServer, result: Summed | ServerAborted) -> Over:
+def outcome(number: int, part: CurrentRound, finished: SumServer, result: Summed | ServerAborted) -> Over:
     """What the round of this number came to."""
     sharers, agreement = finished.sharers, finished.agreement
     summed = result if isinstance(result, Summed) else None

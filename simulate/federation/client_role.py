@@ -20,7 +20,7 @@ from tacit.parties.protections.sides import Group
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.federation.child import Control
@@ -84,7 +84,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
             keys=role.keys,
             roster=role.roster,
             policy=experiment.policy,
-            journal=Journal(run.journal(name)),
+            journal=JournalFile(run.journal(name)),
             patience=experiment.deadlines.join + experiment.deadlines.train,
             grace=experiment.deadlines.grace,
         )

@@ -175,7 +175,9 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
             directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
         )
     except FileNotFoundError as error:
-        raise ValueError(f"{error}; name a directory that `tacit distill --out` has written") from error
+        raise ValueError(
+            f"there is no {directory / 'student.safetensors'}; name a directory that `tacit distill --out` has written"
+        ) from error
     return experiment, data, student
 
 

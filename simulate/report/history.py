@@ -36,7 +36,7 @@ class Drop(msgspec.Struct, frozen=True):
     included_in_sum: bool | None = None
 
 
-class Result(msgspec.Struct, frozen=True):
+class RoundResult(msgspec.Struct, frozen=True):
     """The server's `round-done`. Rates in [0, 1], losses in nats."""
 
     status: str
@@ -72,7 +72,7 @@ class RoundHistory:
     began: float
     ended: float
     cohort: tuple[str, ...]
-    result: Result | None = None
+    result: RoundResult | None = None
     drops: tuple[Drop, ...] = ()
     drop_times: dict[str, float] = field(default_factory=dict)
     spans: dict[str, list[Span]] = field(default_factory=dict)

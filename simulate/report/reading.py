@@ -23,8 +23,8 @@ from tacit.simulate.report.history import (
     Drop,
     History,
     PartyHistory,
-    Result,
     RoundHistory,
+    RoundResult,
     Span,
     Stranger,
     Trouble,
@@ -147,7 +147,7 @@ class _Session:
             self._history.rounds.append(self._rounds[began.round])
         elif kind == "round-done":
             round = self._rounds[event["round"]]
-            round.result, round.ended = msgspec.convert(event, Result), time
+            round.result, round.ended = msgspec.convert(event, RoundResult), time
             round.drops = round.result.dropped
         elif kind == "dropped" and current is not None:
             drop = msgspec.convert({**event, "party": event["member"]}, Drop)

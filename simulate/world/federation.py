@@ -87,7 +87,7 @@ class MemoryFederation(World[Parcel]):
         self.wanted: dict[tuple[str, int], npt.NDArray[np.bool_]] = {}
         """To which coordinates the clients would contribute, by name and round, where they are counted first."""
         self.clients: dict[str, TrainingClient] = {}
-        self._journals: dict[str, journal.Journal] = {}
+        self._journals: dict[str, journal.JournalFile] = {}
         self.idle: set[str] = set()
         """Clients whose training never ends."""
         self.training_seconds: Callable[[], float] = lambda: 0.0
@@ -102,9 +102,9 @@ class MemoryFederation(World[Parcel]):
         """What the disks of the clients hold."""
         return {name: self.journal(name).read() for name in self.roster.clients}
 
-    def journal(self, name: str) -> journal.Journal:
+    def journal(self, name: str) -> journal.JournalFile:
         """The journal of a client as a process that starts now finds it."""
-        return journal.Journal(JOURNAL, self.disks[name])
+        return journal.JournalFile(JOURNAL, self.disks[name])
 
     def start_server(self, *, completed: int = 0) -> None:
         """Start, or after a crash restart, the server with the present model; what was under way is lost."""

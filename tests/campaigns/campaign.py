@@ -27,7 +27,7 @@ import numpy as np
 
 from tacit.models import checkpoint
 from tacit.models.layout import Layout, LayoutEntry
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.rounds import RoundDone
@@ -150,7 +150,7 @@ class DisturbedFederation(MemoryFederation):
             envelope = parcel.packet.envelope
             opens = parcel.kind == "unmask-shares"
             for disk in self.disks[party].aftermaths():
-                entries = {(entry.session, entry.round): entry for entry in Journal(JOURNAL, disk).read()}
+                entries = {(entry.session, entry.round): entry for entry in JournalFile(JOURNAL, disk).read()}
                 entry = entries.get((envelope.session, envelope.round))
                 self._require(
                     entry is not None and (entry.unmasked or not opens),

@@ -24,7 +24,7 @@ from tacit.parties.protections.protection import Protection
 from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
@@ -180,7 +180,7 @@ class Federation:
             keys=keys or self.keys[name],
             roster=roster or self.roster,
             policy=policy or ClientPolicy(),
-            journal=Journal(self.journal(name)),
+            journal=JournalFile(self.journal(name)),
             patience=patience,
             grace=GRACE,
         )

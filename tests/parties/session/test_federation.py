@@ -13,7 +13,7 @@ from tacit.parties.links.endpoint import Endpoint
 from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.event_log import read
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.rounds import RoundDone
 from tacit.secagg.packing import Total
@@ -83,7 +83,7 @@ async def test_rounds_are_held_and_move_the_model_by_the_mean(federation: Any, e
     phases = Counter(fields["phase"] for fields in federation.fields("client-1", "phase"))
     assert phases["TRAIN"] == phases["MASKED_INPUT"] == phases["CONSISTENCY_CHECK"] == 2
     for name in federation.clients:
-        entries = Journal(federation.journal(name)).read()
+        entries = JournalFile(federation.journal(name)).read()
         assert [(entry.round, entry.unmasked, len(entry.sharers)) for entry in entries] == [(1, True, 4), (2, True, 4)]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.session.journal import Journal, JournalError
+from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.sum.results import Contribution
 
 
@@ -34,14 +34,14 @@ def file_size_limit(limit: int) -> Iterator[None]:
 
 
 def test_a_missing_file_is_an_empty_journal(tmp_path: Path) -> None:
-    assert Journal(tmp_path / "alice.jsonl").read() == []
+    assert JournalFile(tmp_path / "alice.jsonl").read() == []
 
 
 def test_the_last_line_of_a_round_counts(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
     for entry in (contribution(1), contribution(1, unmasked=True), contribution(2)):
-        Journal(path).write(entry)
-    assert Journal(path).read() == [contribution(1, unmasked=True), contribution(2)]
+        JournalFile(path).write(entry)
+    assert JournalFile(path).read() == [contribution(1, unmasked=True), contribution(2)]
 
 
 def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch:
         synchronise(descriptor)
 
     monkeypatch.setattr(os, "fsync", note)
-    journal = Journal(path)
+    journal = JournalFile(path)
     journal.write(contribution(1))
     assert synchronised == [(str(path), 1), (str(tmp_path), 1)]
     journal.write(contribution(2))
@@ -64,15 +64,15 @@ def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch:
 
 def test_every_cut_of_the_last_line_leaves_the_lines_before(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    Journal(path).write(contribution(1))
+    JournalFile(path).write(contribution(1))
     first = path.stat().st_size
-    Journal(path).write(contribution(2))
+    JournalFile(path).write(contribution(2))
     whole = path.read_bytes()
     for size in range(first, len(whole)):
         path.write_bytes(whole[:size])
-        assert Journal(path).read() == [contribution(1)]
-        Journal(path).write(contribution(3))
-        assert Journal(path).read() == [contribution(1), contribution(3)]
+        assert JournalFile(path).read() == [contribution(1)]
+        JournalFile(path).write(contribution(3))
+        assert JournalFile(path).read() == [contribution(1), contribution(3)]
 
 
 @pytest.mark.parametrize(
@@ -82,30 +82,30 @@ def test_every_cut_of_the_last_line_leaves_the_lines_before(tmp_path: Path) -> N
 )
 def test_a_damaged_line_is_an_error_and_never_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "alice.jsonl"
-    Journal(path).write(contribution(1))
+    JournalFile(path).write(contribution(1))
     path.write_bytes(line + b"\n" + path.read_bytes())
     with pytest.raises(JournalError, match=r"alice\.jsonl cannot be read .*: restore it, or start with new keys"):
-        Journal(path).read()
+        JournalFile(path).read()
 
 
 def test_a_directory_in_its_place_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="cannot be read"):
-        Journal(tmp_path).read()
+        JournalFile(tmp_path).read()
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
     path.symlink_to("/dev/full")
     with pytest.raises(JournalError, match=r"alice\.jsonl cannot be written \(No space left on device\): make room"):
-        Journal(path).write(contribution(1))
+        JournalFile(path).write(contribution(1))
 
 
 def test_a_disk_that_fills_up_within_a_line_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    Journal(path).write(contribution(1))
+    JournalFile(path).write(contribution(1))
     with (
         file_size_limit(path.stat().st_size + 10),
         pytest.raises(JournalError, match="cannot be written"),
     ):
-        Journal(path).write(contribution(2))
-    assert Journal(path).read() == [contribution(1)]
+        JournalFile(path).write(contribution(2))
+    assert JournalFile(path).read() == [contribution(1)]

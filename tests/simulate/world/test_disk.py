@@ -11,7 +11,7 @@ import pytest
 
 from tacit.models import checkpoint
 from tacit.models.layout import Layout, LayoutEntry
-from tacit.parties.session.journal import Journal, JournalError
+from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.sum.results import Contribution
 from tacit.simulate.world.disk import Killed, SimulatedDisk
 
@@ -48,13 +48,13 @@ def test_every_aftermath_of_a_journal_tells_what_was_relied_upon() -> None:
 
     def first(disk: SimulatedDisk) -> None:
         returned.clear()
-        journal = Journal(JOURNAL, disk)
+        journal = JournalFile(JOURNAL, disk)
         for one in ENTRIES[:2]:
             journal.write(one)
             returned.append(one)
 
     def second(disk: SimulatedDisk) -> None:
-        journal = Journal(JOURNAL, disk)
+        journal = JournalFile(JOURNAL, disk)
         journal.read()
         for one in ENTRIES[2:]:
             journal.write(one)
@@ -72,14 +72,14 @@ def test_every_aftermath_of_a_journal_tells_what_was_relied_upon() -> None:
                 disk.start_again()
             for aftermath in disk.aftermaths():
                 seen += 1
-                told = Journal(JOURNAL, aftermath).read()
+                told = JournalFile(JOURNAL, aftermath).read()
                 opened = {one.round: one.unmasked for one in told}
                 assert all(one.round in opened and opened[one.round] >= one.unmasked for one in returned)
                 # What is told beside it was being written.
                 assert {*told} <= {*ENTRIES}
                 assert len(told) <= len({one.round for one in returned}) + 2
-                Journal(JOURNAL, aftermath).write(entry(9))
-                assert Journal(JOURNAL, aftermath).read() == [*told, entry(9)]
+                JournalFile(JOURNAL, aftermath).write(entry(9))
+                assert JournalFile(JOURNAL, aftermath).read() == [*told, entry(9)]
     assert seen > 500
 
 
@@ -87,10 +87,10 @@ def test_a_name_that_a_killed_process_left_in_memory_is_made_durable_by_the_next
     disk = SimulatedDisk()
     disk.kill_at = 2
     with pytest.raises(Killed):
-        Journal(JOURNAL, disk).write(entry(1))
+        JournalFile(JOURNAL, disk).write(entry(1))
     disk.start_again()
-    Journal(JOURNAL, disk).write(entry(2))
-    assert all(entry(2) in Journal(JOURNAL, aftermath).read() for aftermath in disk.aftermaths())
+    JournalFile(JOURNAL, disk).write(entry(2))
+    assert all(entry(2) in JournalFile(JOURNAL, aftermath).read() for aftermath in disk.aftermaths())
 
 
 def save(disk: SimulatedDisk, round: int) -> None:
@@ -131,15 +131,15 @@ def test_every_aftermath_of_saving_a_model_is_the_former_one_or_the_new_one() ->
 def test_a_full_disk_keeps_the_former_model_and_journal() -> None:
     disk = SimulatedDisk()
     save(disk, 1)
-    Journal(JOURNAL, disk).write(entry(1))
+    JournalFile(JOURNAL, disk).write(entry(1))
     disk.room = 50
     with pytest.raises(OSError, match="No space left"):
         save(disk, 2)
     disk.room = 50
     with pytest.raises(JournalError, match="make room"):
-        Journal(JOURNAL, disk).write(entry(2))
+        JournalFile(JOURNAL, disk).write(entry(2))
     assert saved(disk) == 1
-    assert Journal(JOURNAL, disk).read() == [entry(1)]
+    assert JournalFile(JOURNAL, disk).read() == [entry(1)]
 
 
 def test_what_was_not_synchronised_is_lost_or_torn_and_what_was_stays() -> None:

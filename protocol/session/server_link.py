@@ -13,7 +13,7 @@ from tacit.protocol.session.messages import MESSAGES, StartRound
 from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
 
 
-class Conversation:
+class ServerLink:
     """The link of one client. round: the one that it takes, or last took, part in; 0 before the first."""
 
     def __init__(self, own: str, server: str) -> None:
