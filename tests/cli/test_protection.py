@@ -218,6 +218,10 @@ def test_a_protection_that_does_not_fit_the_model(
         ),
         (ENCRYPTED + KNOWN + NO_SECURE_SUM, 'encryption.initial_model = "server": the server knows the plain first'),
         (ENCRYPTED + '[model]\ncheckpoint = "m.safetensors"', 'model.checkpoint is set, but encryption.initial_model'),
+        (
+            '[protection]\nscheme = "binary-weights"\n[policy]\nleast = {zero_probability = 0.75}',
+            "protection.zero_probability = 0.5: [policy] accepts at least 0.75",
+        ),
         ("[protection]\nrekey_every = 2", 'protection.rekey_every = 2: it is a key of "coordinated-binary-weights"'),
     ],
 )  # fmt: skip

@@ -138,6 +138,8 @@ async def test_a_client_refuses_too_little_of_it(protected: Callable[..., Any]) 
          "protection.dp_noise = 1e-06; this client's policy accepts at least 1.0"),
         (None, {"scheme": "dp-gaussian", "dp_clip": 0.0}, {"protections": ("dp-gaussian",)},
          "protection.dp_noise = 0.0; this client's policy accepts more than 0, where it does not accept the scheme"),
+        (None, {"scheme": "fedrsm", "masked_layers": 0}, {"protections": ("fedrsm",)},
+         "protection.masked_layers = 0; this client's policy accepts more than 0, where it does not accept"),
         (None, {"scheme": "binary-weights"}, {"least_contributors": 2},
          "min_contributors = 1; this client's policy accepts at least 2"),
         (None, {}, {"encryptions": ("orthogonal",)},
