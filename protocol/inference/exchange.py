@@ -25,7 +25,7 @@ def check_number(packet: Packet, due: int) -> None:
         raise RemoteProtocolError(Code.SESSION, f"{packet.kind.TYPE} of pass {number} where {due} is due")
 
 
-class Exchange(Machine[StateT]):
+class ExchangeSide(Machine[StateT]):
     """One side of it.
 
     ends: the states in which it is closed, and aborted; patience: seconds that this side waits for what is due.

@@ -17,7 +17,7 @@ from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.primitives import KEY_BYTES, Label, derive, framed
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import Arrivals
-from tacit.protocol.inference.exchange import Exchange, check_number
+from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
     Material,
@@ -40,7 +40,7 @@ def material_key(*, session: bytes, terms: bytes, owner: str, owner_contribution
 
 
 class MaterialOwner(
-    Exchange[MaterialState],
+    ExchangeSide[MaterialState],
     tables=(MATERIAL_TABLE,),
     outputs=Transmit | MaterialKey | MaterialArrived | InferenceEnded,
 ):

@@ -14,7 +14,7 @@ from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import chunks
-from tacit.protocol.inference.exchange import Exchange, check_number
+from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Opening, PassStarted, StartPass
 from tacit.protocol.inference.results import Agreed, InferenceEnded, MaskedLayer, Opened, PassAsked, PassBegun
 from tacit.protocol.inference.rounds import PassRounds
@@ -23,7 +23,7 @@ from tacit.protocol.inference.tables import InferenceState
 
 
 class InferenceSession(
-    Exchange[InferenceState],
+    ExchangeSide[InferenceState],
     outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Opened | InferenceEnded,
 ):
     """One owner towards one other."""

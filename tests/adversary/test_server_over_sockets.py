@@ -21,7 +21,7 @@ from tacit.parties.learning.learner import Update
 from tacit.parties.links.endpoint import Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import Frame, decode, encode_structure
 from tacit.protocol.core.errors import Code
@@ -279,7 +279,7 @@ async def test_a_restarted_server_gets_no_second_sum_without_the_victim(federati
     assert {end.code for end in ended} == {Code.LEFT}
     model = digest(Label.MODEL, federation.keeper.bytes)
     for name in federation.clients:
-        entries = Journal(federation.journal(name)).read()
+        entries = JournalFile(federation.journal(name)).read()
         assert [(entry.model, entry.unmasked) for entry in entries] == [(model, True)]
     async with cheating(federation) as server:
         server.join(*others)

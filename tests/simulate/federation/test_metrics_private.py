@@ -276,6 +276,7 @@ clip = 0.001
 """
 
 
+@pytest.mark.end_to_end
 def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
     """A run of real processes. What every client contributed is known from --verify, which records it for tests."""
     plan = new_plan(parse(TOML, "test"), tmp_path / "run", verify=True)

@@ -21,7 +21,7 @@ from tacit.parties.links.roster import write_roster
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.journal import Journal
+from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -119,7 +119,7 @@ class Bench:
             keys=self.keys[name],
             roster=self.roster,
             policy=policy or Policy(),
-            journal=Journal(self.directory / "journal"),
+            journal=JournalFile(self.directory / "journal"),
             patience=SECONDS,
             grace=0.2,
         )

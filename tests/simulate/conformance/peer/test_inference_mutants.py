@@ -129,7 +129,7 @@ def to_itself(self: Conversation, ended: Any) -> None:
         end(self, ended)
     else:
         self.ended = ended
-        self._wake()
+        self._changed.set()
 
 
 end = Conversation._end

@@ -69,7 +69,7 @@ class Talkative(TrainingClient):
         again = self._answer if decode(frames, MESSAGES).kind is UnmaskRequest else None
         outputs = super().feed(frames, now)
         if again is not None and not outputs:
-            return [self._conversation.transmit(again)]
+            return [self._link.transmit(again)]
         said = [decode(output.frames, MESSAGES) for output in outputs if isinstance(output, Transmit)]
         self._answer = next((packet.parse() for packet in said if packet.kind is UnmaskShares), self._answer)  # type: ignore[assignment]
         return outputs
