@@ -67,13 +67,13 @@ class Label(bytes, Enum):
 
 def framed(label: Label, *parts: bytes) -> bytes:
     """label and parts, each behind its length as eight little-endian bytes: injective."""
-    return b"".join([piece for part in (label.value, *parts) for piece in (_LENGTH.pack(len(part)), part)])
+    return b"".join([piece for part in (label, *parts) for piece in (_LENGTH.pack(len(part)), part)])
 
 
 def digest(label: Label, *parts: bytes | bytearray | memoryview) -> bytes:
     """SHA-256 of the framed parts, 32 bytes; nothing is copied."""
     hasher = hashlib.sha256()
-    for part in (label.value, *parts):
+    for part in (label, *parts):
         hasher.update(_LENGTH.pack(len(part)))
         hasher.update(part)
     return hasher.digest()

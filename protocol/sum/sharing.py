@@ -46,12 +46,12 @@ class HeldShares:
         return "HeldShares(<secret>)"
 
 
-@work(WorkKind.SHARING)
 def commit_share(label: Label, agreement: Agreement, *, owner: int, holder: int, share: bytes) -> bytes:
     """The commitment to one share: a hash is enough, because a share is 36 bytes of uniform randomness."""
     return digest(label, agreement.context, _pair(owner, holder), share)
 
 
+@work(WorkKind.SHARING)
 def seal_shares(
     agreement: Agreement,
     adverts_digest: bytes,
@@ -84,6 +84,7 @@ def seal_shares(
     return b"".join(packets)
 
 
+@work(WorkKind.SHARING)
 def open_packet(
     agreement: Agreement,
     adverts_digest: bytes,
@@ -104,7 +105,6 @@ def open_packet(
     return held
 
 
-@work(WorkKind.SHARING)
 def check_share(label: Label, agreement: Agreement, packet: bytes, *, owner: int, holder: int, share: bytes) -> None:
     """Refuse a share that is not the one committed to in the packet."""
     start = 0 if label is Label.KEY_SHARE else KEY_BYTES
