@@ -6,9 +6,11 @@ sends it, and where.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -18,21 +20,51 @@ from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
-from tacit.protocol.core.roster import Role
+from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
+from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.results import Deal, InferenceEnded
-from tacit.protocol.inference.schedule import Sizes
+from tacit.protocol.inference.results import (
+    Agreed,
+    Deal,
+    InferenceEnded,
+    MaterialArrived,
+    MaterialKey,
+    Opened,
+    PassAsked,
+    PassBegun,
+)
+from tacit.protocol.inference.schedule import Round, Sizes, weight_bytes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
-from tacit.protocol.inference.tables import DealerState
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE, Owner, Side, Told, content
+from tacit.protocol.inference.tables import DealerState, InferenceState
 from tacit.simulate.world.network import Parcel, written
 from tacit.simulate.world.streams import Streams, new_members
 from tacit.simulate.world.world import Timer, World
 
+MODEL_OWNER: Final = "model-owner"
+DEALER: Final = "dealer"
+PATIENCE: Final = 60.0
+Side = Literal["owners", "dealer"]
 Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True)
+class Told:
+    """An output that is no message, and which machine made it."""
+
+    party: str
+    data_owner: str
+    """Whose session it is about."""
+    side: Side
+    """Whether it is about the exchange between the owners or the one with the dealer."""
+    output: Output
+
+
+def content(size: int, *what: object) -> bytes:
+    """What stands for shares: bytes that follow from what they are."""
+    return hashlib.shake_256(repr(what).encode()).digest(size)
 
 
 def small_terms(**changes: Any) -> Terms:
@@ -55,11 +87,136 @@ def data_owner_names(count: int) -> tuple[str, ...]:
     return tuple(f"data-owner-{number}" for number in range(count))
 
 
+@dataclass
+class Owner:
+    """The shell of one owner in one session: its machine towards the other owner, and the one towards the dealer."""
+
+    world: MemoryInference
+    name: str
+    data_owner: str
+    machine: InferenceDataOwner | InferenceModelOwner
+    material: MaterialOwner | None = None
+    ordered: int = 0
+    """How many requests are ordered."""
+    due: set[int] = field(default_factory=set)
+    """Ordered requests whose corrections have not arrived."""
+    schedule: tuple[Round, ...] = ()
+    given: set[int] = field(default_factory=set)
+    """Rounds of the pass in which this owner has opened something."""
+    opened: set[int] = field(default_factory=set)
+    """Rounds of the pass in which the peer has."""
+
+    @property
+    def rank(self) -> int:
+        """0: the model owner, 1: the data owner."""
+        return int(isinstance(self.machine, InferenceDataOwner))
+
+    @property
+    def openings(self) -> list[int]:
+        """How many bytes it opens in each round of the pass."""
+        return [sizes[self.rank] for _, *sizes in self.schedule]
+
+    def begin(self) -> None:
+        """Say hello, as a data owner."""
+        assert isinstance(self.machine, InferenceDataOwner)
+        self.tell("owners", self.machine.start(self.world.now))
+
+    def order(self, requests: bytes, sizes: Sequence[int]) -> None:
+        """Order requests with so many bytes of corrections for this owner."""
+        if self.material is None or self.material.over:
+            return
+        corrections = [(number, size) for number, size in enumerate(sizes, self.ordered) if size]
+        self.ordered += len(sizes)
+        self.due.update(number for number, _ in corrections)
+        self.tell("dealer", self.material.order(requests, len(sizes), corrections, self.world.now))
+
+    def tell(self, side: Side, outputs: Sequence[Output]) -> None:
+        """Send the messages; act on the rest."""
+        for output in outputs:
+            if isinstance(output, Transmit):
+                self.world.send(self.name, output)
+                continue
+            self.world.note(Told(self.name, self.data_owner, side, output))
+            self._act(side, output)
+        self.go_on()
+
+    def machines(self) -> Iterator[tuple[Side, Machine[Any]]]:
+        """Those there are."""
+        yield "owners", self.machine
+        if self.material is not None:
+            yield "dealer", self.material
+
+    def go_on(self) -> None:
+        """Do what can be done now."""
+        machine, world = self.machine, self.world
+        if not self.ordered or self.due or self.name in world.idle:
+            return
+        if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.PREPARING:
+            self.tell("owners", machine.begin(world.weights, world.now))
+        elif isinstance(machine, InferenceDataOwner) and machine.state is InferenceState.IDLE:
+            if machine.number == machine.agreed.passes:
+                self.tell("owners", machine.finish(world.now))
+            else:
+                asked = machine.ask(world.now)
+                world.order(self)
+                self.tell("owners", asked)
+        elif machine.state is InferenceState.COMPUTING:
+            self._open()
+
+    def _open(self) -> None:
+        """Open what the schedule says, up to the first round in which the peer still has to open something."""
+        for step, (_, *sizes) in enumerate(self.schedule):
+            own, peers = sizes[self.rank], sizes[1 - self.rank]
+            if own and step not in self.given:
+                self.given.add(step)
+                data = content(own, "opening", self.name, self.data_owner, self.machine.number, step)
+                self.tell("owners", self.machine.give(step, data, self.world.now))
+            if peers and step not in self.opened:
+                return
+
+    def _act(self, side: Side, output: Output) -> None:
+        world, machine = self.world, self.machine
+        match output:
+            case Agreed():
+                self.material = MaterialOwner(
+                    self.name,
+                    world.roster,
+                    dealer=world.dealer_name,
+                    agreed=output,
+                    entropy=world.streams.of(self.name),
+                    patience=PATIENCE,
+                )
+                self.tell("dealer", self.material.start(world.now))
+            case MaterialKey():
+                world.order(self)
+                if isinstance(machine, InferenceModelOwner):
+                    for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):
+                        masked = content(size, "masked", self.data_owner, layer)
+                        self.tell("owners", machine.mask(layer, masked, world.now))
+            case MaterialArrived(number=number):
+                self.due.remove(number)
+            case PassAsked():
+                world.order(self)
+            case PassBegun():
+                self.schedule, self.given, self.opened = output.rounds, set(), set()
+            case Opened(step=step):
+                self.opened.add(step)
+            case InferenceEnded(code=None) if side == "owners" and self.material is not None:
+                self.tell("dealer", self.material.finish(world.now))
+            case InferenceEnded(code=Code() as code):
+                error = RemoteProtocolError(code, output.detail, culprit=output.culprit)
+                if side == "dealer":
+                    self.tell("owners", machine.give_up(error, world.now))
+                elif self.material is not None:
+                    self.tell("dealer", self.material.give_up(error, world.now))
+
+
 class MemoryInference(World[Parcel]):
     """`told` collects everything that is no message, with the exchange that it is about.
 
     wishes: of the data owners by name; policies: of those that do not hold the default one. requests: what both owners
-    order for every pass, as of Owner.order.
+    order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the place of a
+    new one.
     """
 
     def __init__(
@@ -70,12 +227,15 @@ class MemoryInference(World[Parcel]):
         policies: Mapping[str, InferencePolicy] | None = None,
         requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16)),
         seed: bytes = b"inference",
+        roster: Roster | None = None,
     ) -> None:
         super().__init__(Streams(seed))
         self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
         self.requests = requests
         roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
-        self.roster, _ = new_members(roles, self.streams)
+        self.roster = roster or new_members(roles, self.streams)[0]
+        self.host = self.roster.server.name
+        self.dealer_name = next(member.name for member in self.roster.members if member.role == "dealer")
         self.weights = self.terms.weights
         """The commitment to the model as it is now."""
         self.told: list[Told] = []
@@ -87,6 +247,11 @@ class MemoryInference(World[Parcel]):
         """The model owner's side of every session, by data owner."""
         self.owners: dict[str, Owner] = {}
         """Every data owner's side."""
+
+    @property
+    def shells(self) -> list[Owner]:
+        """Of all owners in all sessions."""
+        return [*self.served.values(), *self.owners.values()]
 
     def run(self) -> MemoryInference:
         """Start all data owners and settle."""
@@ -110,10 +275,20 @@ class MemoryInference(World[Parcel]):
     def serve(self, data_owner: str) -> InferenceModelOwner:
         """A new session of the model owner, which is yet to be greeted."""
         machine = InferenceModelOwner(
-            data_owner, self.roster, terms=self.terms, entropy=self.streams.of(MODEL_OWNER), patience=PATIENCE
+            data_owner, self.roster, terms=self.terms, entropy=self.streams.of(self.host), patience=PATIENCE
         )
-        self.served[data_owner] = Owner(self, MODEL_OWNER, data_owner, machine)
+        self.served[data_owner] = Owner(self, self.host, data_owner, machine)
         return machine
+
+    def note(self, told: Told) -> None:
+        """A machine has told something."""
+        self.told.append(told)
+
+    def order(self, owner: Owner) -> None:
+        """Let an owner order what it needs: first for the weights, then for every pass."""
+        layers = len(weight_bytes(owner.machine.agreed.terms.sizes))
+        requests = self.requests if owner.ordered else [(0, 0)] * layers
+        owner.order(msgspec.msgpack.encode(requests), [sizes[owner.rank] for sizes in requests])
 
     def timers(self) -> Iterator[Timer]:
         for tell, machine in self.living():
@@ -124,16 +299,16 @@ class MemoryInference(World[Parcel]):
 
     def hand_over(self, item: Parcel) -> list[Output]:
         sender, receiver, frames = item.sender, item.receiver, item.frames
-        if receiver == DEALER:
+        if receiver == self.dealer_name:
             for dealer, outputs in self.dealers.feed(sender, frames, self.now):
                 self.tell_dealer(dealer, outputs)
-        elif receiver == MODEL_OWNER and sender != DEALER:
+        elif sender == self.dealer_name:
+            for owner in self.shells:  # Of several sessions only that of the message takes notice.
+                if owner.name == receiver and owner.material is not None:
+                    owner.tell("dealer", owner.material.feed(frames, self.now))
+        elif receiver == self.host:
             for machine, outputs in self.service.feed(sender, frames, self.now):
                 self.served[machine.peer].tell("owners", outputs)
-        elif sender == DEALER:
-            for owner in self._addressed(item):
-                if owner.material is not None:
-                    owner.tell("dealer", owner.material.feed(frames, self.now))
         elif receiver in self.owners:
             owner = self.owners[receiver]
             owner.tell("owners", owner.machine.feed(frames, self.now))
@@ -145,22 +320,22 @@ class MemoryInference(World[Parcel]):
         lost = f"the link to {name} is lost"
         for dealer, outputs in self.dealers.drop(name, lost, self.now):
             self.tell_dealer(dealer, outputs)
-        for owner in (*self.served.values(), *self.owners.values()):
+        for owner in self.shells:
             if owner.name in self.dead:
                 continue
             if name == owner.machine.peer:
                 owner.tell("owners", owner.machine.drop(lost, self.now))
-            if name == DEALER and owner.material is not None:
+            if name == self.dealer_name and owner.material is not None:
                 owner.tell("dealer", owner.material.drop(lost, self.now))
 
     def tell_dealer(self, dealer: InferenceDealer, outputs: Sequence[Output]) -> None:
         """Send the dealer's messages, and deal."""
         for output in outputs:
             if isinstance(output, Transmit):
-                self.send(DEALER, output)
+                self.send(self.dealer_name, output)
                 continue
-            self.told.append(Told(DEALER, dealer.owners[1], "dealer", output))
-            if isinstance(output, Deal) and DEALER not in self.idle:
+            self.note(Told(self.dealer_name, dealer.owners[1], "dealer", output))
+            if isinstance(output, Deal) and self.dealer_name not in self.idle:
                 self.deal(dealer, output)
 
     def deal(self, dealer: InferenceDealer, deal: Deal) -> None:
@@ -191,7 +366,7 @@ class MemoryInference(World[Parcel]):
 
     def session(self, data_owner: str) -> bytes:
         """The latest session with this data owner: that of the last answer to it."""
-        link = MODEL_OWNER, data_owner
+        link = self.host, data_owner
         sent = [
             *(parcel for parcel in self.log if (parcel.sender, parcel.receiver) == link),
             *self.network.under_way(*link),
@@ -214,32 +389,20 @@ class MemoryInference(World[Parcel]):
         """How the latest exchange of a party on that side ended, with the first data owner by default."""
         data_owner = data_owner or next(iter(self.wishes))
         found = [
-            told.output
-            for told in self.told
-            if (told.party, told.data_owner, told.side) == (party, data_owner, side)
-            and isinstance(told.output, InferenceEnded)
+            told.output for told in self.told if (told.party, told.data_owner, told.side) == (party, data_owner, side)
         ]
-        return found[-1] if found else None
+        return next((output for output in reversed(found) if isinstance(output, InferenceEnded)), None)
 
     def _deal_for(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
         return InferenceDealer(
-            DEALER,
+            self.dealer_name,
             self.roster,
             data_owner=data_owner,
             session=session,
-            entropy=self.streams.of(DEALER),
+            entropy=self.streams.of(self.dealer_name),
             patience=PATIENCE,
             now=now,
         )
-
-    def _addressed(self, parcel: Parcel) -> list[Owner]:
-        """Whom a message of the dealer is for: the session says which; one that cannot be read is for all."""
-        owners = [owner for owner in (*self.served.values(), *self.owners.values()) if owner.name == parcel.receiver]
-        try:
-            session = parcel.packet.envelope.session
-        except RemoteProtocolError:
-            return owners
-        return [owner for owner in owners if owner.session == session] if len(owners) > 1 else owners
 
     def verdicts(self, *, unheard: bool = False) -> set[tuple[Code | None, str]]:
         """The codes and culprits that all exchanges ended with. RuntimeError if one is not over, or has a deadline.
@@ -254,10 +417,10 @@ class MemoryInference(World[Parcel]):
 
     def living(self) -> Iterator[tuple[Callable[[list[Output]], None], Machine[Any]]]:
         """Every machine of a party that lives, with what to do with its outputs."""
-        for owner in (*self.served.values(), *self.owners.values()):
+        for owner in self.shells:
             if owner.name not in self.dead:
                 for side, machine in owner.machines():
                     yield partial(owner.tell, side), machine
-        if DEALER not in self.dead:
+        if self.dealer_name not in self.dead:
             for dealer in self.dealers.sessions.values():
                 yield partial(self.tell_dealer, dealer), dealer

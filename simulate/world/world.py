@@ -15,20 +15,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Machine, Output
 from tacit.simulate.world.disk import Killed, SimulatedDisk
 from tacit.simulate.world.network import Item, Network
 from tacit.simulate.world.streams import Streams
 
 Kind = TypeVar("Kind")
-
-
-class Timed(Protocol):
-    """What has deadlines."""
-
-    def expire(self, now: float) -> list[Output]: ...
 
 
 Timer = tuple[float | None, Callable[[], object]]
@@ -50,6 +44,9 @@ class World(Generic[Item]):
         """Everything that is no message, by party."""
         self.dead: set[str] = set()
         """Parties that were killed, and not started again."""
+        self.outside = ""
+        """A party that somebody else plays: what is delivered to it is `due`."""
+        self.due: list[Item] = []
         self.disks: defaultdict[str, SimulatedDisk] = defaultdict(SimulatedDisk)
         self._agenda: list[tuple[float, Callable[[], object]]] = []
 
@@ -111,6 +108,9 @@ class World(Generic[Item]):
         """Deliver a message now, past the hook; returns what its receiver makes of it."""
         if {item.sender, item.receiver} & self.dead:
             return []
+        if item.receiver == self.outside:
+            self.due.append(item)
+            return []
         self.log.append(item)
         return self.hand_over(item)
 
@@ -136,7 +136,7 @@ class World(Generic[Item]):
         except Killed:
             self.kill(party)
 
-    def tell_time(self, party: str, machine: Timed) -> None:
+    def tell_time(self, party: str, machine: Machine[Any]) -> None:
         """Tell a machine the time."""
         self.emit(party, machine.expire(self.now))
 

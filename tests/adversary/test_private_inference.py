@@ -10,8 +10,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.messages import Opening, StartPass
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
-from tacit.simulate.world.inference import MemoryInference, data_owner_names
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER
+from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
 
 (DATA_OWNER,) = data_owner_names(1)

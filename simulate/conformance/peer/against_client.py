@@ -8,27 +8,26 @@ must be started again by whoever runs it.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tacit.parties.links.endpoint import NotConnectedError, PeerStalledError, Received
-from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.codec import Envelope
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import Label, SigningKey, digest
-from tacit.protocol.session.messages import MESSAGES, Finish, Hello
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello, VoidRound
 from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest, UnmaskShares
 from tacit.secagg.ring import Words
+from tacit.simulate.conformance.peer.cast import Cast, Line, listening
 from tacit.simulate.conformance.peer.keyring import Keyring
-from tacit.simulate.conformance.peer.observation import Observation
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
@@ -40,6 +39,7 @@ from tacit.simulate.conformance.peer.script import (
     honest,
     verdict,
 )
+from tacit.simulate.conformance.peer.training_cases import TAKES_PART, refuses_round, refuses_session
 from tacit.simulate.world.federation import MemoryFederation
 from tacit.simulate.world.network import Parcel
 
@@ -47,14 +47,70 @@ _POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 """Of our own clients, which accept what is proposed to the live one."""
 
 
-class Session(MemoryFederation):
-    """A server machine with our clients; what it says to the live client is `due`, and no time passes.
+@dataclass
+class Observation:
+    """What the client says after the lie of a case, in the words of a verdict.
 
-    Of the live client's messages `link` numbers those to it, lies included.
+    late: whether the lie came when the client had sent its vector and opened nothing.
     """
 
+    clients: int
+    late: bool = False
+    summed: bool = False
+    """Whether the client's vector was in the sum of the round with the lie."""
+    round: int | None = None
+    """The round with the lie, once it is over: of others nothing is noted then."""
+    said: list[tuple[int, Message]] = field(default_factory=list)
+    """Since the last lie, with the rounds."""
+
+    def lie(self, message: Message) -> None:
+        """The client is told a lie in the place of this message."""
+        self.late = isinstance(message, Survivors | UnmaskRequest)
+        if self.refusal is None:
+            self.said = []
+
+    def note(self, round: int, message: Message) -> None:
+        """The client has said something after the lie."""
+        if self.round in (None, round):
+            self.said.append((round, message))
+
+    @property
+    def refusal(self) -> tuple[int, Abort] | None:
+        """The first abort, with its round."""
+        return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
+
+    @property
+    def promised(self) -> bool:
+        """Whether the client promised to keep the round closed."""
+        return any(isinstance(said, VoidRound) for _, said in self.said)
+
+    @property
+    def complete(self) -> bool:
+        """Whether a client that has refused owes nothing more."""
+        return self.promised or not (self.late and self.refusal and self.refusal[0])
+
+    def words(self) -> list[str]:
+        """What was seen."""
+        answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
+        if self.refusal is not None:
+            round, abort = self.refusal
+            words = [refuses_round(abort.code) if round else refuses_session(abort.code)]
+            words += ["promises to keep it closed"] if self.promised else []
+            return words + [f"says {said.TYPE} nevertheless" for said in answers]
+        if not self.summed:
+            return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
+        bitmaps = [said.complaints for said in answers if isinstance(said, MaskedInput)]
+        accused = sum(len(decode_members(bitmap, self.clients)) for bitmap in bitmaps)
+        opened = sum(isinstance(said, UnmaskShares) for said in answers)
+        words = [TAKES_PART]
+        words += [f"complains about {accused}"] if accused else []
+        return words + ([f"opens {opened} times"] if opened > 1 else [])
+
+
+class Session(MemoryFederation):
+    """A server machine with our clients. Of the live client's messages `link` numbers those to it, lies included."""
+
     def __init__(self, keyring: Keyring, live: str, configuration: Configuration) -> None:
-        signing = {name: SigningKey(keys.signing_secret) for name, keys in keyring.keys.items()}
         super().__init__(
             configuration,
             len(keyring.roster.clients),
@@ -62,20 +118,18 @@ class Session(MemoryFederation):
             policies=dict.fromkeys(keyring.ours, _POLICY),
             smallest_cohort=2,
             model=draw_model(configuration),
-            members=(keyring.roster, signing),
+            members=(keyring.roster, keyring.signing),
         )
-        self.live = live
+        self.outside = live
         self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES)
-        self.due: list[Parcel] = []
         self.over = False
         """Whether the live client has left or was told to."""
-        self.hook = self._divert
         self.start(*keyring.ours)
 
     @property
     def reproach(self) -> str:
         """What our machines held against the live client last."""
-        reports = [report.fields for report in self.outcome(Report) if report.fields.get("member") == self.live]
+        reports = [report.fields for report in self.outcome(Report) if report.fields.get("member") == self.outside]
         return next((f"{fields['code']}: {fields['detail']}" for fields in reversed(reports) if "code" in fields), "")
 
     def draw(self, name: str, round: int) -> Words:
@@ -86,84 +140,78 @@ class Session(MemoryFederation):
         """Whether the latest round is over."""
         return len(self.outcome(RoundDone)) == self.server.round > 0
 
-    def _divert(self, parcel: Parcel) -> list[Parcel]:
-        if parcel.receiver != self.live:
-            return [parcel]
-        self.due.append(parcel)
-        return []
 
-
-class AgainstClient:
-    """Plays cases one after the other. wait: seconds for anything from the client; tell: what its operator must do."""
+class AgainstClient(Cast):
+    """Our server listens at the address. tell: what the operator of the live client must do."""
 
     def __init__(
         self,
         keyring: Keyring,
-        name: str,
+        live: str,
         configuration: Configuration,
-        endpoint: ServerEndpoint,
+        address: str,
         *,
         wait: float,
         tell: Callable[[str], None],
     ) -> None:
+        roster, host = keyring.roster, keyring.roster.server.name
+        self._line = Line(host, live, listening(keyring.keys[host], roster, address))
+        super().__init__(live, [self._line], wait=wait)
         self._keyring = keyring
-        self._roster = keyring.roster
-        self._name = name
         self._configuration = configuration
-        self._endpoint = endpoint
-        self._wait = wait
         self._tell = tell
         self._session: Session | None = None
         self._lie: Lie = honest
-        self._observation = Observation(len(self._roster.clients))
+        self._observation = Observation(len(roster.clients))
         self._deceived: Session | None = None
         """The session in which the lie of the case was told."""
-        self._former_model = b""
-        clients = keyring.roster.clients
         self._stage = RoundKnowledge(
-            len(clients),
-            clients.index(name),
-            configuration.parameters(len(clients)).threshold,
+            len(roster.clients),
+            roster.clients.index(live),
+            configuration.parameters(len(roster.clients)).threshold,
             sum(configuration.tensor_sizes),
         )
 
     async def play(self, case: Case) -> PeerVerdict:
         """Tell the lie, see what follows, and run an honest round."""
+        await self.open()
         if case.joins:
             await self._dismiss()
-        self._lie, self._observation, self._deceived = case.lie, Observation(len(self._roster.clients)), None
+        self._lie, self._observation, self._deceived = case.lie, Observation(self._stage.size), None
         try:
             await self._begin_round()
-            await self._listen(self._settled)
-            await self._listen(lambda: self._observation.complete)
+            await self.listen(self._settled)
+            await self.listen(lambda: self._observation.complete)
             self._conclude()
             if case.joins:
                 await self._dismiss()
             afterwards = await self._honest_round()
         except TimeoutError:
-            afterwards = f"nothing more comes for {self._wait:g} s"
+            afterwards = f"nothing more comes for {self.wait:g} s"
             await self._dismiss()
         return verdict(case, ", ".join(filter(None, (*self._observation.words(), afterwards))))
 
     async def close(self) -> None:
-        """Tell the client that there is no more, and close the endpoint."""
+        """Tell the client that there is no more, and close the link."""
         if self._session is not None and not self._session.over:
-            await self._say(self._session, Saying(Finish(), round=0))
-        await self._endpoint.close()
+            await self.say(Saying(Finish(), round=0), self._session.link)
+        await super().close()
 
     async def _begin_round(self) -> None:
         """The next round of the session, or the first one of a new session when the client joins."""
         session = self._session
         if session is not None and not session.over:
-            await self._listen(lambda: session.over or len(session.outcome(RoundDone)) == session.server.round)
+            await self.listen(lambda: session.over or len(session.outcome(RoundDone)) == session.server.round)
         if session is None or session.over:
             self._session = None
-            self._tell(f"waiting for {self._name!r} to join at {self._endpoint.address}: start it if it does not run")
-            await self._listen(lambda: self._session is not None)
+            assert self._line.endpoint is not None
+            where = self._line.endpoint.address
+            self._tell(f"waiting for {self.live!r} to join at {where}: start it if it does not run")
+            await self.listen(lambda: self._session is not None)
             return
         session.model = draw_model(self._configuration)
         session.emit(session.host, session.server.next_round(session.model, 0.0))
-        await self._go_on(session)
+        await self.go_on(session)
 
     async def _honest_round(self) -> str:
         """Run a round without lies; what is wrong with it, if anything."""
@@ -171,15 +219,15 @@ class AgainstClient:
         await self._begin_round()
         session = self._session
         assert session is not None
-        await self._listen(lambda: session.over or session.held())
+        await self.listen(lambda: session.over or session.held())
         done = next(iter(session.outcome(RoundDone)[-1:]), None)
-        if done is None or done.total is None or self._name not in done.survivors:
+        if done is None or done.total is None or self.live not in done.survivors:
             return f"no part in the honest round after it ({session.reproach})"
-        self._former_model = digest(Label.MODEL, session.model)
+        self._stage = replace(self._stage, former_model=digest(Label.MODEL, session.model))
         packing = self._configuration.packing()
         share = done.total.copy()
         for name in done.survivors:
-            if name != self._name:
+            if name != self.live:
                 packing.ring.subtract_into(share, session.vectors[name, done.round])
         try:
             packing.decode(share, contributors=1)
@@ -192,7 +240,7 @@ class AgainstClient:
         session = self._session
         if session is not None and not session.over:
             abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")
-            await self._say(session, Saying(abort, round=0))
+            await self.say(Saying(abort, round=0), session.link)
             session.over = True
 
     def _settled(self) -> bool:
@@ -208,61 +256,34 @@ class AgainstClient:
         assert session is not None
         self._observation.round = session.server.round
         shared = [done for done in session.outcome(RoundDone) if done.round == session.server.round]
-        self._observation.summed = any(self._name in done.survivors for done in shared)
+        self._observation.summed = any(self.live in done.survivors for done in shared)
 
-    async def _listen(self, until: Callable[[], bool]) -> None:
-        """Take part until the condition holds. TimeoutError when the client is silent."""
-        while not until():
-            async with asyncio.timeout(self._wait):
-                event = await self._endpoint.receive()
-            if isinstance(event, Received) and event.sender == self._name:
-                await self._hear(event.frames)
-
-    async def _hear(self, frames: Sequence[Frame]) -> None:
-        try:
-            packet = decode(frames, MESSAGES)
-            message = packet.parse()
-        except RemoteProtocolError:
-            message = None  # The machine will say so.
+    async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
         if isinstance(message, Hello):
             if self._session is not None:
                 self._session.over = True
-            self._session = Session(self._keyring, self._name, self._configuration)
+            self._session = Session(self._keyring, self.live, self._configuration)
         session = self._session
         if session is None or session.over:
             return
-        if message is not None:
+        if envelope is not None and message is not None:  # Else the machine will say so.
             if session is self._deceived:
-                self._observation.note(packet.envelope.round, message)
-            session.over = isinstance(message, Abort) and not packet.envelope.round
-        session.put(Parcel(self._name, session.host, tuple(frames)))
-        await self._go_on(session)
+                self._observation.note(envelope.round, message)
+            session.over = isinstance(message, Abort) and not envelope.round
+        session.put(parcel)
+        await self.go_on(session)
 
-    async def _go_on(self, session: Session) -> None:
-        """Let our machines talk until only what is due to the live client is left, and say that."""
-        session.advance()
-        due, session.due = session.due, []
-        for parcel in due:
-            await self._relay(session, parcel)
-
-    async def _relay(self, session: Session, parcel: Parcel) -> None:
-        """Say to the live client what the machine says, or what the lie makes of it."""
-        packet = parcel.packet
+    async def relay(self, parcel: Parcel) -> None:
+        session, packet = self._session, parcel.packet
+        assert session is not None
         said = Saying(packet.parse(), packet.envelope.round, packet.payload)
         lies = [said]
         if self._deceived in (None, session):
-            lies = list(self._lie(replace(self._stage, former_model=self._former_model), said))
+            lies = list(self._lie(self._stage, said))
             if lies != [said] or (self._deceived is None and self._lie is honest):
                 self._deceived = session
                 self._observation.lie(said.message)
         for lie in lies:
-            await self._say(session, lie)
+            await self.say(lie, session.link)
         if isinstance(said.message, Finish) or (isinstance(said.message, Abort) and not said.round):
             session.over = True
-
-    async def _say(self, session: Session, said: Saying) -> None:
-        frames = said.frames(session.link)
-        # A client that refuses the first of several messages may be gone before the last; what it said still follows.
-        with contextlib.suppress(NotConnectedError, PeerStalledError):
-            for _ in range(said.times):
-                await self._endpoint.send(self._name, frames)

@@ -7,34 +7,31 @@ started again. The first case checks the model: it must have moved by the mean o
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
-from tacit.parties.links.endpoint import EndpointError, Event, LinkLost, LinkUp, Received
-from tacit.parties.links.keys import PartyKeys, generate
-from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.link import NO_SESSION, Link, Traffic
+from tacit.parties.links.client_endpoint import NotAdmittedError
+from tacit.parties.links.endpoint import EndpointError, Event, LinkLost, LinkUp
+from tacit.parties.links.keys import generate
+from tacit.protocol.core.codec import Envelope
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.core.roster import Roster
-from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import RoundOver, Train
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import AdvertiseKeys
 from tacit.secagg.packing import Total
+from tacit.secagg.ring import Words
+from tacit.simulate.conformance.peer.cast import Cast, Line, connecting
 from tacit.simulate.conformance.peer.keyring import Keyring
 from tacit.simulate.conformance.peer.script import (
     FEWEST_CLIENTS,
@@ -46,13 +43,13 @@ from tacit.simulate.conformance.peer.script import (
     draw_update,
     verdict,
 )
-from tacit.simulate.conformance.peer.server_cases import HONEST, OTHERS, STAYS, STRANGER, refused
+from tacit.simulate.conformance.peer.training_cases import HONEST, OTHERS, STAYS, STRANGER, refused
+from tacit.simulate.world.federation import MemoryFederation, small_configuration
+from tacit.simulate.world.network import Parcel
 
 Vector = npt.NDArray[np.floating[Any]]
 
 _POLICY: Final = Policy(modes=("active", "semi-honest"), smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
-_FOREVER: Final = 1e9
-"""Seconds; our machines stand still in time, and the kit has a deadline of its own."""
 _NOT_THERE: Final = (TrainingState.OFFLINE, TrainingState.AWAIT_WELCOME, TrainingState.ENDED)
 
 
@@ -64,158 +61,150 @@ class End:
     code: Code | None
 
 
+@dataclass(eq=False)
 class Actor:
-    """One of our clients on its link. `case` is what it plays."""
+    """One of our clients. `case` is what it plays."""
 
-    def __init__(self, keys: PartyKeys, roster: Roster, endpoint: ClientEndpoint) -> None:
-        self.endpoint = endpoint
-        self.case = HONEST
-        self.lied: int | None = None
-        """The round of its lie, once it is told."""
-        self.spent = False
-        """Whether it has played a case in this session that it may be barred for."""
-        self.models: dict[int, bytes] = {}
-        self.contributions: dict[int, DrawnUpdate] = {}
-        self.ends: list[End] = []
-        """Since the lie of the case."""
-        self._keys = keys
-        self._roster = roster
-        self._stage = RoundKnowledge(len(roster.clients), roster.index(keys.name))
-        self._linked = False
-        self._begin()
+    name: str
+    stage: RoundKnowledge
+    case: Case = HONEST
+    lied: int | None = None
+    """The round of its lie, once it is told."""
+    spent: bool = False
+    """Whether it has played a case in this session that it may be barred for."""
+    linked: bool = False
+    link: Link | None = None
+    """Numbers what it says in the present session."""
+    models: dict[int, bytes] = field(default_factory=dict)
+    contributions: dict[int, DrawnUpdate] = field(default_factory=dict)
+    ends: list[End] = field(default_factory=list)
+    """Since the lie of the case."""
 
-    def _begin(self) -> None:
-        self.machine = TrainingClient(
-            self._keys.name,
-            self._roster,
-            signing=SigningKey(self._keys.signing_secret),
-            policy=_POLICY,
-            journal=(),
-            entropy=os.urandom,
-            patience=_FOREVER,
-            grace=_FOREVER,
-        )
-        self._link = Link(self._keys.name, self._roster.server.name, NO_SESSION, Traffic(), MESSAGES)
-        self.models, self.contributions = {}, {}
-
-    @property
-    def joined(self) -> bool:
-        """Whether it is in a session."""
-        return self.machine.state not in _NOT_THERE
-
-    async def take(self, event: Event) -> None:
-        """What happened on its link."""
-        if isinstance(event, Received):
-            self._note_abort(event.frames)
-            await self._perform(self.machine.feed(event.frames, 0.0))
-        elif isinstance(event, LinkLost):
-            self._linked = False
-            self.ends.append(End(None, Code.LEFT))
-        elif isinstance(event, LinkUp) and not self._linked:
-            # Behind a new link there is a server that was started anew.
-            self._linked, self.spent = True, False
-            await self._join()
-
-    def _note_abort(self, frames: Sequence[Frame]) -> None:
-        """The server's own words, whatever our machine makes of them after a lie."""
-        with contextlib.suppress(RemoteProtocolError):
-            packet = decode(frames, MESSAGES)
-            if isinstance(message := packet.parse(), Abort):
-                self.ends.append(End(packet.envelope.round or None, message.code))
-
-    async def leave(self) -> None:
-        """End the session."""
-        if self.joined:
-            await self._perform(self.machine.give_up("the next test needs another session", 0.0))
-
-    async def _join(self) -> None:
-        self._begin()
-        await self._perform(self.machine.start(0.0))
-
-    async def _perform(self, outputs: Sequence[Output]) -> None:
-        for output in outputs:
-            if isinstance(output, Transmit):
-                await self._transmit(output)
-            elif isinstance(output, Train):
-                contribution = draw_update(self.machine.configuration)
-                self.models[output.round], self.contributions[output.round] = output.model, contribution
-                await self._perform(self.machine.contribute(output.round, contribution.words, 0.0))
-            elif isinstance(output, RoundOver):
-                self.ends.append(End(output.round, output.code))
-            elif isinstance(output, Ended):
-                self.ends.append(End(None, output.code))
-
-    async def _transmit(self, output: Transmit) -> None:
-        packet = decode(output.frames, MESSAGES)
-        if self.case.joins and self.lied is None and packet.kind is AdvertiseKeys:
-            # The server waits for this message: nothing of it is under way that belongs to the former conversation.
-            self._lie_in(packet.envelope.round)
-            await self._join()
-            return
-        if packet.envelope.session != self._link.session:
-            self._link = Link(self._keys.name, self._roster.server.name, packet.envelope.session, Traffic(), MESSAGES)
-        said = Saying(packet.parse(), packet.envelope.round, packet.payload)
-        lies = [said] if self.case.joins and self.lied is None else list(self.case.lie(self._stage, said))
-        if lies != [said] and self.lied is None:
-            self._lie_in(said.round)
-        for lie in lies:
-            frames = lie.frames(self._link)
-            for _ in range(lie.times):
-                await self.endpoint.send(frames)
-
-    def _lie_in(self, round: int) -> None:
+    def lie_in(self, round: int) -> None:
+        """The lie of the case is told."""
         self.lied, self.ends = round, []
 
 
-class AgainstServer:
-    """Plays cases one after the other. wait: seconds for anything from the server; tell: what its operator must do."""
+class OurClients(MemoryFederation):
+    """Our clients, and the live server outside: the server that every federation has is never spoken to."""
+
+    def __init__(self, keyring: Keyring) -> None:
+        roster = keyring.roster
+        super().__init__(
+            small_configuration(len(roster.clients)),
+            len(roster.clients),
+            seed=os.urandom(32),
+            policies=dict.fromkeys(keyring.ours, _POLICY),
+            members=(roster, keyring.signing),
+        )
+        self.outside = self.host
+        self.actors = {
+            name: Actor(name, RoundKnowledge(len(roster.clients), roster.index(name))) for name in keyring.ours
+        }
+
+    def joined(self, actor: Actor) -> bool:
+        """Whether it is in a session."""
+        return actor.name in self.clients and self.clients[actor.name].state not in _NOT_THERE
+
+    def join(self, actor: Actor) -> None:
+        """Begin a conversation, as if there had never been another."""
+        self.disks.pop(actor.name, None)
+        actor.models, actor.contributions, actor.link = {}, {}, None
+        self.start_client(actor.name)
+
+    def train(self, name: str, round: int) -> Words:
+        update = self.actors[name].contributions[round] = draw_update(self.clients[name].configuration)
+        return update.words
+
+    def act(self, party: str, output: Output) -> None:
+        actor = self.actors[party]
+        match output:
+            case Train():
+                actor.models[output.round] = output.model
+            case RoundOver():
+                actor.ends.append(End(output.round, output.code))
+            case Ended():
+                actor.ends.append(End(None, output.code))
+        super().act(party, output)
+
+
+class AgainstServer(Cast):
+    """The server listens at the address. tell: what its operator must do."""
 
     def __init__(self, keyring: Keyring, address: str, *, wait: float, tell: Callable[[str], None]) -> None:
-        self._keyring = keyring
-        self._address = address
-        self._wait = wait
-        self._tell = tell
-        self._actors: list[Actor] = []
-        self._events: asyncio.Queue[tuple[Actor, Event | EndpointError]] = asyncio.Queue()
-        self._receivers: list[asyncio.Task[None]] = []
-
-    async def _connect(self) -> None:
-        for name in self._keyring.ours:
-            endpoint = await self._endpoint(self._keyring.keys[name])
-            actor = Actor(self._keyring.keys[name], self._keyring.roster, endpoint)
-            self._actors.append(actor)
-            self._receivers.append(asyncio.create_task(self._receive(actor)))
-
-    async def close(self) -> None:
-        """End the session and close the links."""
-        for actor in self._actors:
-            await actor.leave()
-        for receiver in self._receivers:
-            receiver.cancel()
-        await asyncio.gather(*self._receivers, return_exceptions=True)
-        await asyncio.gather(*(actor.endpoint.close() for actor in self._actors))
+        self._server, self._address, self._tell = keyring.roster.server, address, tell
+        live = self._server.name
+        lines = [Line(name, live, connecting(keyring.keys[name], self._server, address, wait)) for name in keyring.ours]
+        super().__init__(live, lines, wait=wait)
+        self._world = OurClients(keyring)
+        self._actors = [*self._world.actors.values()]
 
     async def play(self, case: Case) -> PeerVerdict:
         """Have it played, and see what becomes of the liar and of the others. Raises EndpointError."""
-        if not self._actors:
-            await self._connect()
+        await self.open()
         try:
             if case is STRANGER:
                 return verdict(case, await self._as_stranger())
             await self._enough_actors()
             return verdict(case, await (self._honestly() if case is HONEST else self._with_liar(case)))
         except TimeoutError:
-            return verdict(case, f"nothing comes for {self._wait:g} s")
+            return verdict(case, f"nothing comes for {self.wait:g} s")
         finally:
             for actor in self._actors:
                 actor.case = HONEST
 
+    async def close(self) -> None:
+        """End the session and close the links."""
+        await self._leave()
+        await super().close()
+
+    async def take(self, own: str, event: Event) -> None:
+        actor = self._world.actors[own]
+        if isinstance(event, LinkLost):
+            actor.linked = False
+            actor.ends.append(End(None, Code.LEFT))
+        elif isinstance(event, LinkUp) and not actor.linked:
+            # Behind a new link there is a server that was started anew.
+            actor.linked, actor.spent = True, False
+            self._world.join(actor)
+            await self.go_on(self._world)
+        await super().take(own, event)
+
+    async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
+        # The server's own words, whatever our machine makes of them after a lie.
+        if envelope is not None and isinstance(message, Abort):
+            self._world.actors[parcel.receiver].ends.append(End(envelope.round or None, message.code))
+        self._world.put(parcel)
+        await self.go_on(self._world)
+
+    async def relay(self, parcel: Parcel) -> None:
+        actor, packet = self._world.actors[parcel.sender], parcel.packet
+        envelope, joining = packet.envelope, actor.case.joins and actor.lied is None
+        if joining and packet.kind is AdvertiseKeys:
+            # The server waits for this message: nothing of it is under way that belongs to the former conversation.
+            actor.lie_in(envelope.round)
+            self._world.join(actor)
+            return
+        if actor.link is None or actor.link.session != envelope.session:
+            actor.link = Link(actor.name, self.live, envelope.session, Traffic(), MESSAGES)
+        said = Saying(packet.parse(), envelope.round, packet.payload)
+        lies = [said] if joining else list(actor.case.lie(actor.stage, said))
+        if lies != [said] and actor.lied is None:
+            actor.lie_in(said.round)
+        for lie in lies:
+            await self.say(lie, actor.link)
+
+    @property
+    def _free(self) -> list[Actor]:
+        """Who is in a session, and cannot be barred."""
+        return [actor for actor in self._actors if self._world.joined(actor) and not actor.spent]
+
     async def _with_liar(self, case: Case) -> str:
-        liar = next(actor for actor in self._actors if actor.joined and not actor.spent)
+        liar = self._free[0]
         liar.case, liar.lied, liar.spent = case, None, True
-        await self._listen(lambda: liar.lied is not None)
+        await self.listen(lambda: liar.lied is not None)
         # Who cheated in an earlier case may still be told that it is barred.
-        others = [actor for actor in self._actors if actor.joined and not actor.spent]
+        others = self._free
         lied = liar.lied or 0
         for actor in others:
             actor.ends = []
@@ -223,7 +212,7 @@ class AgainstServer:
         def last(actor: Actor) -> End | None:
             return next((end for end in actor.ends if end.round is None or end.round >= lied), None)
 
-        await self._listen(lambda: last(liar) is not None and all(last(actor) is not None for actor in others))
+        await self.listen(lambda: last(liar) is not None and all(last(actor) is not None for actor in others))
         seen, codes = last(liar), {end.code for end in map(last, others) if end is not None}
         assert seen is not None
         finished = (
@@ -233,21 +222,21 @@ class AgainstServer:
         return f"{STAYS}, {finished}" if seen.code is None else refused(seen.code, finished)
 
     async def _honestly(self) -> str:
-        actors = [actor for actor in self._actors if actor.joined]
-        await self._listen(lambda: all(len(actor.models) > 2 for actor in actors))
+        actors = [*filter(self._world.joined, self._actors)]
+        await self.listen(lambda: all(len(actor.models) > 2 for actor in actors))
         round = min(actors[0].models)
         if any(End(held, None) not in actor.ends for actor in actors for held in (round, round + 1)):
             return "a round has no sum"
         for held in (round, round + 1):
             contributions = [actor.contributions[held] for actor in actors]
             before, after = (np.frombuffer(actors[0].models[which], "<f4") for which in (held, held + 1))
-            if not _moved_by_mean(actors[0].machine.configuration, contributions, before, after):
+            if not _moved_by_mean(self._world.clients[actors[0].name].configuration, contributions, before, after):
                 return "all finish, the model is wrong"
         return HONEST.expected
 
     async def _as_stranger(self) -> str:
         try:
-            endpoint = await self._endpoint(generate("stranger"))
+            endpoint = await connecting(generate("stranger"), self._server, self._address, self.wait)()
         except NotAdmittedError:
             return STRANGER.expected
         except EndpointError as error:
@@ -255,37 +244,21 @@ class AgainstServer:
         await endpoint.close()
         return "admitted"
 
+    async def _leave(self) -> None:
+        """End the session."""
+        for actor in filter(self._world.joined, self._actors):
+            client = self._world.clients[actor.name]
+            self._world.emit(actor.name, client.give_up("the next test needs another session", 0.0))
+        await self.go_on(self._world)
+
     async def _enough_actors(self) -> None:
         """Make sure that enough clients are there of which none is barred."""
-        if len([actor for actor in self._actors if actor.joined and not actor.spent]) >= FEWEST_CLIENTS:
+        if len(self._free) >= FEWEST_CLIENTS:
             return
         if any(actor.spent for actor in self._actors):
-            for actor in self._actors:
-                await actor.leave()
+            await self._leave()
             self._tell(f"waiting for the server at {self._address} to be started again: it bars most clients by now")
-        await self._listen(lambda: all(actor.joined and not actor.spent for actor in self._actors))
-
-    async def _endpoint(self, keys: PartyKeys) -> ClientEndpoint:
-        return await ClientEndpoint.connect(
-            self._address, keys=keys, server=self._keyring.roster.server, connect_deadline=self._wait
-        )
-
-    async def _listen(self, until: Callable[[], bool]) -> None:
-        """Take part until the condition holds. TimeoutError if the server is silent, EndpointError if it is gone."""
-        while not until():
-            async with asyncio.timeout(self._wait):
-                actor, event = await self._events.get()
-            if isinstance(event, EndpointError):
-                raise event
-            await actor.take(event)
-
-    async def _receive(self, actor: Actor) -> None:
-        while True:
-            try:
-                await self._events.put((actor, await actor.endpoint.receive()))
-            except EndpointError as error:
-                await self._events.put((actor, error))
-                return
+        await self.listen(lambda: len(self._free) == len(self._actors))
 
 
 def _moved_by_mean(

@@ -1,98 +1,101 @@
 """Two parties of private inference that are ours, each with a link to the third: how a case is played.
 
-What our machines say goes through the lie of the case. Then everything that comes is heard until the live party has
-ended the session towards both of ours, or has completed it; or until it is silent for too long.
+What our machines say to the live party goes through the lie of the case. Then everything that comes is heard until the
+live party has ended the session towards both of ours, or has completed it; or until it is silent for too long.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 
-from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import EndpointError, NotConnectedError, PeerStalledError, Received
-from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.protocol.core.codec import Frame, decode
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.parties.inference.owner import dealer_of
+from tacit.protocol.core.codec import Envelope
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MaterialOver
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MaterialOver, Terms
 from tacit.protocol.inference.results import InferenceEnded
-from tacit.simulate.conformance.peer.inference_script import OTHER_SESSION, InferenceCase, Observed, Scene
+from tacit.simulate.conformance.peer.cast import Cast, Line
+from tacit.simulate.conformance.peer.inference_cases import BOTH, COMPLETES, OTHER_SESSION, InferenceCase, Scene, ends
+from tacit.simulate.conformance.peer.keyring import Keyring
 from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, verdict
-
-FOREVER: Final = 1e9
-"""Seconds; our machines stand still in time, and the kit has a deadline of its own."""
-
-
-class Line:
-    """The link of one of ours to the live party, which can be closed and opened again. make: opens an endpoint."""
-
-    def __init__(self, own: str, live: str, make: Callable[[], Awaitable[ClientEndpoint | ServerEndpoint]]) -> None:
-        self.own = own
-        self._live = live
-        self._make = make
-        self._endpoint: ClientEndpoint | ServerEndpoint | None = None
-        self._receiver: asyncio.Task[None] | None = None
-
-    async def open(self, events: asyncio.Queue[tuple[str, Sequence[Frame] | EndpointError]]) -> None:
-        """Open it unless it is open; what comes goes to the queue. Raises EndpointError."""
-        if self._endpoint is None:
-            self._endpoint = await self._make()
-            self._receiver = asyncio.create_task(self._receive(self._endpoint, events))
-
-    async def close(self) -> None:
-        """Close it; closing twice is harmless."""
-        if self._endpoint is None or self._receiver is None:
-            return
-        self._receiver.cancel()
-        await asyncio.gather(self._receiver, return_exceptions=True)
-        await self._endpoint.close()
-        self._endpoint = None
-
-    async def send(self, frames: Sequence[Frame]) -> None:
-        """Say this, if anybody is there to hear it: who refuses the first of several messages may have gone."""
-        with contextlib.suppress(NotConnectedError, PeerStalledError):
-            if isinstance(self._endpoint, ServerEndpoint):
-                await self._endpoint.send(self._live, frames)
-            elif self._endpoint is not None:
-                await self._endpoint.send(frames)
-
-    async def _receive(
-        self,
-        endpoint: ClientEndpoint | ServerEndpoint,
-        events: asyncio.Queue[tuple[str, Sequence[Frame] | EndpointError]],
-    ) -> None:
-        try:
-            while True:
-                event = await endpoint.receive()
-                if isinstance(event, Received) and event.sender == self._live:
-                    events.put_nowait((self.own, event.frames))
-        except EndpointError as error:
-            events.put_nowait((self.own, error))
+from tacit.simulate.world.inference import MemoryInference, Side, Told
+from tacit.simulate.world.network import Parcel
 
 
-class InferenceCast:
-    """Plays cases one after the other. Subclasses are the machines of ours.
+@dataclass
+class Observed:
+    """One case. roles: what our two parties are called in verdicts, by name."""
 
-    live: name of the party under test; lines: of ours, opened in this order; liars: who tells the lies, unless a case
-    says that both do; roles: what ours are called in verdicts; wait: seconds for anything from the live party.
-    """
+    roles: Mapping[str, str]
+    case: InferenceCase
+    liar: str = ""
+    """Who has told the lie, once it is told."""
+    aborts: dict[str, Abort] = field(default_factory=dict)
+    """By whom of ours the live party has told."""
+    reproach: str = ""
+    """What is wrong, in other words."""
+    held: bool = False
+    """Whether a session came to its regular end."""
+
+    def words(self) -> str:
+        """The verdict."""
+        told: dict[tuple[Code, str], list[str]] = {}
+        for name, abort in self.aborts.items():
+            if self.case.witness in ("", self.roles[name]):
+                told.setdefault((abort.code, abort.culprit), []).append(self.roles[name])
+        words = []
+        for (code, culprit), roles in told.items():
+            blames = "" if self.case.anyone or culprit == self.liar else f", blames {culprit or 'nobody'}"
+            words.append(ends(code, BOTH if len(roles) == len(self.roles) else roles[0]) + blames)
+        words += [self.reproach] if self.reproach else []
+        words += [COMPLETES] if self.held else []
+        if not self.liar and self.case.lies and self.held:
+            words.append("it is over before the lie")
+        return ", ".join(words)
+
+
+class OneSession(MemoryInference):
+    """Our two parties in one session with the live one, of which a cast hears what they tell."""
+
+    def __init__(self, cast: InferenceCast, wishes: Mapping[str, Wish], *, terms: Terms | None = None) -> None:
+        super().__init__(wishes, terms=terms, seed=os.urandom(32), roster=cast.roster)
+        self.outside = cast.live
+        self._cast = cast
+
+    def note(self, told: Told) -> None:
+        super().note(told)
+        self._cast.note(told)
+
+
+class InferenceCast(Cast):
+    """roles: what ours are called in verdicts, by name; liars: who tells the lies, unless a case says that both do."""
+
+    kinds = INFERENCE_MESSAGES
+    world: OneSession | None = None
+    """That of the session, once it has begun."""
 
     def __init__(
-        self, live: str, lines: Sequence[Line], *, liars: Sequence[str], roles: Mapping[str, str], wait: float
+        self,
+        keyring: Keyring,
+        live: str,
+        lines: Sequence[Line],
+        *,
+        roles: Mapping[str, str],
+        liars: Collection[str] | None = None,
+        wait: float,
     ) -> None:
-        self.live = live
-        self._lines = {line.own: line for line in lines}
-        self._liars = liars
+        super().__init__(live, lines, wait=wait)
+        self.roster = keyring.roster
+        self._liars: Collection[str] = roles if liars is None else liars
         self._roles = roles
-        self._wait = wait
-        self._events: asyncio.Queue[tuple[str, Sequence[Frame] | EndpointError]] = asyncio.Queue()
         self._links: dict[str, Link] = {}
         self._former: dict[str, dict[type[Message], Saying]] = {}
-        self._past: set[bytes] = set()
+        self.past: set[bytes] = set()
         """Sessions of earlier cases."""
         self._replaced: set[bytes] = set()
         """Sessions of this case that we have left for another one."""
@@ -110,73 +113,64 @@ class InferenceCast:
         """Who of ours was told that it has ended with a code."""
 
     async def play(self, case: InferenceCase) -> PeerVerdict:
-        """Tell the lie, and see what follows. Raises EndpointError when the live party cannot be reached."""
         self._case, self.observed = case, Observed(self._roles, case)
-        self._past |= self._sessions
+        self.past |= self._sessions
         self._sessions, self._replaced, self._silent, self._liars_before = set(), set(), set(), set()
-        self._former = {name: {} for name in self._lines}
-        self.restart()
+        self._former = {name: {} for name in self.lines}
+        self._restart()
         try:
-            for line in self._lines.values():
-                await line.open(self._events)
+            await self.open()
             await self.begin()
             await self.listen(self._settled)
         except TimeoutError:
-            self.observed.reproach = f"nothing more comes for {self._wait:g} s"
-        self.observed.held = self.involved <= self.done and self.held and not self.refused
+            self.observed.reproach = f"nothing more comes for {self.wait:g} s"
+        self.conclude()
         await self._dismiss()
         return verdict(case, self.observed.words())
-
-    async def close(self) -> None:
-        """Close all links."""
-        for line in self._lines.values():
-            await line.close()
 
     async def begin(self) -> None:
         """Begin a session with the live party. TimeoutError when it does not come."""
         raise NotImplementedError
 
-    async def begin_again(self) -> None:
-        """Begin another one in the middle of it."""
-        raise NotImplementedError
+    async def feed(self, parcel: Parcel, message: Message | None) -> None:
+        """Something of this session has come; message: None if it cannot be read."""
+        if self.world is not None:
+            self.world.put(parcel)
+            await self.go_on(self.world)
 
-    async def hear(self, own: str, frames: Sequence[Frame], message: Message | None) -> None:
-        """Feed our machines; message: None if it cannot be read."""
-        raise NotImplementedError
-
-    @property
-    def held(self) -> bool:
-        """Whether our machines have come to a regular end."""
-        raise NotImplementedError
-
-    @property
-    def openings(self) -> tuple[tuple[int, int], ...]:
-        """As of Scene."""
-        return ()
-
-    def restart(self) -> None:
-        """Nobody of ours is in a session."""
-        self.involved, self.done, self.refused = set(), set(), set()
-
-    def blame(self, own: str, ended: InferenceEnded) -> None:
-        """One of our machines has ended by itself: it refuses what the live party says."""
-        if ended.code is not None and own not in self.observed.aborts and not self.observed.reproach:
+    def note(self, told: Told) -> None:
+        """One of our machines has come to the regular end, or refuses what the live party says."""
+        ended = told.output
+        if not isinstance(ended, InferenceEnded):
+            return
+        if ended.code is None:
+            if told.side == self._side and told.party not in self._silent:
+                self.done.add(told.party)
+        elif not self.observed.aborts and not self.observed.reproach:
             self.observed.reproach = f"breaks a rule: {ended.code.name}, {ended.detail}"
 
-    async def say(self, own: str, frames: Sequence[Frame]) -> None:
-        """Say to the live party what a machine of ours says, or what the lie makes of it."""
-        packet = decode(frames, INFERENCE_MESSAGES)
-        envelope, case = packet.envelope, self._case
-        said = Saying(packet.parse(), envelope.round, packet.payload)
-        if not envelope.sequence or own not in self._links:
-            self._links[own] = Link(own, self.live, envelope.session, Traffic(), INFERENCE_MESSAGES)
-        self._sessions |= {envelope.session} - {NO_SESSION}
+    def conclude(self) -> None:
+        """See whether the session has come to its regular end."""
+        owners = [] if self.world is None else self.world.shells
+        machines = [machine for owner in owners for side, machine in owner.machines() if side == self._side]
+        closed = bool(machines) and all(machine.state.name == "CLOSED" for machine in machines)
+        self.observed.held = closed and self.involved <= self.done and not self.refused
+
+    async def relay(self, parcel: Parcel) -> None:
+        own, packet, case = parcel.sender, parcel.packet, self._case
+        said, session = Saying(packet.parse(), packet.envelope.round, packet.payload), packet.envelope.session
+        # What the live party has ended towards one of ours it must end towards the other by itself.
+        if session in self._replaced or (self.observed.aborts and isinstance(said.message, Abort)):
+            return
+        if not packet.envelope.sequence or own not in self._links:
+            self._links[own] = Link(own, self.live, session, Traffic(), INFERENCE_MESSAGES)
+        self._sessions |= {session} - {NO_SESSION}
         if own in self._silent:
             return
         lies: Sequence[Saying] = [said]
         if (own in self._liars or case.together) and own not in self._liars_before:
             acts = packet.kind is case.at
-            lies = [] if acts else list(case.lie(Scene(own, self._former[own], self.openings), said))
+            lies = [] if acts else list(case.lie(Scene(own, self._former[own], self._openings(own)), said))
             if lies != [said]:
                 self.observed.liar = own
                 self._liars_before.add(own)
@@ -189,44 +183,9 @@ class InferenceCast:
         if case.act == "stops" and own == self.observed.liar:
             self._silent.add(own)
 
-    async def _act(self, own: str) -> None:
-        """What else than a lie a case has us do."""
-        if self._case.act == "begins again":
-            self._replaced |= self._sessions
-            self.restart()
-            await self.begin_again()
-            return
-        self._silent.add(own)
-        if self._case.act == "hangs up":
-            self.done.add(own)
-            await self._lines[own].close()
-
-    async def _say(self, own: str, said: Saying) -> None:
-        link = self._links[own]
-        if said.envelope.get("session") == OTHER_SESSION:
-            link = Link(own, self.live, OTHER_SESSION, Traffic(), INFERENCE_MESSAGES)
-        elif isinstance(said.message, Abort | MaterialOver):
-            self.done.add(own)
-        frames = said.frames(link)
-        for _ in range(said.times):
-            await self._lines[own].send(frames)
-
-    async def listen(self, until: Callable[[], bool]) -> None:
-        """Take part until the condition holds. TimeoutError when the live party is silent."""
-        while not until():
-            async with asyncio.timeout(self._wait):
-                own, event = await self._events.get()
-            if isinstance(event, EndpointError):
-                raise event
-            await self._take(own, event)
-
-    async def _take(self, own: str, frames: Sequence[Frame]) -> None:
-        session, message = NO_SESSION, None
-        with contextlib.suppress(RemoteProtocolError):
-            packet = decode(frames, INFERENCE_MESSAGES)
-            session = packet.envelope.session
-            message = packet.parse()
-        if session in self._past or session == OTHER_SESSION:
+    async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
+        own, session = parcel.receiver, NO_SESSION if envelope is None else envelope.session
+        if session in self.past or session == OTHER_SESSION:
             return
         if isinstance(message, Abort):
             self.observed.aborts.setdefault(own, message)
@@ -235,7 +194,42 @@ class InferenceCast:
         if isinstance(message, Abort):
             self.done.add(own)
             self.refused.add(own)
-        await self.hear(own, frames, message)
+        await self.feed(parcel, message)
+
+    @property
+    def _side(self) -> Side:
+        """Of the exchanges with the live party."""
+        return "dealer" if self.live == dealer_of(self.roster).name else "owners"
+
+    def _openings(self, own: str) -> tuple[tuple[int, int], ...]:
+        owners = [] if self.world is None else self.world.shells
+        sizes = (enumerate(owner.openings) for owner in owners if owner.name == own)
+        return tuple((step, size) for step, size in chain(*sizes) if size)
+
+    def _restart(self) -> None:
+        """Nobody of ours is in a session."""
+        self.world = None
+        self.involved, self.done, self.refused = set(), set(), set()
+
+    async def _act(self, own: str) -> None:
+        """What else than a lie a case has us do."""
+        if self._case.act == "begins again":
+            self._replaced |= self._sessions
+            self._restart()
+            await self.begin()
+            return
+        self._silent.add(own)
+        if self._case.act == "hangs up":
+            self.done.add(own)
+            await self.lines[own].close()
+
+    async def _say(self, own: str, said: Saying) -> None:
+        link = self._links[own]
+        if said.envelope.get("session") == OTHER_SESSION:
+            link = Link(own, self.live, OTHER_SESSION, Traffic(), INFERENCE_MESSAGES)
+        elif isinstance(said.message, Abort | MaterialOver):
+            self.done.add(own)
+        await self.say(said, link)
 
     def _settled(self) -> bool:
         """Whether nothing more is to come."""

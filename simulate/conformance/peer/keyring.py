@@ -12,19 +12,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from tacit.parties.links.keys import PartyKeys, load
 from tacit.parties.links.roster import read_roster
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.messages import TERMS_LIMIT, Terms
 from tacit.protocol.sum.configuration import Configuration
-from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, PeerError
+from tacit.simulate.conformance.peer.script import PeerError
 from tacit.simulate.world.federation import small_configuration
 from tacit.simulate.world.inference import small_terms
 
+T = TypeVar("T", bound=msgspec.Struct)
 ROSTER_FILE, CONFIGURATION_FILE, TERMS_FILE = "roster.toml", "configuration.msgpack", "terms.msgpack"
 
 
@@ -37,12 +42,17 @@ class Keyring:
     directory: Path
 
     @property
+    def signing(self) -> dict[str, SigningKey]:
+        """The keys that we sign with."""
+        return {name: SigningKey(own.signing_secret) for name, own in self.keys.items()}
+
+    @property
     def ours(self) -> tuple[str, ...]:
         """The clients that we play."""
         return tuple(name for name in self.roster.clients if name in self.keys)
 
 
-def read_keyring(directory: Path, *, fewest: int = FEWEST_CLIENTS) -> Keyring:
+def read_keyring(directory: Path, *, fewest: int) -> Keyring:
     """Read the roster, with as many clients as scripts need, and every key file. Raises RosterFileError, KeyFileError
     or PeerError."""
     roster = read_roster(directory / ROSTER_FILE)
@@ -58,20 +68,20 @@ def read_keyring(directory: Path, *, fewest: int = FEWEST_CLIENTS) -> Keyring:
     return Keyring(roster, keys, directory)
 
 
-def keys_of_clients(keyring: Keyring) -> None:
-    """Check that we can play the clients of a live server. Raises PeerError."""
-    if len(keyring.ours) < FEWEST_CLIENTS:
+def needed(keyring: Keyring, *names: str, clients: int = 0) -> None:
+    """Check that we have the keys of these members, and of so many clients. Raises PeerError."""
+    for name in names:
+        if name not in keyring.keys:
+            raise PeerError(f"{keyring.directory}: {name}.key is missing; put the keys of everybody that we play there")
+    if len(keyring.ours) < clients:
         raise PeerError(
-            f"{keyring.directory}: keys of {len(keyring.ours)} clients of the roster; to test a server, "
-            f"put the .key files of {FEWEST_CLIENTS} or more there"
+            f"{keyring.directory}: keys of {len(keyring.ours)} clients of the roster; put the .key files of {clients} "
+            "or more there"
         )
 
 
-def keys_of_server(keyring: Keyring) -> str:
+def live_client(keyring: Keyring) -> str:
     """The one client that we do not play, and which is under test. Raises PeerError."""
-    server = keyring.roster.server.name
-    if server not in keyring.keys:
-        raise PeerError(f"{keyring.directory}: {server}.key is missing; to test a client, we play its server")
     others = [name for name in keyring.roster.clients if name not in keyring.keys]
     if len(others) != 1:
         raise PeerError(
@@ -81,66 +91,37 @@ def keys_of_server(keyring: Keyring) -> str:
     return others[0]
 
 
-def dealer_of_roster(keyring: Keyring) -> str:
-    """The one dealer of the roster. Raises PeerError."""
-    dealers = [member.name for member in keyring.roster.members if member.role == "dealer"]
-    if len(dealers) != 1:
-        raise PeerError(
-            f"{keyring.directory / ROSTER_FILE}: {len(dealers)} dealers; private inference needs exactly one member "
-            'with role = "dealer"'
-        )
-    return dealers[0]
-
-
-def keys_of_data_owner(keyring: Keyring) -> str:
-    """The first client that we play. Raises PeerError."""
-    if not keyring.ours:
-        raise PeerError(
-            f"{keyring.directory}: no key of a client of the roster; put the .key file of a data owner there"
-        )
-    return keyring.ours[0]
-
-
-def needed(keyring: Keyring, *names: str) -> None:
-    """Check that we have the keys of these members. Raises PeerError."""
-    missing = [name for name in names if name not in keyring.keys]
-    if missing:
-        raise PeerError(
-            f"{keyring.directory}: {missing[0]}.key is missing; put the keys of everybody that we play there"
-        )
-
-
 def offer(keyring: Keyring) -> Terms:
     """What our model owner offers. Raises PeerError."""
-    path = keyring.directory / TERMS_FILE
-    if not path.exists():
-        return small_terms()
-    try:
-        return decode_structure(path.read_bytes(), Terms, limit=TERMS_LIMIT)
-    except OSError as error:
-        raise PeerError(f"{path}: cannot be read: {error.strerror}") from error
-    except RemoteProtocolError as error:
-        raise PeerError(
-            f"{path}: {error.detail}; write the encoding of terms that a model owner sends in inference-terms"
-        ) from None
+    remedy = "write the encoding of terms that a model owner sends in inference-terms"
+    return _read(keyring, TERMS_FILE, Terms, TERMS_LIMIT, remedy) or small_terms()
 
 
 def proposal(keyring: Keyring) -> Configuration:
     """What our server proposes. Raises PeerError."""
     clients, path = len(keyring.roster.clients), keyring.directory / CONFIGURATION_FILE
-    if not path.exists():
+    remedy = "write the encoding that a server sends in its welcome"
+    configuration = _read(keyring, CONFIGURATION_FILE, Configuration, BODY_LIMIT, remedy)
+    if configuration is None:
         return small_configuration(clients, graph="complete")
     try:
-        configuration = decode_structure(path.read_bytes(), Configuration, limit=BODY_LIMIT)
         configuration.packing()
         complete = not configuration.regular(clients)
-    except OSError as error:
-        raise PeerError(f"{path}: cannot be read: {error.strerror}") from error
-    except (RemoteProtocolError, ValueError) as error:
-        raise PeerError(f"{path}: {error}; write the encoding that a server sends in its welcome") from None
+    except ValueError as error:
+        raise PeerError(f"{path}: {error}; {remedy}") from None
     if not configuration.active or not complete or configuration.threshold or configuration.clients < clients:
         raise PeerError(
             f"{path}: use mode = active, graph = complete, threshold = 0, and clients = {clients} or more: "
             "the scripts are written for these"
         )
     return configuration
+
+
+def _read(keyring: Keyring, name: str, kind: type[T], limit: int, remedy: str) -> T | None:
+    path = keyring.directory / name
+    try:
+        return decode_structure(path.read_bytes(), kind, limit=limit) if path.exists() else None
+    except OSError as error:
+        raise PeerError(f"{path}: cannot be read: {error.strerror}") from error
+    except RemoteProtocolError as error:
+        raise PeerError(f"{path}: {error.detail}; {remedy}") from None

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Final, Literal
 
-from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.inference.owner import dealer_of
 from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.against_server import AgainstServer
-from tacit.simulate.conformance.peer.client_cases import CLIENT_CASES
-from tacit.simulate.conformance.peer.data_owner_cases import DATA_OWNER_CASES
-from tacit.simulate.conformance.peer.dealer_cases import DEALER_CASES
-from tacit.simulate.conformance.peer.keyring import (
-    dealer_of_roster,
-    keys_of_clients,
-    keys_of_data_owner,
-    keys_of_server,
-    needed,
-    offer,
-    proposal,
-    read_keyring,
-)
-from tacit.simulate.conformance.peer.model_owner_cases import MODEL_OWNER_CASES
-from tacit.simulate.conformance.peer.script import Case, PeerError, PeerVerdict
-from tacit.simulate.conformance.peer.server_cases import SERVER_CASES
-
-if TYPE_CHECKING:
-    from tacit.simulate.conformance.peer.inference_cast import InferenceCast
+from tacit.simulate.conformance.peer.cast import Cast
+from tacit.simulate.conformance.peer.inference_cases import DATA_OWNER_CASES, DEALER_CASES, MODEL_OWNER_CASES
+from tacit.simulate.conformance.peer.keyring import ROSTER_FILE, live_client, needed, offer, proposal, read_keyring
+from tacit.simulate.conformance.peer.script import FEWEST_CLIENTS, Case, PeerError, PeerVerdict
+from tacit.simulate.conformance.peer.training_cases import CLIENT_CASES, SERVER_CASES
 
 Side = Literal["client", "server", "model-owner", "data-owner", "owners"]
 """Which one we are. In private inference we are our dealer as well, unless we are both owners."""
@@ -61,44 +47,43 @@ async def play(
     if (side in _WITH_DEALER) != (dealer_address is not None):
         remedy = "no dealer: leave its address out" if dealer_address else "the dealer too: give its address as well"
         raise PeerError(f"as {side} it plays {remedy}")
-    cast = await _cast(directory, address, side, dealer_address or "", wait=wait, tell=tell)
+    cast = _cast(directory, address, side, dealer_address or "", wait=wait, tell=tell)
     try:
         return [await cast.play(case) for case in cases]
     finally:
         await cast.close()
 
 
-async def _cast(
+def _cast(
     directory: Path, address: str, side: Side, dealer_address: str, *, wait: float, tell: Callable[[str], None]
-) -> AgainstClient | AgainstServer | InferenceCast:
-    if side in ("client", "server"):
-        keyring = read_keyring(directory)
-        if side == "server":
-            name, configuration = keys_of_server(keyring), proposal(keyring)
-            own = keyring.keys[keyring.roster.server.name]
-            endpoint = await ServerEndpoint.bind(address, keys=own, roster=keyring.roster)
-            return AgainstClient(keyring, name, configuration, endpoint, wait=wait, tell=tell)
-        keys_of_clients(keyring)
+) -> Cast:
+    keyring = read_keyring(directory, fewest=FEWEST_CLIENTS if side in ("client", "server") else 1)
+    server = keyring.roster.server.name
+    if side == "server":
+        needed(keyring, server)
+        return AgainstClient(keyring, live_client(keyring), proposal(keyring), address, wait=wait, tell=tell)
+    if side == "client":
+        needed(keyring, clients=FEWEST_CLIENTS)
         return AgainstServer(keyring, address, wait=wait, tell=tell)
-    keyring = read_keyring(directory, fewest=1)
-    server, dealer = keyring.roster.server.name, dealer_of_roster(keyring)
+    try:
+        dealer = dealer_of(keyring.roster).name
+    except ValueError as error:
+        raise PeerError(f"{directory / ROSTER_FILE}: {error}") from None
     # Only now, because what an order says is a matter of the arithmetic, which needs torch.
-    from tacit.simulate.conformance.peer.against_dealer import AgainstDealer
-    from tacit.simulate.conformance.peer.against_owners import AgainstDataOwner, AgainstModelOwner
+    from tacit.simulate.conformance.peer.inference_sides import AgainstDataOwner, AgainstDealer, AgainstModelOwner
 
     if side == "model-owner":
         needed(keyring, server, dealer)
-        live = keys_of_server(keyring)
-        return AgainstDataOwner(keyring, live, offer(keyring), address, dealer_address, wait=wait, tell=tell)
-    data_owner = keys_of_data_owner(keyring)
+        terms, live = offer(keyring), live_client(keyring)
+        return AgainstDataOwner(keyring, live, terms, address, dealer_address, wait=wait, tell=tell)
     if side == "data-owner":
-        needed(keyring, dealer)
-        return AgainstModelOwner(keyring, data_owner, address, dealer_address, wait=wait)
-    needed(keyring, server)
-    return AgainstDealer(keyring, data_owner, address, wait=wait)
+        needed(keyring, dealer, clients=1)
+        return AgainstModelOwner(keyring, keyring.ours[0], address, dealer_address, wait=wait)
+    needed(keyring, server, clients=1)
+    return AgainstDealer(keyring, keyring.ours[0], address, wait=wait)
 
 
-def _chosen(side: Side, names: Sequence[str]) -> list[Any]:
+def _chosen(side: Side, names: Sequence[str]) -> list[Case]:
     known = {case.name: case for case in CASES[side]}
     for name in names:
         if name not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -20,6 +21,8 @@ from tacit.secagg.ring import Words
 
 FEWEST_CLIENTS: Final = 4
 """Of these three are a cohort and a threshold when one is out."""
+PICKLE: Final = pickle.dumps({"a": [1, 2.0, "three"]})
+"""Harmless; whoever unpickles anything from the network does not notice that it is no message."""
 
 
 class PeerError(Exception):
@@ -39,10 +42,6 @@ class Saying:
     """Fields of the envelope that are not as they should be."""
     times: int = 1
     """How often these very frames are sent."""
-
-    def changed(self, **fields: Any) -> Saying:
-        """With other fields of the message."""
-        return replace(self, message=structs.replace(self.message, **fields))
 
     def frames(self, link: Link) -> list[Frame]:
         """The frames, numbered by the link as if all were true."""
@@ -81,18 +80,54 @@ def instead(kind: type[Message], change: Callable[[Any, Saying], Sequence[Saying
     return lambda stage, said: change(stage, said) if isinstance(said.message, kind) else [said]
 
 
-def altered(kind: type[Message], change: Callable[[Any, Any], Mapping[str, Any]]) -> Lie:
-    """Says a message of this kind with other fields: what `change` makes of it."""
-    return instead(kind, lambda stage, said: [said.changed(**change(stage, said.message))])
+def altered(
+    kind: type[Message], change: Callable[[Any, Any], Mapping[str, Any]] = lambda stage, message: {}, /, **fields: Any
+) -> Lie:
+    """Says a message of this kind with other fields: what `change` makes of it, and these, or what they make of the old
+    value if they are functions.
+    """
+
+    def alter(stage: Any, said: Saying) -> list[Saying]:
+        old = said.message
+        given = {name: new(getattr(old, name)) if callable(new) else new for name, new in fields.items()}
+        return [replace(said, message=structs.replace(old, **change(stage, old), **given))]
+
+    return instead(kind, alter)
+
+
+def carried(kind: type[Message], **fields: Any) -> Lie:
+    """Says a message of this kind in another way: fields of Saying, or what they make of the old value."""
+
+    def alter(stage: Any, said: Saying) -> list[Saying]:
+        return [
+            replace(said, **{name: new(getattr(said, name)) if callable(new) else new for name, new in fields.items()})
+        ]
+
+    return instead(kind, alter)
 
 
 def enveloped(kind: type[Message], **fields: Any) -> Lie:
     """Says a message of this kind in an envelope with other fields."""
-    return instead(kind, lambda stage, said: [replace(said, envelope=fields)])
+    return carried(kind, envelope=fields)
 
 
-def flipped(data: bytes, position: int) -> bytes:
-    """The bytes with one bit changed."""
+def pickled(kind: type[Message]) -> Lie:
+    """Sends a pickle for the body of a message of this kind."""
+    return carried(kind, body=PICKLE)
+
+
+def repeated(kind: type[Message], times: int = 2) -> Lie:
+    """Says a message of this kind several times, correctly numbered."""
+    return instead(kind, lambda stage, said: [said] * times)
+
+
+def shortened(data: Frame, by: int = 1) -> bytes:
+    """Without its last bytes."""
+    return bytes(data)[:-by]
+
+
+def flipped(data: bytes, position: int = -1) -> bytes:
+    """The bytes with one bit changed, by default in the last of them."""
     position %= len(data)
     return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
 

@@ -29,8 +29,7 @@ from tacit.protocol.inference.tables import (
     MaterialState,
 )
 from tacit.protocol.session.messages import MESSAGES
-from tacit.simulate.world.inference import MemoryInference, data_owner_names
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE
+from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 
 (DATA_OWNER,) = data_owner_names(1)
 MATERIAL = "material"

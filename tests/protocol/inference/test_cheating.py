@@ -24,8 +24,7 @@ from tacit.protocol.inference.results import (
     Opened,
 )
 from tacit.protocol.inference.schedule import pass_rounds, weight_bytes
-from tacit.simulate.world.inference import MemoryInference, data_owner_names, small_terms
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, content
+from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, content, data_owner_names, small_terms
 from tacit.simulate.world.network import Parcel, altered
 
 (DATA_OWNER,) = data_owner_names(1)

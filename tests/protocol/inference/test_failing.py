@@ -17,8 +17,7 @@ from tacit.protocol.inference.messages import Material, MaterialOver, Opening, O
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt, MaskedLayer, Opened
 from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
-from tacit.simulate.world.inference import MemoryInference, data_owner_names
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER, PATIENCE
+from tacit.simulate.world.inference import DEALER, MODEL_OWNER, PATIENCE, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
 
 (DATA_OWNER,) = data_owner_names(1)

@@ -13,8 +13,7 @@ from tacit.protocol.core.machine import Machine
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.messages import InferenceHello, MaterialHello, MaterialOver, OrderMaterial
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
-from tacit.simulate.world.inference import MemoryInference, data_owner_names
-from tacit.simulate.world.inference_owner import DEALER, MODEL_OWNER
+from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Link, Parcel, altered
 
 NAMES = data_owner_names(3)

@@ -1,8 +1,7 @@
-"""What our server does to a live client, and what the specification says of the client then."""
+"""What our server does to a live client, one of our clients to a live server, and what the specification says then."""
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
@@ -14,25 +13,37 @@ from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Chunk, Message
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
-from tacit.protocol.session.messages import StartRound, Welcome
+from tacit.protocol.session.messages import Hello, StartRound, VoidRound, Welcome
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.messages import (
+    AdvertiseKeys,
+    ConfirmSurvivors,
+    MaskedInput,
+    PeerKeys,
+    PeerShares,
+    ShareKeys,
+    Survivors,
+    UnmaskRequest,
+    UnmaskShares,
+)
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.simulate.conformance.peer.script import (
+    PICKLE,
     Case,
     Lie,
     RoundKnowledge,
     Saying,
     altered,
+    carried,
     enveloped,
     flipped,
     instead,
+    pickled,
+    repeated,
+    shortened,
 )
-
-PICKLE: Final = pickle.dumps({"a": [1, 2.0, "three"]})
-"""Harmless; whoever unpickles anything from the network does not notice that it is no message."""
 
 TAKES_PART: Final = "takes part"
 _RECORD: Final = 2 * KEY_BYTES + SIGNATURE_BYTES
@@ -125,7 +136,7 @@ def _nan(stage: RoundKnowledge) -> bytes:
 
 def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
-        return [said.changed(model=announce(_nan(stage), Label.MODEL))]
+        return [replace(said, message=structs.replace(said.message, model=announce(_nan(stage), Label.MODEL)))]
     if isinstance(said.message, Chunk):
         start = said.message.chunk * CHUNK_BYTES
         return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]
@@ -140,11 +151,14 @@ def _unasked(stage: RoundKnowledge, said: Saying) -> list[Saying]:
 def _foreign_survivors(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     smaller = _peer_shares_of(lambda stage: _some(stage, stage.size - 1))(stage, said)
     foreign = encode_members({*range(stage.size)} - {_other(stage.liar)}, stage.size)
-    return list(altered(Survivors, lambda stage, message: {"survivors": foreign})(stage, smaller[0]))
+    return list(altered(Survivors, survivors=foreign)(stage, smaller[0]))
+
+
+_FEWER_SURVIVORS: Final = altered(UnmaskRequest, lambda stage, _: {"survivors": _some(stage, stage.size - 1)})
 
 
 def _thrice(stage: RoundKnowledge, said: Saying) -> list[Saying]:
-    return [said, said, said.changed(survivors=_some(stage, stage.size - 1))]
+    return [said, said, *_FEWER_SURVIVORS(stage, said)]
 
 
 def _fewer_signers(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
@@ -161,10 +175,6 @@ def _altered_shares(stage: RoundKnowledge, message: PeerShares, *, own: bool) ->
     return {"packets": flipped(message.packets, (place + 1) * PACKET_BYTES - 1)}
 
 
-def _pickled(kind: type[Message]) -> Lie:
-    return instead(kind, lambda stage, said: [replace(said, body=PICKLE)])
-
-
 _SESSION: Final = bytes(32)
 
 CLIENT_CASES: Final = (
@@ -175,21 +185,21 @@ CLIENT_CASES: Final = (
     Case("no-collusion", "proposes corrupt = 0", refuses_session(Code.POLICY), _configured(corrupt=0.0), True),
     Case("threshold-below-floor", "proposes threshold = 2", refuses_round(Code.POLICY), _configured(threshold=2), True),
     Case("other-roster", "holds another roster", refuses_session(Code.ROSTER),
-         altered(Welcome, lambda stage, _: {"roster": bytes(32)}), True),
+         altered(Welcome, roster=bytes(32)), True),
     Case("pickled-configuration", "sends a pickle for a configuration", refuses_session(Code.MALFORMED),
-         altered(Welcome, lambda stage, _: {"configuration": PICKLE}), True),
+         altered(Welcome, configuration=PICKLE), True),
     Case("small-cohort", "starts a round with two clients", refuses_round(Code.POLICY),
          altered(StartRound, lambda stage, _: {"cohort": _some(stage, 2)})),
     Case("not-selected", "starts a round without this client", refuses_round(Code.MEMBERS),
          altered(StartRound, lambda stage, _: {"cohort": _some(stage, stage.size - 1, with_victim=False)})),
     Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
-         altered(StartRound, lambda _, said: {"model": structs.replace(said.model, size=said.model.size + 4)})),
+         altered(StartRound, model=lambda model: structs.replace(model, size=model.size + 4))),
     Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
          altered(StartRound, lambda stage, said: {"model": structs.replace(said.model, digest=stage.former_model)})),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
-         _pickled(StartRound)),
+         pickled(StartRound)),
     Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),
-         instead(StartRound, lambda stage, said: [replace(said, round=0)])),
+         carried(StartRound, round=0)),
     Case("other-session", "writes another session into start-round", refuses_session(Code.SESSION),
          enveloped(StartRound, session=_SESSION)),
     Case("sequence", "leaves out a number", refuses_session(Code.SEQUENCE), enveloped(StartRound, sequence=2**20)),
@@ -201,25 +211,23 @@ CLIENT_CASES: Final = (
     Case("out-of-turn", "asks to unmask before anything was masked", refuses_round(Code.UNEXPECTED),
          instead(StartRound, _unasked)),
     Case("other-model", "sends another model than announced", refuses_round(Code.MODEL),
-         instead(Chunk, lambda stage, said: [replace(said, payload=flipped(bytes(said.payload or b""), 0))])),
+         carried(Chunk, payload=lambda payload: flipped(bytes(payload), 0))),
     Case("model-with-nan", "sends a model with NaN", refuses_round(Code.MODEL), _model_with_nan),
-    Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL),
-         instead(Chunk, lambda stage, said: [replace(said, payload=PICKLE)])),
+    Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL), carried(Chunk, payload=PICKLE)),
     Case("own-key-missing", "leaves the client's keys out of the list", refuses_round(Code.MEMBERS),
          altered(PeerKeys, _without_own_key)),
     Case("own-key-altered", "lists other keys for the client", refuses_round(Code.KEYS),
          _with_record(lambda records, own: _replaced(records, own, flipped(records[own], 0)))),
     Case("equal-keys", "lists the same keys for two members", refuses_round(Code.KEYS), _with_record(_copied_keys)),
     Case("forged-advert", "lists keys with a forged signature", refuses_round(Code.SIGNATURE),
-         _with_record(lambda records, own: _replaced(records, _other(own), flipped(records[_other(own)], -1)))),
+         _with_record(lambda records, own: _replaced(records, _other(own), flipped(records[_other(own)])))),
     Case("other-digest", "sends a digest of another list", refuses_round(Code.KEYS),
-         altered(PeerKeys, lambda stage, message: {"digest": flipped(message.digest, 0)})),
+         altered(PeerKeys, digest=lambda digest: flipped(digest, 0))),
     Case("few-sharers", "names fewer sharers than the threshold", refuses_round(Code.THRESHOLD),
          _peer_shares_of(_fewer_than_threshold)),
     Case("not-a-sharer", "leaves the client out of the sharers", refuses_round(Code.MEMBERS),
          _peer_shares_of(lambda stage: _some(stage, stage.size - 1, with_victim=False))),
-    Case("cut-shares", "cuts the packets short", refuses_round(Code.SHARES),
-         altered(PeerShares, lambda stage, message: {"packets": message.packets[:-1]})),
+    Case("cut-shares", "cuts the packets short", refuses_round(Code.SHARES), altered(PeerShares, packets=shortened)),
     Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SHARES),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
     Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
@@ -230,14 +238,86 @@ CLIENT_CASES: Final = (
          altered(Survivors, lambda stage, _: {"survivors": _some(stage, stage.size - 1, with_victim=False)})),
     Case("foreign-survivors", "names a survivor that is no sharer", refuses_opening(Code.MEMBERS), _foreign_survivors),
     Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_opening(Code.MEMBERS),
-         altered(UnmaskRequest, lambda stage, _: {"survivors": _some(stage, stage.size - 1)})),
+         _FEWER_SURVIVORS),
     Case("signatures-missing", "sends fewer signatures than the threshold", refuses_opening(Code.THRESHOLD),
          altered(UnmaskRequest, _fewer_signers)),
     Case("signatures-cut", "sends a signature too little", refuses_opening(Code.SIGNATURE),
-         altered(UnmaskRequest, lambda stage, message: {"signatures": message.signatures[:-SIGNATURE_BYTES]})),
+         altered(UnmaskRequest, signatures=lambda signatures: shortened(signatures, SIGNATURE_BYTES))),
     Case("forged-signature", "sends a signature that does not verify", refuses_opening(Code.SIGNATURE),
-         altered(UnmaskRequest, lambda stage, message: {"signatures": flipped(message.signatures, -1)})),
+         altered(UnmaskRequest, signatures=flipped)),
     Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
          instead(UnmaskRequest, _thrice)),
 )  # fmt: skip
-"""In this order: those that need the client to join anew come early."""
+"""Of our server. In this order: those that need the client to join anew come early."""
+
+STAYS: Final = "sees a round through"
+OTHERS: Final = "the others finish"
+FLOOD: Final = 1_000
+"""Messages."""
+HONEST: Final = Case(
+    "honest", "two honest rounds, the model to move by the mean of the updates", "all finish, the model is right"
+)
+STRANGER: Final = Case("stranger", "connects with a key that is not in the roster", "not admitted")
+
+
+def refused(code: Code, others: str = OTHERS) -> str:
+    """The verdict on a server that refuses a client."""
+    return f"is out with {code.name}, {others}"
+
+
+def _forged(kind: type[Message]) -> Lie:
+    return altered(kind, signature=flipped)
+
+
+_NO_SESSION: Final = b"\x07" * 32
+_FORGED_PROMISE: Final = VoidRound(session=_NO_SESSION, round=1, signature=bytes(64))
+
+SERVER_CASES: Final = (
+    HONEST,
+    STRANGER,
+    Case("other-roster", "holds another roster", refused(Code.ROSTER), altered(Hello, roster=bytes(32)), True),
+    Case("replayed-hello", "says hello again in the middle of a round", f"{STAYS}, {OTHERS}", joins=True),
+    Case("forged-promise", "forges a promise to keep a round closed", refused(Code.SIGNATURE),
+         altered(Hello, promises=(_FORGED_PROMISE,)), True),
+    Case("pickled-hello", "sends a pickle for the body of hello", refused(Code.MALFORMED), pickled(Hello), True),
+    Case("old-version", "writes version 0", refused(Code.VERSION), enveloped(AdvertiseKeys, version=0)),
+    Case("sequence", "leaves out a number", refused(Code.SEQUENCE), enveloped(AdvertiseKeys, sequence=2**20)),
+    Case("replay", "sends the very same message twice", refused(Code.SEQUENCE), carried(AdvertiseKeys, times=2)),
+    Case("other-session", "writes another session", refused(Code.SESSION),
+         enveloped(AdvertiseKeys, session=_NO_SESSION)),
+    Case("other-sender", "writes another member's name", refused(Code.SENDER),
+         enveloped(AdvertiseKeys, sender="somebody-else")),
+    Case("future-round", "writes a round that has not begun", refused(Code.SESSION),
+         carried(AdvertiseKeys, round=lambda round: round + 1)),
+    Case("unknown-type", "writes a type that does not exist", refused(Code.MALFORMED),
+         enveloped(AdvertiseKeys, type="advertise-nothing")),
+    Case("malformed-body", "sends a pickle for a body", refused(Code.MALFORMED), pickled(AdvertiseKeys)),
+    Case("chunk-again", "asks for a chunk of the model twice", refused(Code.UNEXPECTED), repeated(Fetch)),
+    Case("out-of-turn", "opens shares before there are any", refused(Code.UNEXPECTED),
+         carried(AdvertiseKeys, message=UnmaskShares(owners=b"", shares=b""))),
+    Case("duplicate-advert", "advertises twice, correctly numbered", f"{STAYS}, {OTHERS}", repeated(AdvertiseKeys)),
+    Case("flood", f"advertises {FLOOD:,} times, correctly numbered", f"{STAYS}, {OTHERS}",
+         repeated(AdvertiseKeys, FLOOD)),
+    Case("small-order-key", "advertises a key of small order", refused(Code.KEYS),
+         altered(AdvertiseKeys, mask_key=bytes(32))),
+    Case("forged-advert", "forges the signature of its keys", refused(Code.SIGNATURE), _forged(AdvertiseKeys)),
+    Case("other-holders", "shares with nobody", refused(Code.MEMBERS),
+         altered(ShareKeys, holders=lambda holders: bytes(len(holders)))),
+    Case("cut-shares", "cuts its packets short", refused(Code.SHARES), altered(ShareKeys, packets=shortened)),
+    Case("forged-shares", "forges the signature of its shares", refused(Code.SIGNATURE), _forged(ShareKeys)),
+    Case("silence", "says nothing where its shares are due", refused(Code.TIMEOUT), repeated(ShareKeys, 0)),
+    # The last byte of a raw frame is missing, whether the vector comes at once or in chunks.
+    Case("short-vector", "sends a vector of another length", refused(Code.VECTOR),
+         carried(Message, payload=lambda payload: payload if payload is None else shortened(payload))),
+    Case("leaves", "leaves where its vector is due", f"{STAYS}, {OTHERS}",
+         instead(MaskedInput, lambda stage, said: [
+             Saying(Abort(code=Code.LOCAL, detail="it leaves", culprit=""), said.round)])),
+    Case("forged-confirmation", "forges its signature of the survivors", refused(Code.SIGNATURE),
+         _forged(ConfirmSurvivors)),
+    Case("bad-share", "opens a share that is not the one committed to", refused(Code.SHARES),
+         altered(UnmaskShares, shares=lambda shares: flipped(shares, 0))),
+    Case("other-owners", "opens no shares", refused(Code.SHARES),
+         altered(UnmaskShares, owners=lambda owners: bytes(len(owners)), shares=b"")),
+)  # fmt: skip
+"""Of one of our clients. All but the first two have one liar; the others are honest, and complete the round in any
+case."""

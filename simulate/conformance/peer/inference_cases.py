@@ -1,0 +1,364 @@
+"""What our parties do to a live one in private inference, and what the specification says of it then.
+
+Two of the three parties are ours, and each has a link to the third, which is under test. A lie is told once; after it
+our machines go on as if the truth had been told, until the live party ends the session or completes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import msgpack
+from msgspec import structs
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.dealer import MOST_ORDERS
+from tacit.protocol.inference.messages import (
+    MOST_IMAGES,
+    AgreeTerms,
+    CloseInference,
+    InferenceHello,
+    InferenceTerms,
+    MaskedWeights,
+    Material,
+    MaterialHello,
+    MaterialOver,
+    MaterialWelcome,
+    Opening,
+    OrderMaterial,
+    PassStarted,
+    StartPass,
+)
+from tacit.protocol.inference.schedule import LARGEST_PIXELS
+from tacit.simulate.conformance.peer.script import (
+    Case,
+    Lie,
+    Saying,
+    altered,
+    carried,
+    enveloped,
+    honest,
+    instead,
+    pickled,
+    repeated,
+    shortened,
+)
+
+COMPLETES: Final = "completes the session"
+MODEL_OWNER, DATA_OWNER, DEALER, BOTH = "the model owner", "the data owner", "the dealer", "both"
+OTHER_SESSION: Final = b"\x07" * 32
+OTHER_HASH: Final = bytes(32)
+
+Act = Literal["", "stops", "hangs up", "begins again"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a lie may know."""
+
+    own: str
+    """Who tells it."""
+    former: Mapping[type[Message], Saying]
+    """What it has said before, last of every kind."""
+    openings: tuple[tuple[int, int], ...]
+    """Rounds of the pass that is going on in which it opens something, and how many bytes."""
+
+
+@dataclass(frozen=True)
+class InferenceCase(Case):
+    """One script."""
+
+    at: type[Message] | None = None
+    """Where the liar acts: where a message of this kind is due; None: after its lie."""
+    act: Act = ""
+    """What the liar then does: says nothing more, closes its link, or begins a new session."""
+    witness: str = ""
+    """Only what this one of ours is told counts; what the other is told depends on which of two links was faster."""
+    anyone: bool = False
+    """Whether the specification leaves open who is blamed."""
+    together: bool = False
+    """Whether both of ours tell the lie."""
+
+    @property
+    def lies(self) -> bool:
+        """Whether it is not the honest one."""
+        return self.lie is not honest or self.at is not None
+
+
+def ends(code: Code, told: str) -> str:
+    """The verdict on a live party that ends the session, and says so to one of ours or to both."""
+    return f"ends with {code.name}, tells {told}"
+
+
+def leaving(kind: type[Message]) -> Lie:
+    """Gives up where this is due."""
+    return instead(
+        kind, lambda scene, said: [Saying(Abort(code=Code.LOCAL, detail="it leaves", culprit=scene.own), round=0)]
+    )
+
+
+def stray(said: Saying, **envelope: Any) -> Saying:
+    """The same under way in another session, whose messages are numbered for themselves."""
+    return replace(said, envelope={"session": OTHER_SESSION, **envelope})
+
+
+def astray(kind: type[Message], *, first: bool = False, **envelope: Any) -> Lie:
+    """Says a message of this kind in another session: only there, or there first."""
+    return instead(kind, lambda scene, said: [stray(said, **envelope), said][: 1 + first])
+
+
+def _following(number: int) -> int:
+    return number + 1
+
+
+def _wire_faults(kind: type[Message], *, prefix: str = "", who: str = "") -> tuple[InferenceCase, ...]:
+    """What everybody refuses, in the place of a message of this kind. who: subject of what is done, if not obvious."""
+    type_ = kind.TYPE
+    faults: tuple[tuple[str, str, Code, Lie], ...] = (
+        ("old-version", f"writes version 0 into {type_}", Code.VERSION, enveloped(kind, version=0)),
+        ("sequence", f"leaves out a number before {type_}", Code.SEQUENCE, enveloped(kind, sequence=2**20)),
+        ("replay", f"sends the very same {type_} twice", Code.SEQUENCE, carried(kind, times=2)),
+        ("other-sender", f"writes another name into {type_}", Code.SENDER, enveloped(kind, sender="somebody-else")),
+        ("other-pass", f"writes the number of another pass into {type_}", Code.SESSION,
+         carried(kind, round=lambda round: round + 7)),
+        ("unknown-type", f"writes a type that does not exist in the place of {type_}", Code.MALFORMED,
+         enveloped(kind, type="open-nothing")),
+        ("pickled", f"sends a pickle for the body of {type_}", Code.MALFORMED, pickled(kind)),
+    )  # fmt: skip
+    return _refused(faults, prefix, who)
+
+
+def _chunk_faults(kind: type[Message], index: str, *, prefix: str, who: str = "") -> tuple[InferenceCase, ...]:
+    """What can be wrong with a chunk of something whose length is known; index: the field that numbers the whole."""
+    type_ = kind.TYPE
+    faults: tuple[tuple[str, str, Code, Lie], ...] = (
+        ("short", f"sends a byte too little in {type_}", Code.VECTOR, carried(kind, payload=shortened)),
+        ("long", f"sends a byte too much in {type_}", Code.VECTOR,
+         carried(kind, payload=lambda payload: bytes(payload) + bytes(1))),
+        ("empty", f"sends {type_} without a raw frame", Code.VECTOR, carried(kind, payload=None)),
+        ("misplaced", f"numbers the {index} of {type_} one too high", Code.UNEXPECTED,
+         altered(kind, **{index: _following})),
+        ("other-chunk", f"numbers the chunk of {type_} one too high", Code.UNEXPECTED, altered(kind, chunk=_following)),
+        ("again", f"sends {type_} twice, correctly numbered", Code.UNEXPECTED, repeated(kind)),
+    )  # fmt: skip
+    return _refused(faults, prefix, who)
+
+
+def _refused(faults: Sequence[tuple[str, str, Code, Lie]], prefix: str, who: str) -> tuple[InferenceCase, ...]:
+    """Cases that end the session for everybody in it."""
+    return tuple(
+        InferenceCase(prefix + name, f"{who} {does}".lstrip(), ends(code, BOTH), lie)
+        for name, does, code, lie in faults
+    )
+
+
+def _all_openings(scene: Scene, said: Saying) -> list[Saying]:
+    """Everything that is to be opened in the pass from here on, without waiting for what it depends on."""
+    message: Any = said.message
+    return [
+        replace(said, message=Opening(step=step, chunk=chunk), payload=piece)
+        for step, size in scene.openings
+        if step >= message.step
+        for chunk, piece in chunks(bytes(size))
+    ]
+
+
+def _unasked(scene: Scene, said: Saying) -> list[Saying]:
+    return [said, Saying(Material(number=1 << 40, chunk=0), round=0, payload=bytes(8))]
+
+
+OPENING_CASES: Final = (
+    *_chunk_faults(Opening, "step", prefix="opening-"),
+    InferenceCase("opening-early", "opens all at once, before it can know what it depends on",
+                  ends(Code.UNEXPECTED, BOTH), instead(Opening, _all_openings), act="stops"),
+    InferenceCase("silence", "says nothing more where an opening is due", ends(Code.TIMEOUT, BOTH),
+                  at=Opening, act="stops"),
+    InferenceCase("gone", "closes its link in the middle of a pass", ends(Code.LEFT, DEALER),
+                  at=Opening, act="hangs up"),
+    InferenceCase("leaves", "gives up in the middle of a pass", ends(Code.LOCAL, DEALER), leaving(Opening)),
+)  # fmt: skip
+"""Of the other owner, in the rounds of a pass."""
+WELCOME_CASES: Final = (
+    InferenceCase("dealer-former-session", "the dealer says something of another session first", COMPLETES,
+                  astray(MaterialWelcome, first=True)),
+    *_wire_faults(MaterialWelcome, prefix="dealer-", who=DEALER),
+    InferenceCase("dealer-twice", "the dealer welcomes twice, correctly numbered", ends(Code.UNEXPECTED, BOTH),
+                  repeated(MaterialWelcome)),
+    InferenceCase("dealer-unasked", "the dealer sends what nobody ordered", ends(Code.UNEXPECTED, BOTH),
+                  instead(MaterialWelcome, _unasked)),
+    InferenceCase("dealer-out-of-turn", "the dealer orders material", ends(Code.UNEXPECTED, BOTH),
+                  carried(MaterialWelcome, message=OrderMaterial(first=0, count=1, requests=b""))),
+)  # fmt: skip
+"""Of the dealer, before it deals anything."""
+
+
+def _offering(sizes: Mapping[str, int], **fields: Any) -> Lie:
+    """Other sizes and other fields in the terms, whether they fit together or not."""
+
+    def change(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
+        terms = msgpack.unpackb(message.terms)
+        return {"terms": msgpack.packb({**terms, **fields, "sizes": {**terms["sizes"], **sizes}})}
+
+    return altered(InferenceTerms, change)
+
+
+def _wider(scene: Scene, message: InferenceTerms) -> dict[str, bytes]:
+    """Images with one patch more along an edge."""
+    terms = msgpack.unpackb(message.terms)
+    sizes = terms["sizes"]
+    return {"terms": msgpack.packb({**terms, "sizes": {**sizes, "side": sizes["side"] + sizes["patch"]}})}
+
+
+def _later(scene: Scene, said: Saying) -> Sequence[Saying]:
+    return altered(PassStarted, weights=OTHER_HASH)(scene, said) if said.round > 1 else [said]
+
+
+DATA_OWNER_CASES: Final = (
+    InferenceCase("honest", "a whole session", COMPLETES),
+    InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, MODEL_OWNER),
+                  altered(InferenceTerms, roster=OTHER_HASH)),
+    InferenceCase("terms-trailing", "sends a byte too much in the terms", ends(Code.MALFORMED, MODEL_OWNER),
+                  altered(InferenceTerms, terms=lambda terms: terms + b"\0")),
+    InferenceCase("terms-uneven", "offers sizes that do not fit together", ends(Code.MALFORMED, MODEL_OWNER),
+                  _offering({"patch": 2, "side": 5})),
+    InferenceCase("terms-huge", "offers a model beyond the limits", ends(Code.MALFORMED, MODEL_OWNER),
+                  _offering({"patch": 128, "side": 128, "channels": 1 + LARGEST_PIXELS // 128**2})),
+    InferenceCase("terms-wider", "offers a model for larger images", ends(Code.MODEL, MODEL_OWNER),
+                  altered(InferenceTerms, _wider)),
+    InferenceCase("terms-few", "offers to compute one image", ends(Code.POLICY, MODEL_OWNER),
+                  _offering({}, most_images=1, most_batch=1)),
+    InferenceCase("terms-out-of-turn", "starts a pass where terms are due", ends(Code.UNEXPECTED, MODEL_OWNER),
+                  carried(InferenceTerms, message=PassStarted(weights=OTHER_HASH))),
+    InferenceCase("former-session", "says something of a former session before the terms", COMPLETES,
+                  astray(InferenceTerms, first=True, sequence=7)),
+    InferenceCase("other-session", "writes another session into masked-weights", ends(Code.SESSION, BOTH),
+                  astray(MaskedWeights)),
+    *_wire_faults(MaskedWeights),
+    *_chunk_faults(MaskedWeights, "layer", prefix="weights-"),
+    InferenceCase("out-of-turn", "starts a pass where masked weights are due", ends(Code.UNEXPECTED, BOTH),
+                  carried(MaskedWeights, message=PassStarted(weights=OTHER_HASH), payload=None)),
+    InferenceCase("other-model", "starts a pass with another model than agreed", ends(Code.MODEL, BOTH),
+                  altered(PassStarted, weights=OTHER_HASH)),
+    InferenceCase("model-replaced", "starts the second pass with another model", ends(Code.MODEL, BOTH), _later),
+    InferenceCase("started-twice", "starts a pass twice", ends(Code.UNEXPECTED, BOTH), repeated(PassStarted)),
+    *OPENING_CASES,
+    *WELCOME_CASES,
+    InferenceCase("dealer-refuses", "the dealer gives up", ends(Code.LOCAL, MODEL_OWNER), leaving(MaterialWelcome)),
+    InferenceCase("dealer-silence", "the dealer never welcomes", ends(Code.TIMEOUT, BOTH),
+                  at=MaterialWelcome, act="stops"),
+    InferenceCase("dealer-gone", "the dealer closes its link", ends(Code.LEFT, MODEL_OWNER),
+                  at=MaterialWelcome, act="hangs up"),
+)  # fmt: skip
+"""What our model owner and our dealer do to a live data owner. What is not the dealer's is our model owner's."""
+
+
+def _pass_too_many(scene: Scene, said: Saying) -> list[Saying]:
+    last = scene.former[StartPass]
+    return [replace(last, round=last.round + 1)]
+
+
+MODEL_OWNER_CASES: Final = (
+    InferenceCase("honest", "a whole session of two passes", COMPLETES),
+    InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, DATA_OWNER),
+                  altered(InferenceHello, roster=OTHER_HASH)),
+    InferenceCase("pickled-hello", "sends a pickle for the body of inference-hello", ends(Code.MALFORMED, DATA_OWNER),
+                  pickled(InferenceHello)),
+    InferenceCase("unreadable-hello", "writes version 0 into inference-hello", ends(Code.VERSION, DATA_OWNER),
+                  enveloped(InferenceHello, version=0)),
+    InferenceCase("hello-again", "says hello again in the middle of a session",
+                  f"{ends(Code.LEFT, DEALER)}, {COMPLETES}", at=StartPass, act="begins again"),
+    InferenceCase("other-terms", "agrees to other terms than were offered", ends(Code.POLICY, DATA_OWNER),
+                  altered(AgreeTerms, terms=OTHER_HASH)),
+    InferenceCase("more-images", "wants more images than are offered", ends(Code.POLICY, DATA_OWNER),
+                  altered(AgreeTerms, images=MOST_IMAGES)),
+    InferenceCase("larger-batch", "wants more images in a pass than it has", ends(Code.POLICY, DATA_OWNER),
+                  altered(AgreeTerms, lambda scene, message: {"batch": message.images + 1})),
+    InferenceCase("other-session", "writes another session into start-pass", ends(Code.SESSION, BOTH),
+                  astray(StartPass)),
+    *_wire_faults(StartPass),
+    InferenceCase("other-model", "asks for another model than was agreed on", ends(Code.MODEL, BOTH),
+                  altered(StartPass, weights=OTHER_HASH)),
+    InferenceCase("pass-too-many", "asks for a pass more than was agreed on", ends(Code.POLICY, BOTH),
+                  instead(CloseInference, _pass_too_many)),
+    InferenceCase("out-of-turn", "opens something where no pass has begun", ends(Code.UNEXPECTED, BOTH),
+                  instead(StartPass, lambda scene, said: [
+                      Saying(Opening(step=0, chunk=0), said.round - 1, payload=bytes(8))])),
+    InferenceCase("closes-early", "closes in the middle of a pass", ends(Code.UNEXPECTED, BOTH),
+                  instead(Opening, lambda scene, said: [Saying(CloseInference(), round=0)])),
+    *OPENING_CASES,
+    *WELCOME_CASES,
+    *_chunk_faults(Material, "number", prefix="material-", who=DEALER),
+    InferenceCase("dealer-refuses", "the dealer gives up", ends(Code.LOCAL, DATA_OWNER), leaving(Material)),
+    InferenceCase("dealer-silence", "the dealer does not send what was ordered", ends(Code.TIMEOUT, BOTH),
+                  at=Material, act="stops"),
+    InferenceCase("dealer-gone", "the dealer closes its link", ends(Code.LEFT, DATA_OWNER),
+                  at=Material, act="hangs up"),
+)  # fmt: skip
+"""What our data owner and our dealer do to a live model owner. What is not the dealer's is our data owner's."""
+
+
+def _second(lie: Lie) -> Lie:
+    """Told in the second order."""
+    return instead(OrderMaterial, lambda scene, said: lie(scene, said) if OrderMaterial in scene.former else [said])
+
+
+def _far_ahead(scene: Scene, said: Saying) -> list[Saying]:
+    order = said.message
+    assert isinstance(order, OrderMaterial)
+    later = [
+        replace(said, message=structs.replace(order, first=order.first + number * order.count))
+        for number in range(1, MOST_ORDERS + 2)
+    ]
+    return [said, *later]
+
+
+def _second_session(scene: Scene, said: Saying) -> list[Saying]:
+    """The other session ends at once: nobody comes to it."""
+    leaves = Saying(Abort(code=Code.LEFT, detail="it leaves", culprit=scene.own), round=0)
+    return [stray(scene.former[MaterialHello]), stray(leaves, sequence=1)]
+
+
+DEALER_CASES: Final = (
+    InferenceCase("honest", "what both order comes, and is right", COMPLETES),
+    InferenceCase("other-roster", "holds another roster", ends(Code.ROSTER, DATA_OWNER),
+                  altered(MaterialHello, roster=OTHER_HASH), witness=DATA_OWNER),
+    InferenceCase("other-peer", "comes for a session with somebody else", ends(Code.MEMBERS, DATA_OWNER),
+                  altered(MaterialHello, peer="somebody-else"), witness=DATA_OWNER),
+    InferenceCase("pickled-hello", "sends a pickle for the body of material-hello", ends(Code.MALFORMED, DATA_OWNER),
+                  pickled(MaterialHello), witness=DATA_OWNER),
+    InferenceCase("other-terms", "comes with other terms than the model owner", ends(Code.POLICY, BOTH),
+                  altered(MaterialHello, terms=OTHER_HASH), anyone=True),
+    InferenceCase("hello-twice", "says hello twice", ends(Code.UNEXPECTED, BOTH),
+                  instead(OrderMaterial, lambda scene, said: [scene.former[MaterialHello]])),
+    InferenceCase("second-session", "begins another session", ends(Code.SESSION, BOTH),
+                  instead(OrderMaterial, _second_session)),
+    InferenceCase("former-session", "orders in another session first", COMPLETES, astray(OrderMaterial, first=True)),
+    *_wire_faults(OrderMaterial),
+    InferenceCase("out-of-turn", "closes a session of inference", ends(Code.UNEXPECTED, BOTH),
+                  carried(OrderMaterial, message=CloseInference())),
+    InferenceCase("number-twice", "orders a number twice", ends(Code.SEQUENCE, BOTH),
+                  _second(altered(OrderMaterial, first=0))),
+    InferenceCase("number-skipped", "leaves out a number", ends(Code.SEQUENCE, BOTH),
+                  altered(OrderMaterial, first=_following)),
+    InferenceCase("other-order", "orders other material than the model owner", ends(Code.POLICY, BOTH),
+                  altered(OrderMaterial, requests=lambda requests: requests + b"\0"), anyone=True),
+    InferenceCase("far-ahead", f"orders {MOST_ORDERS + 2} times, which is too far ahead",
+                  ends(Code.UNEXPECTED, DATA_OWNER), _second(_far_ahead), act="stops", witness=DATA_OWNER),
+    InferenceCase("unreadable-order", "both order what is no request", ends(Code.MALFORMED, BOTH),
+                  altered(OrderMaterial, requests=b"\xc1"), anyone=True, together=True),
+    InferenceCase("miscounted-order", "both count a request too many", ends(Code.MALFORMED, BOTH),
+                  _second(altered(OrderMaterial, count=_following)),
+                  anyone=True, together=True),
+    InferenceCase("order-after-over", "orders after it has said that it is done", ends(Code.SEQUENCE, MODEL_OWNER),
+                  instead(OrderMaterial, lambda scene, said: [Saying(MaterialOver(), round=0), said]),
+                  witness=MODEL_OWNER),
+    InferenceCase("silence", "orders nothing, while the model owner waits", ends(Code.TIMEOUT, BOTH),
+                  at=OrderMaterial, act="stops"),
+    InferenceCase("gone", "closes its link", ends(Code.LEFT, MODEL_OWNER), at=OrderMaterial, act="hangs up"),
+    InferenceCase("leaves", "gives up", ends(Code.LOCAL, MODEL_OWNER), leaving(OrderMaterial)),
+)  # fmt: skip
+"""What our owners do to a live dealer. Our data owner lies, unless it says both."""
