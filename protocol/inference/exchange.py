@@ -43,6 +43,11 @@ class ExchangeSide(Machine[StateT]):
         self._patience = patience
 
     @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes; zeros before the model owner has given it one."""
+        return self._link.session
+
+    @property
     def over(self) -> bool:
         """Whether it has come to any end."""
         return self.state in self._ends

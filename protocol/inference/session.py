@@ -53,11 +53,6 @@ class InferenceSession(
         self._agreed: Agreed | None = None
 
     @property
-    def session(self) -> bytes:
-        """Its name, 32 bytes; zeros before the model owner has given it one."""
-        return self._link.session
-
-    @property
     def agreed(self) -> Agreed:
         """What both go by. LocalProtocolError before there is an agreement."""
         if self._agreed is None:

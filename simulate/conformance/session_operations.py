@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -75,6 +75,12 @@ class SessionStage(Stage):
     reports = (
         "group-key", "agreeing", "agreed", "key-failed", "without-model", "joined", "left", "refused", "complaint",
     )  # fmt: skip
+    plain_events: ClassVar = {
+        Limit: ("limit", "round", "limits"),
+        NewModel: ("new model", "model"),
+        RoundOver: ("round over", "code", "round"),
+        Ended: ("ended", "code"),
+    }
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +120,7 @@ class SessionStage(Stage):
 
     def hello(self, *, party: str) -> Done:
         """A client says hello."""
-        return self._did(party, lambda client: client.start(0.0))
+        return self.did(party, lambda client: client.start(0.0))
 
     def receive(
         self, *, party: str, sender: str, message: int | None = None, frames: tuple[Octets, ...] = (), now: float = 0.0
@@ -122,8 +128,8 @@ class SessionStage(Stage):
         """A party gets a message over the authenticated link from another."""
         delivered = self.delivered(party, sender, message, frames)
         if party == self._roster.server.name:
-            return self._did(party, lambda server: server.feed(sender, delivered, now))
-        return self._did(party, lambda client: client.feed(delivered, now))
+            return self.did(party, lambda server: server.feed(sender, delivered, now))
+        return self.did(party, lambda client: client.feed(delivered, now))
 
     def contribute(self, *, party: str, round: int, words: Octets, now: float = 0.0) -> Done:
         """A client has trained: its update, or in the first of two stages its counts, as packed ring words."""
@@ -133,19 +139,19 @@ class SessionStage(Stage):
             ring = COUNTING_RING if counting else client.configuration.packing().ring
             return client.contribute(round, ring.unpack(words), now)
 
-        return self._did(party, contribute)
+        return self.did(party, contribute)
 
     def provide(self, *, party: str, epoch: int, model: Octets, now: float = 0.0) -> Done:
         """A client has encrypted the model under the key of this epoch: little-endian float32."""
-        return self._did(party, lambda client: client.provide(epoch, model, now))
+        return self.did(party, lambda client: client.provide(epoch, model, now))
 
     def next_round(self, *, model: Octets, now: float = 0.0) -> Done:
         """The server goes on from this model."""
-        return self._did(self._roster.server.name, lambda server: server.next_round(model, now))
+        return self.did(self._roster.server.name, lambda server: server.next_round(model, now))
 
     def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
         """The server begins no more rounds; the last model matters where the clients encrypt it."""
-        return self._did(self._roster.server.name, lambda server: server.finish(model or b"", now))
+        return self.did(self._roster.server.name, lambda server: server.finish(model or b"", now))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""
@@ -157,11 +163,11 @@ class SessionStage(Stage):
                 machine.server_lost(now)
             return []
 
-        return self._did(party, lose)
+        return self.did(party, lose)
 
     def expire(self, *, party: str, now: float) -> Done:
         """A party is told the time, in seconds from the beginning of the session."""
-        return self._did(party, lambda machine: machine.expire(now))
+        return self.did(party, lambda machine: machine.expire(now))
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
@@ -170,24 +176,16 @@ class SessionStage(Stage):
             case Train(key=key):
                 keyed = {} if key is None else {"key": key.key, "transcript": key.transcript}
                 return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model), **keyed}]
-            case Limit():
-                return [event("limit", output, "round", "limits")]
             case Reencrypt(key=key, former=former):
                 keys = {"key": key.key, "former": None if former is None else former.key}
                 return [event("encrypt", output, "source", "model") | keys]
             case LastModel(key=key):
                 return [event("last model", output, "model") | {"key": key.key}]
-            case NewModel():
-                return [event("new model", output, "model")]
             case Journal(contribution=entry):
                 return [event("journal", entry, "sharers", "unmasked")]
-            case RoundOver():
-                return [event("round over", output, "code", "round")]
-            case Ended():
-                return [event("ended", output, "code")]
             case RoundDone():
                 words = {"words": None if output.total is None else self._ring.pack(output.total)}
                 dropped = [event("dropped", drop, "code", "member", "phase") for drop in output.dropped]
                 done = event("round done", output, "code", "round") | words
                 return [*dropped, done | {"survivors": output.survivors, "culprit": output.culprit}]
-        raise TypeError(type(output).__name__)
+        return super()._events(party, output)

@@ -43,6 +43,8 @@ class Stage:
     """The messages that its parties speak."""
     reports: ClassVar[tuple[str, ...]] = ()
     """The reports that are events; the others are figures for the log."""
+    plain_events: ClassVar[Mapping[type[Output], tuple[str, ...]]] = {}
+    """Other outputs that are events: the name of each, and its fields in the event."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, tuple[bytes, ...]]] = []
@@ -73,9 +75,9 @@ class Stage:
             state, deadline = machine.state.name, machine.next_deadline
         return Done(sends=tuple(sends), events=tuple(events), state=state, deadline=deadline)
 
-    def _did(self, party: str, act: Callable[[Any], list[Output]]) -> Done:
-        """What the machine of this party makes of it."""
-        machine = found(self._machines, party, f"{party} is not played")
+    def did(self, party: str, act: Callable[[Any], list[Output]], machine: Machine[Any] | None = None) -> Done:
+        """What the machine of this party makes of it, by default the only one."""
+        machine = machine or found(self._machines, party, f"{party} is not played")
         return self.done(party, (machine, act(machine)))
 
     def _transmit(self, party: str, output: Output) -> Output:
@@ -83,8 +85,9 @@ class Stage:
         return output
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
-        """What an output that is neither a message nor a report is for others; TypeError if nothing says so."""
-        raise NotImplementedError
+        """What an output that is neither a message nor a report is for others; KeyError if nothing says so."""
+        name, *fields = self.plain_events[type(output)]
+        return [event(name, output, *fields)]
 
     def delivered(self, party: str, sender: str, number: int | None, frames: tuple[Octets, ...]) -> list[bytes]:
         """The frames that a `receive` speaks of."""

@@ -1,7 +1,7 @@
 """Vector files, and checking this installation against them.
 
 A file is a list of operations with the outcome that each must have: a result, or the code of its refusal. The file
-names its protocol; the registry has the operations of each. Whatever keeps a file from being replayed to its end is a
+names its protocol; PROTOCOLS has the operations of each. Whatever keeps a file from being replayed to its end is a
 verdict against it, with the number of the operation.
 """
 
@@ -16,11 +16,28 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tacit.simulate.conformance.exchange_operations import GROUP_KEY_OPERATIONS, GroupKeyStage, SumStage
+from tacit.simulate.conformance.inference_operations import INFERENCE_OPERATIONS
+from tacit.simulate.conformance.inference_stage import InferenceStage
+from tacit.simulate.conformance.message_operations import MESSAGE_OPERATIONS
 from tacit.simulate.conformance.operations import Operations, Protocol, RefusedOperation, perform
+from tacit.simulate.conformance.primitive_operations import PRIMITIVES
+from tacit.simulate.conformance.protection_operations import PROTECTIONS
+from tacit.simulate.conformance.session_operations import SessionStage
 
 SCHEMA: Final = "schema.json"
 """The one file among the vectors that is none."""
 Level = Literal["primitive", "message", "round", "session"]
+
+
+PROTOCOLS: Final[Mapping[str, Protocol]] = {
+    "secure sum": lambda: {**PRIMITIVES, **MESSAGE_OPERATIONS, **SumStage().operations()},
+    "group key": lambda: {**GROUP_KEY_OPERATIONS, **GroupKeyStage().operations()},
+    "protection": lambda: PROTECTIONS,
+    "federation": lambda: SessionStage().operations(),
+    "private inference": lambda: {**INFERENCE_OPERATIONS, **InferenceStage().operations()},
+}
+"""That vectors may speak of, each with its operations."""
 
 
 class VectorStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"inputs": "with"}):
@@ -66,20 +83,20 @@ def vector_files(folder: Traversable) -> list[Traversable]:
     return sorted(found, key=lambda path: path.name)
 
 
-def check_all(paths: Iterable[Traversable], protocols: Mapping[str, Protocol]) -> list[VectorVerdict]:
+def check_all(paths: Iterable[Traversable]) -> list[VectorVerdict]:
     """The verdict on each file; OSError where one cannot be read."""
-    return [check(path.name, path.read_bytes(), protocols) for path in paths]
+    return [check(path.name, path.read_bytes()) for path in paths]
 
 
-def check(name: str, content: bytes, protocols: Mapping[str, Protocol]) -> VectorVerdict:
+def check(name: str, content: bytes) -> VectorVerdict:
     """Replay one file."""
     try:
         vector = msgspec.json.decode(content, type=VectorFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return VectorVerdict(name, 0, f"not a vector file: {error}")
-    protocol = protocols.get(vector.protocol)
+    protocol = PROTOCOLS.get(vector.protocol)
     if protocol is None:
-        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(protocols)}")
+        return VectorVerdict(name, 0, f"unknown protocol {vector.protocol!r}; known are {', '.join(PROTOCOLS)}")
     operations = protocol()
     for number, step in enumerate(vector.operations):
         if fault := _fault(operations, step):

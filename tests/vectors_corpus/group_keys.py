@@ -21,7 +21,7 @@ from tacit.protocol.group_key.transcript import (
     commit_record,
     split_records,
 )
-from tacit.simulate.conformance.group_key_operations import KeyTerms
+from tacit.simulate.conformance.exchange_operations import KeyTerms
 from tacit.simulate.conformance.notation import octets_hook, plain
 from tests.vectors_corpus.faults import Reframe, body, fields, first_bit, instead
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part

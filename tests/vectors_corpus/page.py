@@ -1,4 +1,4 @@
-"""docs/spec/vectors.md: how vector files are read, with the operations of every protocol as the registry has them."""
+"""docs/spec/vectors.md: how vector files are read, with the operations of every protocol as PROTOCOLS has them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import inspect
 
 from tacit.simulate.conformance.operations import parameters_of
-from tacit.simulate.conformance.registry import PROTOCOLS
+from tacit.simulate.conformance.vectors import PROTOCOLS
 
 INTRODUCTION: Final = """\
 # Test vectors

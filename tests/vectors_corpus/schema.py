@@ -9,8 +9,7 @@ import msgspec
 from tacit.protocol.core.errors import Code
 from tacit.simulate.conformance.notation import PATTERN, Octets
 from tacit.simulate.conformance.operations import INVALID, parameters_of
-from tacit.simulate.conformance.registry import PROTOCOLS
-from tacit.simulate.conformance.vectors import Level
+from tacit.simulate.conformance.vectors import PROTOCOLS, Level
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

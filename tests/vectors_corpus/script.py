@@ -6,8 +6,7 @@ from typing import Any
 
 from tacit.simulate.conformance.notation import MOST_OCTETS, plain
 from tacit.simulate.conformance.operations import RefusedOperation, perform
-from tacit.simulate.conformance.registry import PROTOCOLS
-from tacit.simulate.conformance.vectors import Level, VectorFile, VectorStep
+from tacit.simulate.conformance.vectors import PROTOCOLS, Level, VectorFile, VectorStep
 
 
 class Script:

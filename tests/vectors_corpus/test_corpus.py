@@ -11,8 +11,7 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.notation import octets
 from tacit.simulate.conformance.operations import RefusedOperation
-from tacit.simulate.conformance.registry import PROTOCOLS
-from tacit.simulate.conformance.vectors import SCHEMA, installed, vector_files
+from tacit.simulate.conformance.vectors import PROTOCOLS, SCHEMA, installed, vector_files
 from tests.vectors_corpus.files import CORPUS, write_corpus
 from tests.vectors_corpus.page import page
 from tests.vectors_corpus.script import Script

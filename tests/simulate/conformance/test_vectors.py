@@ -6,14 +6,13 @@ from typing import Any
 import pytest
 
 from tacit.simulate.conformance.notation import LONGEST, octets, plain
-from tacit.simulate.conformance.registry import PROTOCOLS
-from tacit.simulate.conformance.vectors import check, installed, vector_files
+from tacit.simulate.conformance.vectors import PROTOCOLS, check, installed, vector_files
 
 VECTORS = {path.name: json.loads(path.read_bytes()) for path in vector_files(installed())}
 
 
 def fault(file: dict[str, Any]) -> str:
-    return check("file.json", json.dumps(file).encode(), PROTOCOLS).fault
+    return check("file.json", json.dumps(file).encode()).fault
 
 
 def spoilt(value: Any) -> Any:
@@ -95,7 +94,7 @@ def test_what_a_file_is_told(file: dict[str, Any], expected: str) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff", b'{"protocol": "\xff"}'])
 def test_what_is_no_json(content: bytes) -> None:
-    assert check("file.json", content, PROTOCOLS).fault.startswith("not a vector file: ")
+    assert check("file.json", content).fault.startswith("not a vector file: ")
 
 
 def machines(name: str, *steps: dict[str, Any]) -> str:
