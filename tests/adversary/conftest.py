@@ -36,10 +36,10 @@ from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.protocol.sum.unmasking import open_secrets
 from tacit.secagg.keystream import Mask, Usage, apply_masks
-from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 
 def conftest_of(folder: str) -> ModuleType:

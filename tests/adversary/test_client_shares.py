@@ -16,8 +16,8 @@ from tacit.protocol.sum.messages import MaskedInput, PeerKeys, ShareKeys, Unmask
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, seal_shares
 from tacit.protocol.sum.transcript import shares_signed
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

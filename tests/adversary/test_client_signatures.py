@@ -15,8 +15,8 @@ from tacit.protocol.sum.adverts import sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, ShareKeys
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.transcript import survivors_signed
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

@@ -22,9 +22,9 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.secagg.packing import Packing, Total, WeightForm
-from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]

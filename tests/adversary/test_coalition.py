@@ -17,7 +17,7 @@ from tacit.protocol.sum.sharing import PACKET_BYTES, shares_array
 from tacit.protocol.sum.transcript import pairwise_mask
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.shamir import LIMBS, PRIME, lagrange_at_zero, reconstruct
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CLIENTS = 5

@@ -27,8 +27,8 @@ from tacit.protocol.group_key.transcript import (
     commit_record,
 )
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
+from tests.world.exchange import Delivery
+from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 SIZE = 3
 TOLD = {"peer-key-commits": "commits", "peer-key-contributions": "packets", "peer-key-confirmations": "confirmations"}

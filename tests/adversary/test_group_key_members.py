@@ -20,8 +20,8 @@ from tacit.protocol.group_key.messages import (
 from tacit.protocol.group_key.tables import RelayState
 from tacit.protocol.group_key.transcript import PACKET_BYTES, SEALED_BYTES, Transcript
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
+from tests.world.exchange import Delivery
+from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 SIZE = 3
 

@@ -24,7 +24,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.world.federation import small_configuration
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.sums import MemorySum, memory_sum
 
 VICTIM = "client-0"
 CLIENTS = 3

@@ -24,7 +24,7 @@ from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask, Usage, apply_masks, keystream
 from tacit.secagg.ring import Ring
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.sums import MemorySum, memory_sum
 
 FALSE_ALARM = 1e-9
 SEED = bytes(range(32))

@@ -31,8 +31,8 @@ from tacit.protocol.sum.neighbourhood import Graph
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.secagg.graph import GraphParameters, regular_parameters
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 Holders = Mapping[int, tuple[int, ...]]

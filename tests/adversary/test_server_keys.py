@@ -14,8 +14,8 @@ from tacit.protocol.core.primitives import PRIME_25519, AgreementKey, SigningKey
 from tacit.protocol.sum.adverts import Advert, adverts_digest, sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys
 from tacit.protocol.sum.results import ClientAborted, Summed
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Change = Callable[[MemorySum, Any], Message]
 ExactSum = Callable[[MemorySum], Summed]

@@ -17,9 +17,9 @@ from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskR
 from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState
-from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Change = Callable[[MemorySum, Any], Message]
 ExactSum = Callable[[MemorySum], Summed]

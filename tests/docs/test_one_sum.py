@@ -9,7 +9,7 @@ import pytest
 from docs.generate.one_sum import hold_sum
 from tacit.protocol.sum.results import Summed
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import memory_sum
+from tests.world.sums import memory_sum
 
 
 @pytest.mark.parametrize("silent", [(), (1,), (0,)], ids=str)

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.protocol.sum.results import Summed
 from tacit.simulate.world.network import Choice, Link
-from tacit.simulate.world.sums import memory_sum
+from tests.world.sums import memory_sum
 
 
 def every_schedule(play: Callable[[Choice], Any]) -> Iterator[Any]:

@@ -26,10 +26,10 @@ from tacit.protocol.session.rounds import RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
-from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 MOST_BYTES = 64 << 20
 """Above what a run starts with; one federation of these tests takes less than a megabyte."""

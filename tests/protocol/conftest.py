@@ -14,7 +14,7 @@ from tacit.protocol.sum.messages import ShareKeys, UnmaskShares
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
 from tacit.secagg.shamir import SHARE_BYTES
-from tacit.simulate.world.sums import MemorySum
+from tests.world.sums import MemorySum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 

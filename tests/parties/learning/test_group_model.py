@@ -20,7 +20,7 @@ from tacit.parties.protections.encryption import Encryption, GroupModel
 from tacit.protocol.core.primitives import Label, framed
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
-from tacit.simulate.world.group_keys import memory_group_key
+from tests.world.group_keys import memory_group_key
 
 EMBEDDINGS = (PATCH_EMBEDDING, POSITION_EMBEDDING)
 TASK = Task(

@@ -23,7 +23,7 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
-from tacit.simulate.world.group_keys import memory_group_key
+from tests.world.group_keys import memory_group_key
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)

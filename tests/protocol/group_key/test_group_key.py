@@ -18,8 +18,8 @@ from tacit.protocol.group_key.messages import KeyCommit, KeyComplaint
 from tacit.protocol.group_key.tables import MemberState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
+from tests.world.exchange import Delivery
+from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 SAID = ["key-commit", "key-contribution", "confirm-key", "key-accepted"]
 """What a member says, in its order: one message in each phase of the relay."""

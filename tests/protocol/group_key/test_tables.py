@@ -16,8 +16,8 @@ from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE, MemberState, RelayState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.results import ClientAborted
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
+from tests.world.exchange import Delivery
+from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 
 IGNORED = "ignored"
 Expected = dict[str, dict[str, str | set[str]]]

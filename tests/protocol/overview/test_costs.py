@@ -30,7 +30,7 @@ from tacit.protocol.sum.messages import PeerKeys, ShareKeys, UnmaskRequest, Unma
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.sums import MemorySum, memory_sum
 
 CASES = {
     "active": {"clients": 5, "active": True},

@@ -24,7 +24,7 @@ from tacit.protocol.sum.sharing import (
 from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.sums import MemorySum, memory_sum
 
 OTHER = bytes(range(32))
 OWNER, HOLDER = AgreementKey(bytes(32)), AgreementKey(bytes([1]) * 32)

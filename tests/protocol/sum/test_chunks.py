@@ -18,8 +18,8 @@ from tacit.protocol.sum.messages import FetchVector, VectorChunk
 from tacit.protocol.sum.results import ClientAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.vector_sum import UPLOADS
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 CHUNK_WORDS = 16

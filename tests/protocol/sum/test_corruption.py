@@ -11,8 +11,8 @@ import pytest
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 CLIENTS = 4

@@ -13,8 +13,8 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.results import Journal, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 CLIENTS = 5
 PHASES = {

@@ -16,8 +16,8 @@ from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tacit.protocol.sum.vector_sum import UPLOADS
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 Audit = Callable[[MemorySum], Summed | ServerAborted]

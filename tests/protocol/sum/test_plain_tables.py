@@ -20,8 +20,8 @@ from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState, ServerState
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 ExactSum = Callable[[MemorySum], Summed]
 Expected = dict[str, dict[str, str | set[str]]]

@@ -6,7 +6,7 @@ import pytest
 
 from tacit.protocol.sum.adverts import record_bytes
 from tacit.secagg.graph import GraphParameters
-from tacit.simulate.world.sums import memory_sum
+from tests.world.sums import memory_sum
 
 FOUR = GraphParameters(neighbours=4, threshold=3)
 KINDS: dict[str, dict[str, Any]] = {

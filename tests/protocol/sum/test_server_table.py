@@ -19,8 +19,8 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.tables import SERVER_TABLES, ClientState, ServerState
-from tacit.simulate.world.exchange import Delivery
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 IGNORED = "ignored"

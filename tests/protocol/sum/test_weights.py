@@ -8,9 +8,9 @@ import pytest
 
 from tacit.protocol.sum.results import Summed
 from tacit.secagg.packing import Packing, WeightForm
-from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.streams import Streams
-from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.world.exchange import Delivery
+from tests.world.sums import MemorySum, memory_sum
 
 CLIENTS = 5
 SIZES = (7, 1, 12)

@@ -20,7 +20,7 @@ from tacit.simulate.federation.run import kept, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError
 from tacit.simulate.runs.directory import RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, parse
-from tacit.simulate.world.sums import memory_sum
+from tests.world.sums import memory_sum
 
 pytestmark = pytest.mark.end_to_end
 

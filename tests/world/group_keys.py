@@ -12,8 +12,8 @@ from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.simulate.world.exchange import Exchange
 from tacit.simulate.world.streams import Streams
+from tests.world.exchange import Exchange
 
 RELAY: Final = "server"
 

@@ -15,8 +15,8 @@ from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphParameters, complete_parameters
 from tacit.secagg.ring import Ring
-from tacit.simulate.world.exchange import Exchange
 from tacit.simulate.world.streams import Streams
+from tests.world.exchange import Exchange
 
 
 class MemorySum(Exchange):

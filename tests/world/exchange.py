@@ -6,17 +6,17 @@ of them without a gap in the numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 from tacit.protocol.core.codec import Frame
-from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Machine, Output, Send, Trigger
 from tacit.protocol.core.messages import Message
-from tacit.protocol.session.messages import MESSAGES
+from tacit.simulate.conformance.exchange_operations import hear, links
 from tacit.simulate.world.streams import Streams
 from tacit.simulate.world.world import Timer, World
 
@@ -34,21 +34,6 @@ class Delivery:
     def kind(self) -> str:
         """Its type on the wire."""
         return self.message.TYPE
-
-
-def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
-    """The links of an exchange, by who speaks and who hears; the bytes of all are counted together."""
-    pairs = [pair for name in members for pair in ((name, server), (server, name))]
-    return {(own, peer): Link(own, peer, session, traffic, MESSAGES) for own, peer in pairs}
-
-
-def hear(machine: Machine[Any], link: Link, frames: Sequence[Frame], now: float) -> list[Output]:
-    """What a machine makes of what comes over its link."""
-    try:
-        packet = link.packet(frames)
-    except RemoteProtocolError as error:
-        return machine.reject(link.peer, error, now)
-    return machine.receive(link.peer, packet, now)
 
 
 class Exchange(World[Delivery]):
