@@ -42,7 +42,7 @@ def vectors(
 
     Exit status: 0 all vectors hold; 1 they do not, or the file cannot be written; 2 wrong input.
     """
-    from tacit.simulate.conformance.vectors import check_all, installed, vector_files
+    from tacit.simulate.conformance.vectors import check, installed, vector_files
 
     check_json(json_file)
     folder = installed() if directory is None else directory
@@ -50,7 +50,7 @@ def vectors(
         paths = vector_files(folder)
         if not paths:
             raise _wrong_input(f"{folder}: there are no vectors; name a directory with vector files (*.json)")
-        verdicts = check_all(paths)
+        verdicts = [check(path.name, path.read_bytes()) for path in paths]
     except OSError as error:
         raise _wrong_input(f"{error.filename or folder}: {error.strerror}; name a directory with vectors") from None
     _show(verdicts)

@@ -23,11 +23,11 @@ from tacit.protocol.group_key.transcript import Transcript, commit_record
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.results import ClientAborted, Contributed, Journal, ServerAborted, Summed
+from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import SumTerms
-from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event
+from tacit.simulate.conformance.stage import Done, Stage, entropy_of
 
 
 def links(session: bytes, server: str, members: Iterable[str], traffic: Traffic) -> dict[tuple[str, str], Link]:
@@ -129,8 +129,6 @@ class SumStage(ExchangeStage):
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
-            case Journal(contribution=entry):
-                return [event("journal", entry, "sharers", "unmasked")]
             case Contributed():
                 return []  # Its state says so.
             case Summed():

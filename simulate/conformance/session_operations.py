@@ -18,7 +18,7 @@ from tacit.protocol.session.rounds import Accepted, Limit, NewModel, RoundDone, 
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Contribution, Journal
+from tacit.protocol.sum.results import Contribution
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets
@@ -181,8 +181,6 @@ class SessionStage(Stage):
                 return [event("encrypt", output, "source", "model") | keys]
             case LastModel(key=key):
                 return [event("last model", output, "model") | {"key": key.key}]
-            case Journal(contribution=entry):
-                return [event("journal", entry, "sharers", "unmasked")]
             case RoundDone():
                 words = {"words": None if output.total is None else self._ring.pack(output.total)}
                 dropped = [event("dropped", drop, "code", "member", "phase") for drop in output.dropped]

@@ -7,7 +7,7 @@ verdict against it, with the number of the operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -81,11 +81,6 @@ def vector_files(folder: Traversable) -> list[Traversable]:
     """The vector files of a folder, by name."""
     found = [path for path in folder.iterdir() if path.name.endswith(".json") and path.name != SCHEMA]
     return sorted(found, key=lambda path: path.name)
-
-
-def check_all(paths: Iterable[Traversable]) -> list[VectorVerdict]:
-    """The verdict on each file; OSError where one cannot be read."""
-    return [check(path.name, path.read_bytes()) for path in paths]
 
 
 def check(name: str, content: bytes) -> VectorVerdict:

@@ -1,4 +1,4 @@
-"""The whole run: read the directory, take the other side, play the cases, and describe them for the documentation."""
+"""The whole run: read the directory, take the other side, and play the cases."""
 
 from __future__ import annotations
 
@@ -90,9 +90,3 @@ def _chosen(side: Side, names: Sequence[str]) -> list[Case]:
             raise PeerError(f"there is no case {name!r} as {side}; the cases are {', '.join(known)}")
     first, *others = CASES[side]
     return [first, *(case for case in others if not names or case.name in names)]
-
-
-def table(side: Side) -> str:
-    """The cases in Markdown."""
-    rows = [f"| `{case.name}` | {case.does} | {case.expected} |" for case in CASES[side]]
-    return "\n".join([f"| case | our {side.replace('-', ' ')} | a conforming party |", "|---|---|---|", *rows]) + "\n"

@@ -4,9 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tacit.simulate.conformance.peer.play import CASES, Side, table
+from tacit.simulate.conformance.peer.play import CASES, Side
 
 PAGE = Path(__file__).parents[4] / "docs" / "conformance.md"
+
+
+def table(side: Side) -> str:
+    """The cases in Markdown."""
+    rows = [f"| `{case.name}` | {case.does} | {case.expected} |" for case in CASES[side]]
+    return "\n".join([f"| case | our {side.replace('-', ' ')} | a conforming party |", "|---|---|---|", *rows]) + "\n"
 
 
 @pytest.mark.parametrize("side", CASES)
