@@ -18,6 +18,7 @@ import msgspec
 from msgspec import inspect as types
 
 from docs.generate import one_sum
+from docs.generate.diagrams import MACHINES, name_of
 from tacit.protocol.core import codec, errors, messages, transfer
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
@@ -28,7 +29,6 @@ from tacit.protocol.inference import dealer as inference_dealer
 from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
-from tacit.protocol.overview.diagrams import MACHINES, name_of
 from tacit.protocol.session import messages as session_messages
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum import agreement, vector_sum
