@@ -23,8 +23,7 @@ from tacit.protocol.core import codec, errors, messages, transfer
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.group_key.session_tables import HolderState, KeeperState
-from tacit.protocol.group_key.tables import MemberState
+from tacit.protocol.group_key.tables import HolderState, KeeperState, MemberState
 from tacit.protocol.inference import dealer as inference_dealer
 from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule

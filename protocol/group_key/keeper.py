@@ -27,7 +27,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
 from tacit.protocol.group_key.messages import EndKey, KeyedModel, ReencryptModel, StartKey
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.protocol.group_key.session_tables import KEEPER_TABLE, KeeperState
+from tacit.protocol.group_key.tables import KEEPER_TABLE, KeeperState
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 
@@ -169,16 +169,7 @@ class GroupKeyKeeper(
 
     def on_agree(self, members: tuple[str, ...], model: bytes, now: float) -> Step[KeeperState]:
         clients, epoch = self._roster.clients, self._epoch + 1
-        agreement = KeyAgreement(
-            session=self._session,
-            epoch=epoch,
-            server=self._roster.server.name,
-            members=members,
-            signing_keys=tuple(self._roster.member(name).signing_public for name in members),
-            roster=self._roster.hash,
-            configuration=self._configuration.hash(),
-            phase_seconds=self._configuration.phase_seconds,
-        )
+        agreement = KeyAgreement.among(members, self._roster, self._configuration, session=self._session, epoch=epoch)
         bitmap = encode_members([clients.index(name) for name in members], len(clients))
         start = StartKey(epoch=epoch, members=bitmap)
         report = Report("agreeing", {"epoch": epoch, "members": list(members)})

@@ -20,7 +20,7 @@ from docs.generate.traffic import (
 from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Chunk, Fetch, Phase
 from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.session_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
+from tacit.protocol.group_key.tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.session.rounds import Limit, agree
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
