@@ -1,6 +1,6 @@
 """Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name, or one of ours.
 
-"lenet" and "convnet" are small convolutional networks from the literature on attacks (lenet.py, convnet.py). "vit" is
+"lenet" and "convnet" are small convolutional networks from the literature on attacks (convolutional.py). "vit" is
 built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm blocks
 with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
 """
@@ -17,10 +17,9 @@ from torch import nn
 
 from tacit.models import checkpoint
 from tacit.models.configuration import OWN_MODELS, ModelConfiguration
-from tacit.models.convnet import ConvNet
+from tacit.models.convolutional import ConvNet, LeNet
 from tacit.models.device import seeded
 from tacit.models.layout import Layout
-from tacit.models.lenet import LeNet
 
 
 def build(configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:

@@ -19,7 +19,7 @@ from msgspec import inspect as types
 
 from docs.generate import one_sum
 from docs.generate.diagrams import MACHINES, name_of
-from tacit.protocol.core import codec, errors, messages, transfer
+from tacit.protocol.core import blob, codec, errors, messages
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
@@ -52,7 +52,7 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
         "rounds that the promises of one hello, or the proofs of one start, name",
     ),
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
-    ("WINDOW", transfer.WINDOW, "chunks of a transfer asked for and not yet received"),
+    ("WINDOW", blob.WINDOW, "chunks of a transfer asked for and not yet received"),
     ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
     ("WORDS_ALIGNED", agreement.WORDS_ALIGNED, "words of which a chunk of a vector, but the last, is a multiple"),
     ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of long vectors may take"),
