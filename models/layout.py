@@ -4,11 +4,6 @@ A layout lists the name and shape of every parameter and every floating-point bu
 The vector is the concatenation of these tensors, each in row-major order. Two parties that hold the same layout mean
 the same coordinate by the same index, so the digest of the layout belongs into everything they agree upon.
 
-Digest, for other implementations. SHA-256 of the concatenation, all integers unsigned and big-endian, of
-    the 16 ASCII bytes "tacit/layout/v1" and one zero byte,
-    the number of entries (4 bytes), then for every entry
-    the length of its name in UTF-8 (4 bytes), the name, the number of dimensions (4 bytes), every dimension (4 bytes).
-
 Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
 
@@ -149,7 +144,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tensor {name!r} holds a value that is not finite; training may have diverged")
 
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of the canonical encoding described at the head of this file."""
+        """SHA-256 (32 bytes) of names and shapes, encoded as in docs/spec/encoding.md."""
         encoding = bytearray(_DOMAIN + _u32(len(self.entries)))
         for entry in self.entries:
             name = entry.name.encode()

@@ -125,17 +125,6 @@ class HandshakeRefused:
 Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
 
 
-@dataclass
-class PeerTraffic:
-    """Messages exchanged with one peer, and the bytes of their frames (without CURVE's, ZeroMQ's and TCP's
-    overhead)."""
-
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    bytes_received: int = 0
-
-
 _UNCLOSED: set["Endpoint"] = set()
 """Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
 
@@ -149,8 +138,6 @@ class Endpoint:
     def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
         host = _host(address)
         self.address = address
-        self.traffic: dict[str, PeerTraffic] = {}
-        """Traffic by member, since the endpoint was opened."""
         self._limits = limits
         self._pending: deque[Event] = deque()
         self._closed = False
@@ -219,19 +206,11 @@ class Endpoint:
         views = tuple(frame.toreadonly() for frame in frames)
         if len(views) == 1 and not views[0]:
             return
-        traffic = self.traffic.setdefault(sender, PeerTraffic())
-        traffic.messages_received += 1
-        traffic.bytes_received += sum(view.nbytes for view in views)
         if len(views) > self._limits.max_frames:
             reason = f"{len(views)} frames where {self._limits.max_frames} are allowed"
             self._report(MessageRefused(sender, reason))
         else:
             self._report(Received(sender, views))
-
-    def _count_sent(self, receiver: str, frames: Sequence[bytes | memoryview]) -> None:
-        traffic = self.traffic.setdefault(receiver, PeerTraffic())
-        traffic.messages_sent += 1
-        traffic.bytes_sent += sum(memoryview(frame).nbytes for frame in frames)
 
     def _check_outgoing(self, frames: Sequence[bytes | memoryview]) -> None:
         """Refuse what the other end would refuse: ValueError."""
