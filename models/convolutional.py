@@ -2,8 +2,7 @@
 
 LeNet is that of Zhu et al. 2019, "Deep Leakage from Gradients": smooth and easy to attack. Three convolutions of 12
 channels with 5 x 5 kernels and strides 2, 2 and 1, each followed by a sigmoid, and one linear layer. Weights and biases
-start uniform in [-1/2, 1/2], as in the authors' code: with PyTorch's own start, which is ten times smaller, the
-sigmoids hardly pass anything on.
+start uniform in [-1/2, 1/2], as in the authors' code: with PyTorch's start, ten times smaller, sigmoids pass little on.
 
 ConvNet is that of Geiping et al. 2020, "Inverting Gradients", at width 32: nine convolutions with 3 x 3 kernels, each
 followed by batch normalisation and a ReLU, the sixth and the ninth by a 3 x 3 max pooling as well; and a linear layer.

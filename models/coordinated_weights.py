@@ -1,8 +1,7 @@
 """Coordinated binary weights: as in `binary_weights`, but no coordinate has fewer than so many contributors.
 
 Drawn alone, the weights of n clients leave some coordinates to a single one of them, whose value is then the sum. Here
-all members draw from the same random words, and every coordinate has either no contributor or at least `fewest`, while
-a member's probability of a zero stays R.
+all members draw from the same random words: a coordinate has no contributor, or `fewest` at least, and R stays.
 
 How. The number of contributors is zero with probability 1 - w; else it is c ~ Binomial(n, 1 - R) given c >= fewest,
 with w = n (1 - R) / E[c | c >= fewest]. This is a probability, because a condition c >= fewest cannot lower a mean:

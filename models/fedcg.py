@@ -2,8 +2,7 @@
 
 Wu et al. 2022, "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
 Federated Learning". A client keeps its extractor, the network up to the cut, and a discriminator; it shares the rest,
-the classifier, and a generator, which makes features of a given class from noise and so stands for the extractor. How
-they are trained is in fedcg_training.py.
+the classifier, and a generator, which makes features of a class from noise and so stands for the extractor.
 
 As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and maps grow (shrink) by
 transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from (to) 512 channels. Theirs
@@ -93,8 +92,7 @@ class CoupledModel(nn.Module):
     """A network, cut where the module `cut` takes its input, with a generator of what arrives there.
 
     Maps images, float32 [B, C, S, S], to logits [B, classes], as the network does. shape: C, S, S; squash: whether the
-    features have yet to be brought between 0 and 1. ValueError if the network does not compute its logits from the
-    input of that module alone.
+    features have yet to be brought between 0 and 1. ValueError if the logits do not follow from that input alone.
     """
 
     def __init__(

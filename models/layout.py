@@ -58,8 +58,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The layout of `model`.
 
         Integer counters of batch normalisation (`num_batches_tracked`) are left out: they steer nothing while the
-        momentum is set, and a sum of counters means nothing. Raises ValueError, naming the tensor, for any other
-        state that is not float32.
+        momentum is set, and a sum of counters means nothing. ValueError names other state that is not float32.
         """
         return cls(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in _floating_state(model).items()))
 
@@ -100,8 +99,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return flat
 
     def split(self, flat: Flat) -> dict[str, Flat]:
-        """Views into `flat` under the names and with the shapes of the tensors. Raises ValueError for a wrong
-        dtype or length."""
+        """Views into `flat` with the names and shapes of the tensors. ValueError for a wrong dtype or length."""
         if flat.dtype != np.float32 or flat.shape != (self.size,):
             raise ValueError(f"flat model is {flat.dtype} {list(flat.shape)}, expected float32 [{self.size}]")
         parts: dict[str, Flat] = {}
@@ -114,8 +112,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def load_into(self, model: nn.Module, flat: Flat) -> None:
         """Overwrite the model's state by `flat`, float32 [size]. Changes nothing where it raises.
 
-        Raises ValueError for a wrong dtype or shape, for a value that is not finite (naming its tensor), and for a
-        model of another architecture.
+        ValueError for a wrong dtype or shape, a value that is not finite (naming its tensor), or another architecture.
         """
         import torch
 

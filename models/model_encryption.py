@@ -2,9 +2,8 @@
 
 The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3), with E_a [L, L] invertible;
 the position embedding E_pos becomes E_b E_pos (Eq. 7), with E_b a permutation of its rows that leaves those of class
-and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear, so one `encrypt`
-serves models, differences of models and gradients, and a server that adds and scales ciphertexts trains the model
-(Eq. 8-12).
+and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear: one `encrypt` serves
+models, differences and gradients, and a server that adds and scales ciphertexts trains (Eq. 8-12).
 
 The key follows from random words as docs/spec/protections.md has it. G [L, L] is normal up to the 53 bits of a number,
 which end the tails at 8.6 standard deviations. "gaussian": E_a = G / sqrt(L), so that ciphertexts are about as large as
@@ -74,9 +73,8 @@ class ModelKey:
     def draw(cls, layout: Layout, random: bytes, *, matrix: Matrix) -> ModelKey:
         """The key that follows from `random_bytes(layout)` uniform bytes, which are as secret as the key.
 
-        Raises ValueError for a model without a patch embedding or without a position embedding of timm's form, for
-        another number of bytes, and IllConditionedError for a Gaussian matrix whose condition number exceeds
-        MAX_CONDITION.
+        Raises ValueError for a model without patch and position embedding of timm's form and for another number of
+        bytes, IllConditionedError for a Gaussian matrix beyond MAX_CONDITION.
         """
         length, prefix, patches = _sizes(layout)
         expected = random_bytes(layout)

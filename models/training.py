@@ -2,8 +2,7 @@
 
 `train` is the local work of FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", Algorithm 1, ClientUpdate); `gradient` is that of FedSGD. The loss is the cross-entropy of the
-logits. On the CPU with one thread the same arguments give the same bits; sums in another order, by more threads or on a
-CUDA device, differ in the last ones.
+logits. On the CPU with one thread the same arguments give the same bits; more threads, or CUDA, change the last ones.
 """
 
 import math

@@ -1,7 +1,6 @@
 """The German Traffic Sign Recognition Benchmark (Stallkamp et al. 2012), in the folders that torchvision uses.
 
-gtsrb/GTSRB/Training/00000 ... 00042 hold the training images, gtsrb/GTSRB/Final_Test/Images those of the test, whose
-classes stand in gtsrb/GT-final_test.csv.
+In gtsrb/, GTSRB/Training/00000 ... 00042 are for training, GTSRB/Final_Test/Images, by GT-final_test.csv, for the test.
 """
 
 from pathlib import Path

@@ -12,8 +12,7 @@ from tacit.models.datasets.samples import FileImages, Samples, Source
 def read(directory: Path) -> Source:
     """Classes are the folders in train, in alphabetical order; the test images come from test, or else from val.
 
-    Raises FileNotFoundError for a missing folder, ValueError for a class without images or a test class that is not
-    in train.
+    Raises FileNotFoundError for a missing folder, ValueError for a class without images or not in train.
     """
     train = require_folder(directory / "train", purpose="a folder for each class in it")
     test = directory / "test" if (directory / "test").is_dir() else directory / "val"

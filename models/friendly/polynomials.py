@@ -7,8 +7,7 @@ Goldschmidt's iteration for the inverse square root (Goldschmidt 1964; Markstein
 
 Every function takes a torch tensor or a shared tensor of CrypTen and uses nothing that one of the two lacks. Arguments
 are scaled beforehand so that powers stay small: in fixed point each product is off by one last bit, and a polynomial of
-values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there,
-products with other constants are neither.
+values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ def exponential_error(bound: float, degree: int) -> float:
 def lowest_argument(degree: int) -> float:
     """Where the Taylor polynomial of exp turns around, below zero; above, it rises and is positive.
 
-    It is the one real zero of the polynomial of the odd degree among degree - 1 and degree, since each polynomial is
-    the derivative of the next.
+    It is the zero of the one of odd degree among degree - 1 and degree: each is the derivative of the next.
     """
     odd = degree - 1 if degree % 2 == 0 else degree
     low, high = -2.0 * odd - 1.0, 0.0

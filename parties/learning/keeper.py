@@ -69,8 +69,7 @@ class Keeper:
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None) -> None:
         """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
 
-        vectors: of every client, where the protection needs them. ValueError, after which nothing has changed, if one
-        of them is that of no honest client.
+        vectors: of every client, if the protection needs them. ValueError, which changes nothing, for a dishonest one.
         """
         mean, moved = self.mean(total)
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean

@@ -7,8 +7,7 @@ neither accepted from nor shown to the user of an endpoint.
 
 Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
 inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
-message until it is complete and has no limit on its number of frames: against members that abuse this, only the
-operating system's memory limit helps.
+message until it is complete, however many frames it has: against abuse, limit the memory of the process.
 """
 
 import asyncio

@@ -123,8 +123,7 @@ class ServerEndpoint(Endpoint):
         taken over without asking: keep it in a directory of the server's own. Without `peers` all other members of the
         roster are let in, else these.
 
-        Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
-        this party.
+        Raises AddressError for an address not valid or in use, EndpointError for other keys than the roster's.
         """
         if keys.member(roster.member(keys.name).role) != roster.member(keys.name):
             raise EndpointError(
@@ -145,8 +144,7 @@ class ServerEndpoint(Endpoint):
         return endpoint
 
     async def send(self, name: str, frames: Sequence[bytes | memoryview]) -> None:
-        """Queue a message for a member. Messages to one member keep their order; a full queue delays only its own
-        member.
+        """Queue a message for a member. Those to one member keep their order; a full queue delays only its own member.
 
         Frames are not copied: do not change their buffers afterwards. Raises NotConnectedError when the member has no
         link, PeerStalledError when its queue stays full for `Limits.send_seconds`, LookupError for a name that is not

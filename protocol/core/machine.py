@@ -21,8 +21,7 @@ What a machine is inside of another: the other hands it what its table says is f
 messages out in its own way (`pass_on`), makes a transition of every Result, and has it forget its secrets as soon as a
 state is entered that does not contain it.
 
-Machines do no I/O, read no clock and draw no randomness: `now` (seconds) and `entropy` are arguments, so that a run
-replays bit for bit.
+Machines do no I/O; `now` (seconds) and `entropy` are arguments, so that a run replays bit for bit.
 """
 
 from __future__ import annotations

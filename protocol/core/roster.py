@@ -49,8 +49,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
-    Raises ValueError, naming the member, when two members share a name or a key, or when the servers are not exactly
-    one.
+    Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server.
     """
 
     members: tuple[Member, ...]

@@ -3,12 +3,10 @@
 It waits in four phases for every member: commitments, contributions, confirmations, and the word that the key was
 accepted. Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt
 and is named; the others are offered as the membership of the next one. The relay verifies every signature before it
-passes a record on, so that members have reason to blame it for those that do not verify; for n members that is n
-verifications a message.
+passes a record on, so that members may blame it for those that do not verify.
 
 It sees no contribution and no key. Whether a member that complains of another is right, it learns from the complaint:
-with the channel key of the complaining member it opens what that one was sent, computes the key of the failed attempt,
-and so names one of the two.
+with its channel key the relay opens what it was sent, computes the key of the failed attempt, and names one of the two.
 """
 
 from __future__ import annotations
