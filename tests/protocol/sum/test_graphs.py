@@ -21,10 +21,11 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.neighbourhood import Graph, choose_holders, read_choices
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
-from tacit.secagg.graph import GraphParameters, regular_parameters, ring_neighbours, ring_order
+from tacit.secagg.graph import GraphParameters, regular_parameters, ring_order
 from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.streams import Streams
 from tacit.simulate.world.sums import MemorySum, memory_sum
+from tests.secagg.harary import ring_neighbours
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
 ExactSum = Callable[[MemorySum], Summed]
