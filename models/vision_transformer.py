@@ -77,12 +77,8 @@ def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.
         raise ValueError(f"model.image_size {size} must be a multiple of the patch size {patches[0]} of {name}")
     if configuration.checkpoint:
         return _from_file(Path(configuration.checkpoint), name, model, options)
-    if configuration.pretrained:
-        return _from_timm(name, options)
-    return model
-
-
-def _from_timm(name: str, options: dict[str, Any]) -> nn.Module:
+    if not configuration.pretrained:
+        return model
     try:
         return timm.create_model(name, pretrained=True, **options)
     except (OSError, RuntimeError) as error:

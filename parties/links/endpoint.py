@@ -11,7 +11,7 @@ message until it is complete, however many frames it has: against abuse, limit t
 """
 
 import asyncio
-import ipaddress
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -145,7 +145,7 @@ class Endpoint:
         self._socket = self._context.socket(kind)
         self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
-        self._socket.setsockopt(zmq.IPV6, 0 if host is None or _is_ipv4(host) else 1)
+        self._socket.setsockopt(zmq.IPV6, 0 if host is None or re.fullmatch(r"[0-9.]+", host) else 1)
         self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
         self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
@@ -270,23 +270,10 @@ class Endpoint:
 
 
 def _host(address: str) -> str | None:
-    """The host of tcp://HOST:PORT; None for ipc://PATH. Raises AddressError; ZeroMQ would take port 99999 for another
-    one."""
+    """The host of tcp://HOST:PORT; None for ipc://PATH. AddressError: ZeroMQ takes port 99999 for another one."""
     if address.startswith("ipc://"):
         return None
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if (
-        not address.startswith("tcp://")
-        or not host
-        or not (port == "*" or (port.isdecimal() and 0 < int(port) < 65_536))
-    ):
+    found = re.fullmatch(r"tcp://(.+):(\*|[0-9]+)", address)
+    if found is None or not (found[2] == "*" or 0 < int(found[2]) < 65_536):
         raise AddressError(f"{address!r} is not an address; use tcp://HOST:PORT with a port from 1 to 65535")
-    return host
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True
+    return found[1]

@@ -102,17 +102,13 @@ DataT = TypeVar("DataT")
 MachineT = TypeVar("MachineT", bound="Machine[Any]")
 
 
-def _nothing() -> Sequence[Output]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Step(Generic[StateT]):
     """What a handler decided: the next state, what to say, and how to store what was learnt."""
 
     state: StateT
     outputs: tuple[Output, ...] = ()
-    commit: Callable[[], Sequence[Output] | None] = _nothing
+    commit: Callable[[], Sequence[Output] | None] = lambda: None
     """Stores, and must not fail. It may return more outputs, where what to say follows from what is stored."""
     data: Any = None
     """What the state holds, and loses when it is left; None keeps what it holds where the state stays the same."""

@@ -98,10 +98,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def _by_name(self) -> dict[str, Member]:
         return {member.name: member for member in self.members}
 
-    @cached_property
-    def _index_of_client(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.clients)}
-
     def member(self, name: str) -> Member:
         """The member of this name; LookupError when the roster has none."""
         if name not in self._by_name:
@@ -110,9 +106,9 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     def index(self, name: str) -> int:
         """Position of a client among the clients, from 0; LookupError when it is not one of them."""
-        if name not in self._index_of_client:
+        if name not in self.clients:
             raise LookupError(f"{name!r} is not a client of the roster; its clients are {', '.join(self.clients)}")
-        return self._index_of_client[name]
+        return self.clients.index(name)
 
 
 def check_name(name: str) -> None:

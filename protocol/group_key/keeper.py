@@ -251,16 +251,19 @@ class GroupKeyKeeper(
         return Step(KeeperState.IDLE, (Distributed(self.waiting_for),))
 
     def on_expire(self, now: float) -> Step[KeeperState]:
-        return self._failed_by(
+        return self.on_drop(
             self.at(_Encrypting).provider, Code.TIMEOUT, "the model under the new key did not come in time", now
         )
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        return self._failed_by(member, code, detail, now)
+        members = () if self._agreement is None else self._agreement.members
+        remaining = tuple(name for name in members if name != member)
+        detail = f"{member}: {detail}"[:DETAIL_LIMIT]
+        return self.on_failed(KeyFailed(self._epoch, code, detail, (member,), remaining), now)
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[KeeperState]:
         if self._agreement is not None and sender in self._agreement.places:
-            return self._failed_by(sender, error.code, error.detail, now)
+            return self.on_drop(sender, error.code, error.detail, now)
         commit = partial(self.data.drop, sender) if isinstance(self.data, OutgoingBlob) else None
         refused = Refused(sender, error)
         return Step(self.state, (refused,)) if commit is None else Step(self.state, (refused,), commit)
@@ -269,12 +272,6 @@ class GroupKeyKeeper(
     def _agreement(self) -> KeyAgreement | None:
         """Of the key that is being made."""
         return self.data.agreement if isinstance(self.data, _Agreeing | _Encrypting) else None
-
-    def _failed_by(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        members = () if self._agreement is None else self._agreement.members
-        remaining = tuple(name for name in members if name != member)
-        detail = f"{member}: {detail}"[:DETAIL_LIMIT]
-        return self.on_failed(KeyFailed(self._epoch, code, detail, (member,), remaining), now)
 
     def _fetch(self, incoming: IncomingBlob) -> Step[KeeperState]:
         encrypting = replace(self.at(_Encrypting), incoming=incoming)

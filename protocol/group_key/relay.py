@@ -31,13 +31,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyContributions,
 )
 from tacit.protocol.group_key.tables import RELAY_TABLE, RelayState
-from tacit.protocol.group_key.transcript import (
-    PACKET_BYTES,
-    Transcript,
-    channel_key_of,
-    check_commits,
-    split_records,
-)
+from tacit.protocol.group_key.transcript import PACKET_BYTES, Transcript, channel_key_of, check_commits, split_records
 
 Answer = TypeVar("Answer")
 
