@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from tacit.models.datasets.files import require_folder
-from tacit.models.datasets.samples import FileImages, Samples, Source
+from tacit.models.datasets.samples import Samples, Source, labelled
 
 
 def read(directory: Path) -> Source:
@@ -37,9 +35,7 @@ def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence
     present = {label for _, label in found}
     if empty := [name for name, label in labels.items() if label not in present]:
         raise ValueError(f"{root}: no image of class {', '.join(empty[:8])} ({', '.join(wanted)})")
-    return Samples(
-        FileImages(tuple(Path(path) for path, _ in found)), np.array([label for _, label in found], dtype=np.int64)
-    )
+    return labelled(found)
 
 
 def _classes(folder: Path) -> list[str]:

@@ -6,7 +6,7 @@ on a tenth of 100,000 files decodes, and keeps, a tenth.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -96,6 +96,12 @@ class Samples:
     """int64 [N], 0 ... classes - 1."""
     centres: Indices | None = field(repr=False, default=None)
     """int64 [N], where each image was taken; None if the data set does not say."""
+
+
+def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
+    """Images in files, each with its label."""
+    paths, labels = zip(*found, strict=True)
+    return Samples(FileImages(tuple(map(Path, paths))), np.array(labels, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
