@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.codec import Envelope, Packet
-from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Result, Send, Step, Trigger
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Fetch
@@ -78,7 +78,7 @@ class _Encrypting:
     transcript: bytes
     provider: str
     outgoing: OutgoingBlob
-    incoming: IncomingBlob | None = None
+    incoming: IncomingBlob
 
 
 class GroupKeyKeeper(
@@ -204,7 +204,7 @@ class GroupKeyKeeper(
         return Step(
             KeeperState.AWAIT_MODEL,
             (agreed, Send(readers[0], order)),
-            data=_Encrypting(agreement, result.transcript, readers[0], outgoing),
+            data=_Encrypting(agreement, result.transcript, readers[0], outgoing, IncomingBlob(NO_BLOB, Label.MODEL)),
             deadline=self._limit(now),
         )
 
@@ -231,8 +231,6 @@ class GroupKeyKeeper(
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
         encrypting = self.at(_Encrypting)
-        if encrypting.incoming is None:
-            raise LocalProtocolError("a chunk came of nothing that was announced")
         incoming = encrypting.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
             return self._fetch(incoming)
