@@ -62,10 +62,10 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
         super().check(terms, training)
 
     def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
-        from tacit.models.fedcg import couple
+        from tacit.models.fedcg import CoupledModel
 
         split.extractor(Layout.of(network), work.model, self.split)
-        return couple(
+        return CoupledModel(
             network,
             split.first_shared(work.model, self.split),
             shape=work.shape,
