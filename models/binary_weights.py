@@ -35,12 +35,10 @@ def zero_probabilities(layout: Layout, default: float, patterns: Mapping[str, fl
             raise ValueError(
                 f'protection.layers: "{pattern}" matches no tensor of this model; its tensors are {names}, ...'
             )
-
-    def probability(name: str) -> float:
-        matching = [zero for pattern, zero in patterns.items() if fnmatchcase(name, pattern)]
-        return matching[-1] if matching else default
-
-    return tuple(probability(entry.name) for entry in layout.entries)
+    return tuple(
+        [default, *(zero for pattern, zero in patterns.items() if fnmatchcase(entry.name, pattern))][-1]
+        for entry in layout.entries
+    )
 
 
 def binary_weights(

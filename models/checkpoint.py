@@ -31,8 +31,7 @@ def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, d
     """The model and the metadata in `path`: float32 [layout.size] in the order of `layout`.
 
     Raises FileNotFoundError for a missing file and ValueError for a file that is not safetensors, belongs to another
-    architecture (naming the first tensor that is missing, superfluous, or of another shape or dtype), or holds a value
-    that is not finite.
+    architecture (naming the first tensor that is missing, surplus or different), or holds a value that is not finite.
     """
     content = files.read(path)
     try:

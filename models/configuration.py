@@ -129,12 +129,10 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     ] = 4
     batch_size: Annotated[int, Meta(description="Images in one forward and backward pass.", ge=1, le=65536)] = 16
     learning_rate: Annotated[
-        float,
-        Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0),
+        float, Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0)
     ] = 1e-3
     optimizer: Annotated[
-        Literal["adamw", "sgd"],
-        Meta(description="The client's optimizer, started anew in every round (fedavg only)."),
+        Literal["adamw", "sgd"], Meta(description="The client's optimizer, started anew in every round (fedavg only).")
     ] = "adamw"
     weight_decay: Annotated[
         float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)

@@ -1,8 +1,7 @@
 """Coordinated binary weights: as in `binary_weights`, but no coordinate has fewer than so many contributors.
 
 Drawn alone, the weights of n clients leave some coordinates to a single one of them, whose value is then the sum. Here
-all members draw from the same random words, and every coordinate has either no contributor or at least `fewest`, while
-a member's probability of a zero stays R.
+all members draw from the same random words: a coordinate has no contributor, or `fewest` at least, and R stays.
 
 How. The number of contributors is zero with probability 1 - w; else it is c ~ Binomial(n, 1 - R) given c >= fewest,
 with w = n (1 - R) / E[c | c >= fewest]. This is a probability, because a condition c >= fewest cannot lower a mean:
@@ -10,14 +9,8 @@ E[c | c >= fewest] >= E[c] = n (1 - R). The members stand in an order drawn anew
 c neighbours in the circle of that order, from a random start. A member's position is uniform, so whatever c and the
 start are, it contributes with probability c / n; over all c, E[c] / n = w E[c | c >= fewest] / n = 1 - R.
 
-In 65,536ths, for other implementations. Let q be the number of words that make no zero in `binary_weights`, W_c =
-C(n, c) q^c (65536 - q)^(n - c) for c from `fewest` to n, and S their sum. A table gives c for a word: the first m =
-floor(n q S / sum of c W_c) words, no fewer than q and no more than n q / `fewest`, contribute. Of these, floor(m (W_f +
-... + W_c) / S + 1/2) have at most c. Then, to make the sum of the table n q and so R exact, the first words that can
-get one more (or less) and stay between `fewest` and n do, again and again. This departs from the distribution above by
-at most 2 n / 65536 in total variation. A start is floor(word n / 2^16). A tensor has 64-bit keys, one for each member,
-each of four words, the least significant first; the position of the i-th member is the number of the i-th smallest key,
-both from 0. A member contributes if (position - start) mod n < c.
+In 65,536ths it is specified in docs/spec/protections.md: a table gives c for a random word, rounded so that R is exact.
+This departs from the distribution above by at most 2 n / 65536 in total variation.
 
 What it costs. Whoever has the random words knows the mask of every member: insiders, and a server with one of them on
 its side. These see which members a sum is of, and when they subtract their own values, fewer than `fewest` are left.

@@ -6,8 +6,7 @@ training images. Images in arrays are normalised first and resized then; images 
 decoded, and if there are many, mean and deviation come from an evenly spaced part of them (datasets/samples.py).
 
 Tensors are made for the images that are asked for, a block at a time: a client that takes its share of a data set pays
-four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums, so they
-do not depend on the number of threads.
+four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums.
 """
 
 from collections.abc import Callable
@@ -117,8 +116,7 @@ class Dataset:
 def read(configuration: DataConfiguration) -> Source:
     """Find and check the images of `configuration.source`, without decoding those that are in files.
 
-    Raises FileNotFoundError for a file or folder that is missing and ValueError for one that does not hold what it
-    should; both name it.
+    Raises FileNotFoundError for what is missing, ValueError for what does not hold what it should; both name it.
     """
     if configuration.source == "digits":
         return digits.read()

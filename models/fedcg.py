@@ -2,8 +2,7 @@
 
 Wu et al. 2022, "FedCG: Leverage Conditional GAN for Protecting Privacy and Maintaining Competitive Performance in
 Federated Learning". A client keeps its extractor, the network up to the cut, and a discriminator; it shares the rest,
-the classifier, and a generator, which makes features of a given class from noise and so stands for the extractor. How
-they are trained is in fedcg_training.py.
+the classifier, and a generator, which makes features of a class from noise and so stands for the extractor.
 
 As in the authors' code the features go through a sigmoid, classes come as one-hot vectors, and maps grow (shrink) by
 transposed (plain) convolutions with kernels of 2, batch normalisation and (leaky) ReLUs, from (to) 512 channels. Theirs
@@ -93,12 +92,11 @@ class CoupledModel(nn.Module):
     """A network, cut where the module `cut` takes its input, with a generator of what arrives there.
 
     Maps images, float32 [B, C, S, S], to logits [B, classes], as the network does. shape: C, S, S; squash: whether the
-    features have yet to be brought between 0 and 1. ValueError if the network does not compute its logits from the
-    input of that module alone.
+    features are yet to be brought between 0 and 1; seed: of the generator. ValueError if logits need more than these.
     """
 
     def __init__(
-        self, network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool
+        self, network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool, seed: int
     ) -> None:
         super().__init__()
         self.network = network
@@ -108,7 +106,8 @@ class CoupledModel(nn.Module):
         """Of the features of one image."""
         if squash:
             network.get_submodule(cut).register_forward_pre_hook(lambda module, given: (given[0].sigmoid(),))
-        self.generator = Generator(self.shape, classes)
+        with seeded(seed):
+            self.generator = Generator(self.shape, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self.network(x)
@@ -172,14 +171,6 @@ class CoupledModel(nn.Module):
                 "inside of a residual block, so that no generator can stand for the extractor; cut between blocks"
             )
         return tuple(shape)
-
-
-def couple(
-    network: nn.Module, cut: str, *, shape: tuple[int, int, int], classes: int, squash: bool, seed: int
-) -> CoupledModel:
-    """A coupled model whose generator has random weights from the seed. Raises ValueError as CoupledModel does."""
-    with seeded(seed):
-        return CoupledModel(network, cut, shape=shape, classes=classes, squash=squash)
 
 
 def discriminator(model: CoupledModel, seed: int) -> Discriminator:

@@ -79,8 +79,7 @@ def distil(
 ) -> None:
     """Train generator and classifier of `student` in place until they say what all teachers say together.
 
-    teachers: the models of the clients with their shares, which add up to one. Other parts of the student may hold
-    anything afterwards.
+    teachers: the models of the clients with their shares, in sum 1. What else the student has may be anything after.
     """
     models = [student, *(teacher for teacher, _ in teachers)]
     for model in models:

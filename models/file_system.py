@@ -63,8 +63,7 @@ FILES: Final = FileSystem()
 
 
 def replace_file(path: Path, content: bytes, files: FileSystem = FILES) -> None:
-    """Write a file, whole or not at all, and return when it is on the disk. OSError if it cannot be written; an earlier
-    file then stays as it was."""
+    """Write a file, whole or not at all, and return when it is on the disk. OSError, which leaves an earlier file."""
     # Always the same name, so that what a killed process has left is overwritten by the next.
     temporary = path.with_name(f".{path.name}.tmp")
     try:

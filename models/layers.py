@@ -7,8 +7,7 @@ position embedding of a vision transformer). With "block" the tensors of a resid
 of a ResNet, `Block` of a vision transformer) are one layer, and the rest of the model is divided as above.
 
 The output of a block is its own. That of a map is taken after the normalisation and the activation that follow: from
-the last module that is fed with exactly the tensor that came out of the one before and keeps its shape. Where these are
-found is learnt by running the model once.
+the last module that is fed with the very tensor that came out of the one before and keeps its shape (in a trial run).
 """
 
 from __future__ import annotations

@@ -4,11 +4,6 @@ A layout lists the name and shape of every parameter and every floating-point bu
 The vector is the concatenation of these tensors, each in row-major order. Two parties that hold the same layout mean
 the same coordinate by the same index, so the digest of the layout belongs into everything they agree upon.
 
-Digest, for other implementations. SHA-256 of the concatenation, all integers unsigned and big-endian, of
-    the 16 ASCII bytes "tacit/layout/v1" and one zero byte,
-    the number of entries (4 bytes), then for every entry
-    the length of its name in UTF-8 (4 bytes), the name, the number of dimensions (4 bytes), every dimension (4 bytes).
-
 Torch is imported by what touches a model alone, so that reading a configuration stays quick.
 """
 
@@ -63,8 +58,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The layout of `model`.
 
         Integer counters of batch normalisation (`num_batches_tracked`) are left out: they steer nothing while the
-        momentum is set, and a sum of counters means nothing. Raises ValueError, naming the tensor, for any other
-        state that is not float32.
+        momentum is set, and a sum of counters means nothing. ValueError names other state that is not float32.
         """
         return cls(tuple(LayoutEntry(name, tuple(tensor.shape)) for name, tensor in _floating_state(model).items()))
 
@@ -105,8 +99,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return flat
 
     def split(self, flat: Flat) -> dict[str, Flat]:
-        """Views into `flat` under the names and with the shapes of the tensors. Raises ValueError for a wrong
-        dtype or length."""
+        """Views into `flat` with the names and shapes of the tensors. ValueError for a wrong dtype or length."""
         if flat.dtype != np.float32 or flat.shape != (self.size,):
             raise ValueError(f"flat model is {flat.dtype} {list(flat.shape)}, expected float32 [{self.size}]")
         parts: dict[str, Flat] = {}
@@ -119,8 +112,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def load_into(self, model: nn.Module, flat: Flat) -> None:
         """Overwrite the model's state by `flat`, float32 [size]. Changes nothing where it raises.
 
-        Raises ValueError for a wrong dtype or shape, for a value that is not finite (naming its tensor), and for a
-        model of another architecture.
+        ValueError for a wrong dtype or shape, a value that is not finite (naming its tensor), or another architecture.
         """
         import torch
 
@@ -149,7 +141,7 @@ class Layout(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"tensor {name!r} holds a value that is not finite; training may have diverged")
 
     def digest(self) -> bytes:
-        """SHA-256 (32 bytes) of the canonical encoding described at the head of this file."""
+        """SHA-256 (32 bytes) of names and shapes, encoded as in docs/spec/encoding.md."""
         encoding = bytearray(_DOMAIN + _u32(len(self.entries)))
         for entry in self.entries:
             name = entry.name.encode()

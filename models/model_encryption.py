@@ -2,18 +2,13 @@
 
 The patch embedding E_pat [L, D], L = C P P values of a patch, becomes E_a E_pat (Eq. 3), with E_a [L, L] invertible;
 the position embedding E_pos becomes E_b E_pos (Eq. 7), with E_b a permutation of its rows that leaves those of class
-and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear, so one `encrypt`
-serves models, differences of models and gradients, and a server that adds and scales ciphertexts trains the model
-(Eq. 8-12).
+and register tokens in place. Biases and all other tensors stay as they are. Both maps are linear: one `encrypt` serves
+models, differences and gradients, and a server that adds and scales ciphertexts trains (Eq. 8-12).
 
-Key, for other implementations. The random bytes are unsigned 64-bit little-endian words. The first n = ceil(L^2 / 2)
-give u = (floor(word / 2^11) + 1/2) / 2^53, the next n likewise v, both in (0, 1); Box-Muller turns every pair into
-sqrt(-2 ln u) cos(2 pi v) and sqrt(-2 ln u) sin(2 pi v). The n cosines, then the sines, fill G [L, L] row by row: normal
-up to the 53 bits, which end the tails at 8.6 standard deviations. "gaussian": E_a = G / sqrt(L), so that ciphertexts
-are about as large as plaintexts; "orthogonal": E_a = Q of G = QR with the signs that make R's diagonal positive, which
-is uniform (Haar) over the orthogonal group (Mezzadri 2007, "How to generate random matrices from the classical compact
-groups"). The words that follow, one for every row of a patch, sort the rows: encrypted row i is plain row order[i].
-Machines differ in the last bits of float64 here, far below the float32 of a ciphertext.
+The key follows from random words as docs/spec/protections.md has it. G [L, L] is normal up to the 53 bits of a number,
+which end the tails at 8.6 standard deviations. "gaussian": E_a = G / sqrt(L), so that ciphertexts are about as large as
+plaintexts; "orthogonal": E_a = Q of G = QR with the signs that make R's diagonal positive, which is uniform (Haar) over
+the orthogonal group (Mezzadri 2007, "How to generate random matrices from the classical compact groups").
 
 Accuracy. A ciphertext is rounded to float32: c + d with |d| <= 2^-24 |c| for every column c = E_a w, the L values of a
 patch for one of D features. Decryption makes it w + E_a^-1 d, which is off by |E_a^-1| 2^-24 |E_a| |w| = 2^-24 k |w| at
@@ -78,9 +73,8 @@ class ModelKey:
     def draw(cls, layout: Layout, random: bytes, *, matrix: Matrix) -> ModelKey:
         """The key that follows from `random_bytes(layout)` uniform bytes, which are as secret as the key.
 
-        Raises ValueError for a model without a patch embedding or without a position embedding of timm's form, for
-        another number of bytes, and IllConditionedError for a Gaussian matrix whose condition number exceeds
-        MAX_CONDITION.
+        Raises ValueError for a model without patch and position embedding of timm's form and for another number of
+        bytes, IllConditionedError for a Gaussian matrix beyond MAX_CONDITION.
         """
         length, prefix, patches = _sizes(layout)
         expected = random_bytes(layout)

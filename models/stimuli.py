@@ -1,7 +1,6 @@
 """Images that a server shows to every client, so that all compare their models on the same ones (representation.py).
 
-They travel inside the configuration, one byte for a value. Torch is imported where tensors are made, so that reading a
-configuration stays quick.
+They travel inside the configuration, one byte for a value. Torch is imported where tensors are made.
 """
 
 from __future__ import annotations

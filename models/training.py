@@ -2,8 +2,7 @@
 
 `train` is the local work of FedAvg (McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from
 Decentralized Data", Algorithm 1, ClientUpdate); `gradient` is that of FedSGD. The loss is the cross-entropy of the
-logits. On the CPU with one thread the same arguments give the same bits; sums in another order, by more threads or on a
-CUDA device, differ in the last ones.
+logits. On the CPU with one thread the same arguments give the same bits; more threads, or CUDA, change the last ones.
 """
 
 import math
@@ -73,7 +72,11 @@ def train(
     """
     _check(x, y)
     model.to(device).train()
-    optimizer = _optimizer(model, configuration)
+    optimizer = (torch.optim.SGD if configuration.optimizer == "sgd" else torch.optim.AdamW)(
+        [parameter for parameter in model.parameters() if parameter.requires_grad],
+        lr=configuration.learning_rate,
+        weight_decay=configuration.weight_decay,
+    )
     order = torch.Generator().manual_seed(seed)
     statistics = NOTHING
     with seeded(seed, device):
@@ -169,11 +172,3 @@ def _statistics(logits: torch.Tensor, labels: torch.Tensor, loss_sum: torch.Tens
         raise FloatingPointError(f"the loss of a batch is {loss}; training diverged, take a smaller learning_rate")
     correct = int((logits.argmax(dim=1) == labels).sum().item())
     return LocalStatistics(samples=len(labels), loss_sum=loss, correct=correct)
-
-
-def _optimizer(model: nn.Module, configuration: TrainingConfiguration) -> torch.optim.Optimizer:
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rate, decay = configuration.learning_rate, configuration.weight_decay
-    if configuration.optimizer == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)

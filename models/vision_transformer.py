@@ -1,6 +1,6 @@
 """Build the network of an experiment: timm's `VisionTransformer`, or any model that timm knows by name, or one of ours.
 
-"lenet" and "convnet" are small convolutional networks from the literature on attacks (lenet.py, convnet.py). "vit" is
+"lenet" and "convnet" are small convolutional networks from the literature on attacks (convolutional.py). "vit" is
 built from the sizes in the configuration (Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", pre-norm blocks
 with a class token). Random weights depend on the seed alone, and PyTorch's global generator is left as it was.
 """
@@ -17,10 +17,9 @@ from torch import nn
 
 from tacit.models import checkpoint
 from tacit.models.configuration import OWN_MODELS, ModelConfiguration
-from tacit.models.convnet import ConvNet
+from tacit.models.convolutional import ConvNet, LeNet
 from tacit.models.device import seeded
 from tacit.models.layout import Layout
-from tacit.models.lenet import LeNet
 
 
 def build(configuration: ModelConfiguration, *, classes: int, channels: int, seed: int) -> nn.Module:
@@ -78,12 +77,8 @@ def _timm(configuration: ModelConfiguration, classes: int, channels: int) -> nn.
         raise ValueError(f"model.image_size {size} must be a multiple of the patch size {patches[0]} of {name}")
     if configuration.checkpoint:
         return _from_file(Path(configuration.checkpoint), name, model, options)
-    if configuration.pretrained:
-        return _from_timm(name, options)
-    return model
-
-
-def _from_timm(name: str, options: dict[str, Any]) -> nn.Module:
+    if not configuration.pretrained:
+        return model
     try:
         return timm.create_model(name, pretrained=True, **options)
     except (OSError, RuntimeError) as error:

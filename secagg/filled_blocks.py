@@ -1,8 +1,7 @@
 """Ring words without blocks of zeros: a bitmap of the blocks, then the packed words of those that hold anything.
 
 A block is 64 words, the last one possibly fewer. The bitmap has one bit for each, the first in the least significant
-bit of the first byte, set where a word of the block is not zero; unused bits are zero. Each vector has one encoding:
-what else is read is refused.
+bit of the first byte, set where a word of the block is not zero; unused bits are zero. All else is refused.
 """
 
 from __future__ import annotations

@@ -32,9 +32,8 @@ from tacit.secagg.work import WorkKind, work
 
 SEED_BYTES = 32
 _CIPHER_BLOCK = 16
-_ZEROS = memoryview(
-    bytes(1 << 17)
-)  # Encrypted into keystream. These, the stream and the block of words fit an L2 cache.
+_ZEROS = memoryview(bytes(1 << 17))
+"""Encrypted into keystream. These, the stream and the block of words fit an L2 cache."""
 _BYTES_WORTH_A_THREAD = 1 << 20
 """Keystream that repays starting a thread."""
 _SPAN_WORTH_A_THREAD = 1 << 17

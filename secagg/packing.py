@@ -145,11 +145,6 @@ class Packing:
         """Number of words."""
         return self._metrics_start + len(self.metrics) * self._limbs(METRIC_BITS)
 
-    @property
-    def wire_length(self) -> int:
-        """Bytes of the packed words."""
-        return self.length * self.ring.wire_bytes
-
     def error_bound(self, contributors: int) -> float:
         """Largest distance between a sum of values and its decoded sum: a step each, and the rounding of float64."""
         # Scaling, the step and the decoded product each round once or twice: at most 2^-50 of the limit together.

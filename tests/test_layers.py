@@ -30,7 +30,6 @@ LAYERS = (
     "protocol.group_key",
     "protocol.session",
     "protocol.inference",
-    "protocol.overview",
     "models.datasets",
     "models",
     "models.friendly",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from tacit.protocol.core.messages import Phase
-from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.overview.costs import (
+from docs.generate.traffic import (
     Degrees,
     declared_bytes,
     declared_counting_bytes,
     declared_key_bytes,
 )
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import counting_agreement
@@ -29,7 +29,7 @@ def section() -> list[str]:
         "",
         "## Group keys and counting",
         "",
-        "Bytes of frames of one client, as `protocol/overview/costs.py` declares them, and as a test finds them.",
+        "Bytes of frames of one client, as `docs/generate/traffic.py` declares them, and as a test finds them.",
         "A group key is for all n clients. Counting comes before the sum of an update, in active mode and a complete",
         f"graph, here of {DIMENSION:,} values of {VALUE_BITS} bits with their weights, where the clients enforce",
         "`min_contributors`: the sum of counts, and the limits. The vector is what is sent in MASKED_INPUT.",

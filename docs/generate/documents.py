@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from docs.generate.diagrams import page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
-from tacit.protocol.overview.diagrams import page
 from tacit.simulate.runs.reference import reference_markdown
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {

@@ -18,17 +18,16 @@ import msgspec
 from msgspec import inspect as types
 
 from docs.generate import one_sum
-from tacit.protocol.core import codec, errors, messages, transfer
+from docs.generate.diagrams import MACHINES, name_of
+from tacit.protocol.core import blob, codec, errors, messages
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.group_key.session_tables import HolderState, KeeperState
-from tacit.protocol.group_key.tables import MemberState
+from tacit.protocol.group_key.tables import HolderState, KeeperState, MemberState
 from tacit.protocol.inference import dealer as inference_dealer
 from tacit.protocol.inference import messages as inference_messages
 from tacit.protocol.inference import schedule as inference_schedule
 from tacit.protocol.inference.tables import DealerState, InferenceState, MaterialState
-from tacit.protocol.overview.diagrams import MACHINES, name_of
 from tacit.protocol.session import messages as session_messages
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum import agreement, vector_sum
@@ -53,7 +52,7 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
         "rounds that the promises of one hello, or the proofs of one start, name",
     ),
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
-    ("WINDOW", transfer.WINDOW, "chunks of a transfer asked for and not yet received"),
+    ("WINDOW", blob.WINDOW, "chunks of a transfer asked for and not yet received"),
     ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
     ("WORDS_ALIGNED", agreement.WORDS_ALIGNED, "words of which a chunk of a vector, but the last, is a multiple"),
     ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of long vectors may take"),

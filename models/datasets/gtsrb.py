@@ -1,17 +1,14 @@
 """The German Traffic Sign Recognition Benchmark (Stallkamp et al. 2012), in the folders that torchvision uses.
 
-gtsrb/GTSRB/Training/00000 ... 00042 hold the training images, gtsrb/GTSRB/Final_Test/Images those of the test, whose
-classes stand in gtsrb/GT-final_test.csv.
+In gtsrb/, GTSRB/Training/00000 ... 00042 are for training, GTSRB/Final_Test/Images, by GT-final_test.csv, for the test.
 """
 
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from tacit.models.datasets.files import require_folder, table, whole_number
 from tacit.models.datasets.image_folder import samples_by_class
-from tacit.models.datasets.samples import FileImages, Samples, Source
+from tacit.models.datasets.samples import Source, labelled
 
 _CLASSES: Final = 43
 
@@ -22,20 +19,20 @@ def read(directory: Path) -> Source:
     names = tuple(f"{label:05d}" for label in range(_CLASSES))
     training = require_folder(base / "GTSRB" / "Training", purpose="a folder for each class in it")
     images = require_folder(base / "GTSRB" / "Final_Test" / "Images", purpose="the test images")
-    paths, labels = [], []
     rows = table(
         base / "GT-final_test.csv",
         purpose="the classes of the test images",
         columns=("Filename", "ClassId"),
         delimiter=";",
     )
-    for place, row in rows:
-        paths.append(images / row["Filename"])
-        labels.append(whole_number(row["ClassId"], below=_CLASSES, place=place, column="ClassId"))
-    if not paths:
+    found = [
+        (images / row["Filename"], whole_number(row["ClassId"], below=_CLASSES, place=place, column="ClassId"))
+        for place, row in rows
+    ]
+    if not found:
         raise ValueError(f"{base / 'GT-final_test.csv'} names no test image")
     return Source(
         train=samples_by_class(training, {name: label for label, name in enumerate(names)}, extensions=(".ppm",)),
-        test=Samples(FileImages(tuple(paths)), np.array(labels, dtype=np.int64)),
+        test=labelled(found),
         class_names=names,
     )

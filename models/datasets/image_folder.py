@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 from tacit.models.datasets.files import require_folder
-from tacit.models.datasets.samples import FileImages, Samples, Source
+from tacit.models.datasets.samples import Samples, Source, labelled
 
 
 def read(directory: Path) -> Source:
     """Classes are the folders in train, in alphabetical order; the test images come from test, or else from val.
 
-    Raises FileNotFoundError for a missing folder, ValueError for a class without images or a test class that is not
-    in train.
+    Raises FileNotFoundError for a missing folder, ValueError for a class without images or not in train.
     """
     train = require_folder(directory / "train", purpose="a folder for each class in it")
     test = directory / "test" if (directory / "test").is_dir() else directory / "val"
@@ -38,9 +35,7 @@ def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence
     present = {label for _, label in found}
     if empty := [name for name, label in labels.items() if label not in present]:
         raise ValueError(f"{root}: no image of class {', '.join(empty[:8])} ({', '.join(wanted)})")
-    return Samples(
-        FileImages(tuple(Path(path) for path, _ in found)), np.array([label for _, label in found], dtype=np.int64)
-    )
+    return labelled(found)
 
 
 def _classes(folder: Path) -> list[str]:

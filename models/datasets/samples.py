@@ -6,12 +6,12 @@ on a tenth of 100,000 files decodes, and keeps, a tenth.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,30 +24,6 @@ MOST_DECODED_FOR_STATISTICS: Final = 4096
 """Files whose pixels stand for all of a larger set. The standard error of a mean is then below 1/64 of a deviation."""
 
 
-class Images(Protocol):
-    """Images of one split, all with the same number of channels."""
-
-    @property
-    def channels(self) -> int:
-        """Colours of a pixel."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def sizes(self) -> Iterator[tuple[int, int]]:
-        """Height and width of every image as it is stored, without decoding it. ValueError names an unreadable file."""
-        ...
-
-    def pixels(self, indices: Indices, *, size: int) -> Pixels:
-        """The images at `indices`: uint8 [len(indices), H, W, channels]. Those in files are brought to H = W = `size`,
-        because their sizes differ; those in arrays keep their own. ValueError names an unreadable file."""
-        ...
-
-    def representative(self) -> Indices:
-        """The images that the mean and deviation of the pixels are taken from."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class ArrayImages:
     """Images that are in memory."""
@@ -56,18 +32,23 @@ class ArrayImages:
 
     @property
     def channels(self) -> int:
+        """Colours of a pixel."""
         return int(self.array.shape[3])
 
     def __len__(self) -> int:
         return len(self.array)
 
     def sizes(self) -> Iterator[tuple[int, int]]:
+        """Height and width of every image as it is stored, without decoding it. ValueError names an unreadable file."""
         return repeat((self.array.shape[1], self.array.shape[2]), len(self))
 
     def pixels(self, indices: Indices, *, size: int) -> Pixels:
+        """The images at `indices`: uint8 [len(indices), H, W, channels]. Those in files are brought to H = W = `size`,
+        because their sizes differ; those in arrays keep their own. ValueError names an unreadable file."""
         return self.array[indices]
 
     def representative(self) -> Indices:
+        """The images that the mean and deviation of the pixels are taken from."""
         return np.arange(len(self))
 
 
@@ -77,9 +58,7 @@ class FileImages:
 
     paths: tuple[Path, ...] = field(repr=False)
 
-    @property
-    def channels(self) -> int:
-        return 3
+    channels: ClassVar[int] = 3
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -104,6 +83,10 @@ class FileImages:
         return np.arange(count) * len(self) // count
 
 
+Images = ArrayImages | FileImages
+"""Images of one split, all with the same number of channels."""
+
+
 @dataclass(frozen=True, eq=False)
 class Samples:
     """One split: images, and what is known about each."""
@@ -113,6 +96,12 @@ class Samples:
     """int64 [N], 0 ... classes - 1."""
     centres: Indices | None = field(repr=False, default=None)
     """int64 [N], where each image was taken; None if the data set does not say."""
+
+
+def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
+    """Images in files, each with its label."""
+    paths, labels = zip(*found, strict=True)
+    return Samples(FileImages(tuple(map(Path, paths))), np.array(labels, dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)

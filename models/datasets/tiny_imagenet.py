@@ -5,11 +5,9 @@ The folder test carries no labels; as everywhere, the images of val serve as the
 
 from pathlib import Path
 
-import numpy as np
-
 from tacit.models.datasets.files import lines, require_folder, table
 from tacit.models.datasets.image_folder import samples_by_class
-from tacit.models.datasets.samples import FileImages, Samples, Source
+from tacit.models.datasets.samples import Source, labelled
 
 
 def read(directory: Path) -> Source:
@@ -19,7 +17,7 @@ def read(directory: Path) -> Source:
     names = sorted(lines(base / "wnids.txt", purpose="the identifiers of the classes"))
     labels = {name: label for label, name in enumerate(names)}
     annotations = base / "val" / "val_annotations.txt"
-    paths, test_labels = [], []
+    found = []
     rows = table(
         annotations,
         purpose="the classes of the validation images",
@@ -30,13 +28,12 @@ def read(directory: Path) -> Source:
     for place, row in rows:
         if row["class"] not in labels:
             raise ValueError(f"{place}: class {row['class']!r} is not in wnids.txt")
-        paths.append(base / "val" / "images" / row["image"])
-        test_labels.append(labels[row["class"]])
-    if not paths:
+        found.append((base / "val" / "images" / row["image"], labels[row["class"]]))
+    if not found:
         raise ValueError(f"{annotations} names no image")
     training = require_folder(base / "train", purpose="a folder for each class in it")
     return Source(
         train=samples_by_class(training, labels),
-        test=Samples(FileImages(tuple(paths)), np.array(test_labels, dtype=np.int64)),
+        test=labelled(found),
         class_names=tuple(names),
     )

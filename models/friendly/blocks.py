@@ -126,14 +126,10 @@ class Attention(nn.Module):
         if self.degree is None:
             mixed = (products * self.scale).softmax(-1).matmul(value)
         else:
-            powers = self._exponentials(products)
+            bound = products_bound(self.products(products))
+            powers = taylor_exponential(scaled(products, bound), self.scale * bound, self.degree)
             mixed = self._divided(powers.matmul(value), powers.sum(-1, keepdim=True))
         return self.proj(mixed.permute(0, 2, 1, 3).reshape(images, tokens, width))
-
-    def _exponentials(self, products: Any) -> Any:
-        assert self.degree is not None
-        bound = products_bound(self.products(products))
-        return taylor_exponential(scaled(products, bound), self.scale * bound, self.degree)
 
     def _divided(self, weighted: Any, totals: Any) -> Any:
         if self.steps is None:

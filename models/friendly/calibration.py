@@ -26,8 +26,7 @@ def calibrate(model: nn.Module, images: torch.Tensor, *, margin: float) -> None:
     """Fix the intervals of a model from images [N, C, S, S]; the model is left in evaluation mode.
 
     margin: 1 keeps the intervals as they are seen, 2 takes twice the largest and half of the smallest value. Raises
-    ValueError for a margin below 1 or no images, ActivationError for values that are not finite or cannot be divided
-    by; the intervals then stay as they were.
+    ValueError for a margin below 1 or no images, ActivationError as of Gauge; the intervals then stay.
     """
     if not 1 <= margin < math.inf:
         raise ValueError(f"the margin is a finite factor of at least 1, not {margin}")

@@ -29,8 +29,7 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
         int, Meta(description="Steps of Goldschmidt's iterations, in the softmax and in LayerNorm.", ge=1, le=16)
     ] = 7
     layer_epochs: Annotated[
-        Epochs,
-        Meta(description="Stage 1: epochs on embedding, attention matrices and hidden states."),
+        Epochs, Meta(description="Stage 1: epochs on embedding, attention matrices and hidden states.")
     ] = 15
     prediction_epochs: Annotated[Epochs, Meta(description="Stage 2: epochs on the predictions.")] = 15
     layer_learning_rate: Annotated[float, Meta(description="Adam's step in stage 1.", gt=0.0, le=1.0)] = 1e-3

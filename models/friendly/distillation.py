@@ -189,8 +189,7 @@ def distill(
 
 @torch.no_grad()
 def accuracy(student: FriendlyTransformer, x: torch.Tensor, y: torch.Tensor, *, device: torch.device) -> float:
-    """Share of the images [N, C, S, S] classified as labelled [N], polynomials scaled to each batch; leaves the student
-    in training mode."""
+    """Share of the images [N, C, S, S] classified as labelled [N]. The student is left in training mode."""
     student.train()
     correct = 0
     for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):

@@ -7,8 +7,7 @@ Goldschmidt's iteration for the inverse square root (Goldschmidt 1964; Markstein
 
 Every function takes a torch tensor or a shared tensor of CrypTen and uses nothing that one of the two lacks. Arguments
 are scaled beforehand so that powers stay small: in fixed point each product is off by one last bit, and a polynomial of
-values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there,
-products with other constants are neither.
+values within -1 ... 1 adds these up without making them larger. Divisions by whole numbers are cheap and exact there.
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ def taylor_exponential(x: Any, bound: float, degree: int) -> Any:
     """exp(bound x) for x within -1 ... 1, by the first `degree` + 1 terms of its series.
 
     Positive for every x where the degree is even. Takes degree - 1 products one after the other (Horner's scheme).
-    Raises ValueError for a degree below 1 or a bound that is not positive and finite.
     """
-    _check(degree=degree, bound=bound)
     coefficients = [bound**power / math.factorial(power) for power in range(degree + 1)]
     value = x * coefficients[-1] + coefficients[-2]
     for coefficient in reversed(coefficients[:-2]):
@@ -33,7 +30,6 @@ def taylor_exponential(x: Any, bound: float, degree: int) -> Any:
 
 def exponential_error(bound: float, degree: int) -> float:
     """Largest error of `taylor_exponential`: the terms that it leaves out at x = 1, at most exp(b) b^(d+1) / (d+1)!."""
-    _check(degree=degree, bound=bound)
     power = degree + 1
     term = math.exp(power * math.log(bound) - math.lgamma(power + 1))
     total = 0.0
@@ -47,10 +43,8 @@ def exponential_error(bound: float, degree: int) -> float:
 def lowest_argument(degree: int) -> float:
     """Where the Taylor polynomial of exp turns around, below zero; above, it rises and is positive.
 
-    It is the one real zero of the polynomial of the odd degree among degree - 1 and degree, since each polynomial is
-    the derivative of the next.
+    It is the zero of the one of odd degree among degree - 1 and degree: each is the derivative of the next.
     """
-    _check(degree=degree)
     odd = degree - 1 if degree % 2 == 0 else degree
     low, high = -2.0 * odd - 1.0, 0.0
     while high - low > 1e-9:
@@ -73,9 +67,8 @@ def quadratic_gelu(x: Any) -> Any:
 def goldschmidt_inverse(x: Any, steps: int) -> Any:
     """1/x for x within 0 ... 2, both excluded, by the product of 1 + (1 - x)^(2^i) over i = 0 ... steps.
 
-    Its relative error is (1 - x)^(2^(steps + 1)). Raises ValueError for fewer steps than one.
+    Its relative error is (1 - x)^(2^(steps + 1)).
     """
-    _check(steps=steps)
     rest = 1 - x
     inverse = rest + 1
     for _ in range(steps):
@@ -86,7 +79,6 @@ def goldschmidt_inverse(x: Any, steps: int) -> Any:
 
 def inverse_error(low: float, high: float, steps: int) -> float:
     """Largest relative error of `goldschmidt_inverse` for x within low ... high, where 0 < low <= high < 2."""
-    _check(steps=steps, bound=low)
     return math.pow(max(abs(1 - low), abs(1 - high)), 2 ** (steps + 1))
 
 
@@ -95,9 +87,8 @@ def goldschmidt_inverse_root(x: Any, steps: int) -> Any:
 
     With e = 1 - x y^2 for the value y of a step, which is 1 at first, the next one has e^2 (3 + e) / 4; the relative
     error of y is 1 - sqrt(1 - e). Where x is so small that the steps do not suffice, y is about 1.5^steps: too small,
-    never unbounded. Raises ValueError for fewer steps than one.
+    never unbounded.
     """
-    _check(steps=steps)
     factor = 1.5 - x / 2
     root, half_inverse = x * factor, factor / 2
     for step in range(1, steps):
@@ -110,7 +101,6 @@ def goldschmidt_inverse_root(x: Any, steps: int) -> Any:
 
 def inverse_root_error(low: float, high: float, steps: int) -> float:
     """Largest relative error of `goldschmidt_inverse_root` for x within low ... high, where 0 < low <= high < 3."""
-    _check(steps=steps, bound=low)
     return max(_inverse_root_error(low, steps), _inverse_root_error(high, steps), 0.0)
 
 
@@ -120,12 +110,3 @@ def _inverse_root_error(x: float, steps: int) -> float:
     for _ in range(steps):
         error = error**2 * (3 + error) / 4
     return abs(1 - math.sqrt(1 - error))
-
-
-def _check(*, degree: int = 1, steps: int = 1, bound: float = 1.0) -> None:
-    if degree < 1:
-        raise ValueError(f"the degree of a polynomial is at least 1, not {degree}")
-    if steps < 1:
-        raise ValueError(f"Goldschmidt's iteration takes at least one step, not {steps}")
-    if not 0 < bound < math.inf:
-        raise ValueError(f"a bound is a positive finite number, not {bound}")

@@ -54,8 +54,7 @@ class FriendlyTransformer(nn.Module):
     def patches(self, images: torch.Tensor) -> torch.Tensor:
         """Images [B, C, S, S] as rows of pixels [B, 1 + patches, C P P]; the first row, of the class token, is zero.
 
-        What the owner of the images does before it shares them. Raises ValueError for images of another size, or with
-        a pixel that is not finite.
+        What their owner does before it shares them. ValueError for another size, or a pixel that is not finite.
         """
         batch, channels, height, width = images.shape
         edge = self.patch_size

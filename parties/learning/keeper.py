@@ -7,8 +7,6 @@ contributors enough, and what more is done with them, the protection's side says
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +19,6 @@ from tacit.parties.protections.sides import Basis, Moved
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.secagg.ring import Words
-
-NO_VECTORS: Final[Mapping[str, Words]] = MappingProxyType({})
 
 Octets = bytes
 
@@ -70,16 +66,15 @@ class Keeper:
         self.flat = np.frombuffer(model, "<f4").astype(np.float32)
         self.layout.load_into(self.model, self.flat)
 
-    def apply(self, total: Total, vectors: Mapping[str, Words] = NO_VECTORS) -> None:
+    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None) -> None:
         """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
 
-        vectors: of every client, where the protection needs them. ValueError, after which nothing has changed, if one
-        of them is that of no honest client.
+        vectors: of every client, if the protection needs them. ValueError, which changes nothing, for a dishonest one.
         """
         mean, moved = self.mean(total)
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
         packing = self._configuration.packing()
-        alone = {name: packing.decode(words, contributors=1) for name, words in vectors.items()}
+        alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
         flat = self.side.finish(self._moved(step, moved), clients)
         self.layout.load_into(self.model, flat)

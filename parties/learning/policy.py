@@ -1,8 +1,7 @@
 """What a client accepts of a server's proposal: the protocol's own rules, and how its update is to be protected.
 
 The protocol's Policy looks at the configuration; here the task inside it is looked at as well. A protection says what
-of it may be asked for at least (`Protection.strengths`); one that does not protect at all, such as no masked layer, is
-accepted only where "none" is.
+of it may be asked for at least (`Protection.strengths`); at 0 it is accepted only where "none" is.
 """
 
 from __future__ import annotations

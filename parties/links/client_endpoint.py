@@ -123,7 +123,6 @@ class ClientEndpoint(Endpoint):
             if task is None or not task.cancelling():
                 self._check_open()
             raise
-        self._count_sent(self._server, frames)
 
     def _protect(self, keys: PartyKeys, server: Member) -> None:
         """Use CURVE, and link with nobody but the server that has this key."""

@@ -7,12 +7,11 @@ neither accepted from nor shown to the user of an endpoint.
 
 Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
 inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
-message until it is complete and has no limit on its number of frames: against members that abuse this, only the
-operating system's memory limit helps.
+message until it is complete, however many frames it has: against abuse, limit the memory of the process.
 """
 
 import asyncio
-import ipaddress
+import re
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
@@ -125,17 +124,6 @@ class HandshakeRefused:
 Event = Received | LinkUp | LinkLost | MessageRefused | HandshakeRefused
 
 
-@dataclass
-class PeerTraffic:
-    """Messages exchanged with one peer, and the bytes of their frames (without CURVE's, ZeroMQ's and TCP's
-    overhead)."""
-
-    messages_sent: int = 0
-    bytes_sent: int = 0
-    messages_received: int = 0
-    bytes_received: int = 0
-
-
 _UNCLOSED: set["Endpoint"] = set()
 """Kept from the garbage collector, which may end a context before the context's sockets, and then waits for ever."""
 
@@ -149,8 +137,6 @@ class Endpoint:
     def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
         host = _host(address)
         self.address = address
-        self.traffic: dict[str, PeerTraffic] = {}
-        """Traffic by member, since the endpoint was opened."""
         self._limits = limits
         self._pending: deque[Event] = deque()
         self._closed = False
@@ -159,7 +145,7 @@ class Endpoint:
         self._socket = self._context.socket(kind)
         self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
-        self._socket.setsockopt(zmq.IPV6, 0 if host is None or _is_ipv4(host) else 1)
+        self._socket.setsockopt(zmq.IPV6, 0 if host is None or re.fullmatch(r"[0-9.]+", host) else 1)
         self._socket.setsockopt(zmq.BACKLOG, _PENDING_CONNECTIONS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, limits.max_frame_bytes + _CURVE_OVERHEAD)
         self._socket.setsockopt(zmq.SNDHWM, limits.queue_messages)
@@ -219,19 +205,11 @@ class Endpoint:
         views = tuple(frame.toreadonly() for frame in frames)
         if len(views) == 1 and not views[0]:
             return
-        traffic = self.traffic.setdefault(sender, PeerTraffic())
-        traffic.messages_received += 1
-        traffic.bytes_received += sum(view.nbytes for view in views)
         if len(views) > self._limits.max_frames:
             reason = f"{len(views)} frames where {self._limits.max_frames} are allowed"
             self._report(MessageRefused(sender, reason))
         else:
             self._report(Received(sender, views))
-
-    def _count_sent(self, receiver: str, frames: Sequence[bytes | memoryview]) -> None:
-        traffic = self.traffic.setdefault(receiver, PeerTraffic())
-        traffic.messages_sent += 1
-        traffic.bytes_sent += sum(memoryview(frame).nbytes for frame in frames)
 
     def _check_outgoing(self, frames: Sequence[bytes | memoryview]) -> None:
         """Refuse what the other end would refuse: ValueError."""
@@ -292,23 +270,10 @@ class Endpoint:
 
 
 def _host(address: str) -> str | None:
-    """The host of tcp://HOST:PORT; None for ipc://PATH. Raises AddressError; ZeroMQ would take port 99999 for another
-    one."""
+    """The host of tcp://HOST:PORT; None for ipc://PATH. AddressError: ZeroMQ takes port 99999 for another one."""
     if address.startswith("ipc://"):
         return None
-    host, _, port = address.removeprefix("tcp://").rpartition(":")
-    if (
-        not address.startswith("tcp://")
-        or not host
-        or not (port == "*" or (port.isdecimal() and 0 < int(port) < 65_536))
-    ):
+    found = re.fullmatch(r"tcp://(.+):(\*|[0-9]+)", address)
+    if found is None or not (found[2] == "*" or 0 < int(found[2]) < 65_536):
         raise AddressError(f"{address!r} is not an address; use tcp://HOST:PORT with a port from 1 to 65535")
-    return host
-
-
-def _is_ipv4(host: str) -> bool:
-    try:
-        ipaddress.IPv4Address(host)
-    except ValueError:
-        return False
-    return True
+    return found[1]

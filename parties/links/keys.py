@@ -1,8 +1,7 @@
 """The long-lived keys of a party and the two files that hold them.
 
 `NAME.key` holds everything and stays with its owner; it is created for the owner alone and never overwritten.
-`NAME.pub` holds the public half, for whoever writes the roster. Both are TOML; every key is 32 bytes, written in Z85
-(ZeroMQ RFC 32).
+`NAME.pub` holds the public half, for whoever writes the roster. Both are TOML, keys of 32 bytes in Z85 (ZeroMQ RFC 32).
 """
 
 import os

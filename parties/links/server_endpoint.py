@@ -6,7 +6,7 @@ when the socket monitor reports the end of its file descriptor, which every mess
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Self
 
 import zmq
@@ -16,13 +16,15 @@ from tacit.parties.links.endpoint import (
     AddressError,
     Endpoint,
     EndpointError,
+    Event,
     HandshakeRefused,
     Limits,
+    LinkLost,
+    LinkUp,
     NotConnectedError,
     PeerStalledError,
 )
 from tacit.parties.links.keys import PartyKeys, encode_key
-from tacit.parties.links.link_book import LinkBook
 from tacit.parties.links.zap import ZAP_DOMAIN, ZapHandler
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.core.roster import Roster
@@ -35,6 +37,49 @@ _LIMITS = Limits(max_frame_bytes=BODY_LIMIT + 1024, max_frames=3, send_seconds=0
 _RETRY_SECONDS = 0.01
 # Strangers must not fill memory and logs: distinct refusals beyond these are not reported.
 _MAX_REFUSALS = 1_000
+
+
+class LinkBook:
+    """All open links by their routing ids, and which of a member's messages to it take: the newest.
+
+    Reports LinkUp and LinkLost as members come and go.
+    """
+
+    def __init__(self, report: Callable[[Event], None]) -> None:
+        self._report = report
+        self._members: dict[bytes, str] = {}
+        """All open links, oldest first."""
+        self._current: dict[str, bytes] = {}
+
+    def __contains__(self, link: bytes) -> bool:
+        return link in self._members
+
+    def current(self, name: str) -> bytes:
+        """The link that messages to this member take. Raises NotConnectedError when it has none."""
+        try:
+            return self._current[name]
+        except KeyError:
+            raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again") from None
+
+    def open(self, link: bytes, name: str) -> None:
+        """A link was opened; it takes the place of an older one of this member."""
+        self._members[link] = name
+        if name in self._current:
+            self._report(LinkLost(name))
+        self._current[name] = link
+        self._report(LinkUp(name))
+
+    def end(self, link: bytes) -> None:
+        """A link is gone; an older one of this member, if it has any, takes its place. Ending twice is harmless."""
+        name = self._members.pop(link, None)
+        if name is None or self._current[name] != link:
+            return
+        del self._current[name]
+        self._report(LinkLost(name))
+        older = next((other for other, member in self._members.items() if member == name), None)
+        if older is not None:
+            self._current[name] = older
+            self._report(LinkUp(name))
 
 
 class ServerEndpoint(Endpoint):
@@ -78,8 +123,7 @@ class ServerEndpoint(Endpoint):
         taken over without asking: keep it in a directory of the server's own. Without `peers` all other members of the
         roster are let in, else these.
 
-        Raises AddressError when the address is not valid or in use, EndpointError when the roster has other keys for
-        this party.
+        Raises AddressError for an address not valid or in use, EndpointError for other keys than the roster's.
         """
         if keys.member(roster.member(keys.name).role) != roster.member(keys.name):
             raise EndpointError(
@@ -100,8 +144,7 @@ class ServerEndpoint(Endpoint):
         return endpoint
 
     async def send(self, name: str, frames: Sequence[bytes | memoryview]) -> None:
-        """Queue a message for a member. Messages to one member keep their order; a full queue delays only its own
-        member.
+        """Queue a message for a member. Those to one member keep their order; a full queue delays only its own member.
 
         Frames are not copied: do not change their buffers afterwards. Raises NotConnectedError when the member has no
         link, PeerStalledError when its queue stays full for `Limits.send_seconds`, LookupError for a name that is not
@@ -119,7 +162,6 @@ class ServerEndpoint(Endpoint):
                         "is it overloaded or stopped?"
                     )
                 await asyncio.sleep(_RETRY_SECONDS)
-        self._count_sent(name, frames)
 
     async def close(self) -> None:
         """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""

@@ -2,8 +2,7 @@
 
 Every coordinate has a weight of zero or one, clients count alike, and the mean of a coordinate is taken over those who
 contributed. Three protections differ in who draws the weights, and when: every client alone and anew in every round;
-every client alone and once; or all under a common key, so that no coordinate has few contributors, but for those that
-have none (models/coordinated_weights.py).
+every client alone and once; or all under a common key, so that none has few (models/coordinated_weights.py).
 """
 
 from __future__ import annotations

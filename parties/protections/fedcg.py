@@ -1,8 +1,7 @@
 """FedCG (Wu et al. 2022): as FedSplit, and clients share a generator of what comes out of their half (models/fedcg.py).
 
 The discriminator of a client lives in its memory, as its extractor does. The server has the vector of every client, and
-thus a generator and a classifier of each, from which it distils its own; a client has as much to say there as it has
-samples.
+thus a generator and a classifier of each, from which it distils its own, each weighted by its samples.
 """
 
 from __future__ import annotations
@@ -63,10 +62,10 @@ class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
         super().check(terms, training)
 
     def build(self, network: nn.Module, work: Work, seed: int) -> nn.Module:
-        from tacit.models.fedcg import couple
+        from tacit.models.fedcg import CoupledModel
 
         split.extractor(Layout.of(network), work.model, self.split)
-        return couple(
+        return CoupledModel(
             network,
             split.first_shared(work.model, self.split),
             shape=work.shape,
@@ -120,8 +119,7 @@ class FedCGServer(ServerSide):
     def distil(self, mean: Flat, clients: Sequence[tuple[Flat, int]]) -> Flat:
         """The shared part of a new model, and the private part of `mean`: float32 [D].
 
-        mean: where to start; clients: their models, and how many samples stand behind each. ValueError, naming the
-        tensor, for a model that is not finite.
+        mean: where to start; clients: models and numbers of samples. ValueError names a tensor that is not finite.
         """
         from tacit.models.fedcg_training import distil
 

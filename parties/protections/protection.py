@@ -5,8 +5,7 @@ methods. Those of `Protection` are no protection at all; a protection overrides 
 is known once it is registered (catalogue.py). Experiment files, tasks and policies hold a `Protection`, which is no
 struct itself: msgspec asks the catalogue to read it, and so the set of protections stays open.
 
-This file and those of the protections are read by whoever checks an experiment, without torch: what needs it is
-imported inside the methods.
+Whoever checks an experiment reads these files, without torch: what needs it is imported inside the methods.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Protection:
     about: ClassVar[str]
     """One sentence for the reference of the experiment file."""
     works_encrypted: ClassVar[bool] = False
-    """Whether it may be combined with encryption: what it does to an update does not depend on the values, and may be
-    done to encrypted ones as well."""
+    """Whether it goes with encryption: what it does to an update does not depend on the values."""
     personal: ClassVar[bool] = False
     """Whether every client has a model of its own, which only it can evaluate."""
     remembers: ClassVar[bool] = False

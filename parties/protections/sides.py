@@ -194,8 +194,7 @@ def without(trained: Trained, layout: Layout, kept: Collection[str]) -> Protecte
 
 
 def round_seeds(seed: int | None, round: int) -> list[np.random.SeedSequence]:
-    """Independent seeds of a round: of training, rounding, and the protection; None draws them from the operating
-    system."""
+    """Independent seeds of a round: of training, rounding, the protection; of None, from the operating system."""
     return np.random.SeedSequence(None if seed is None else [seed, round]).spawn(3)
 
 

@@ -1,7 +1,8 @@
 """A byte string on its way between two parties: announced by digest and length, then fetched chunk by chunk.
 
-The receiver asks for chunks, a few at a time (transfer.py), and accepts each once, in order and in full length; at the
-end the whole has to be what was announced. The sender hands out each chunk once, so that nothing goes out twice.
+The receiver asks for chunks, a few at a time, and accepts each once, in order and in full length; at the end the whole
+has to be what was announced. The sender hands out each chunk once, so that nothing goes out twice. So both sides hold a
+bounded number of chunks, nothing is sent that nobody wants any more, and every chunk is a sign of life.
 """
 
 from __future__ import annotations
@@ -16,10 +17,23 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import CHUNK_BYTES, Blob, Fetch
 from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.core.transfer import check_due, requests_after
+
+WINDOW: Final = 4
+"""Chunks asked for and not yet received."""
 
 NO_BLOB: Final = Blob(digest=bytes(32), size=0)
 """Stands where an announcement is expected and there is nothing to announce."""
+
+
+def requests_after(received: int, chunks: int) -> range:
+    """The chunks to ask for when so many of all have come: the first few at the start, then one for each that came."""
+    return range(received and min(received + WINDOW - 1, chunks), min(received + WINDOW, chunks))
+
+
+def check_due(chunk: int, received: int, chunks: int) -> None:
+    """Refuse, when so many of all have come, a chunk that was not asked for, or not now."""
+    if chunk != received or received == chunks:
+        raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} came where chunk {received} of {chunks} was due")
 
 
 def announce(data: bytes, label: Label) -> Blob:

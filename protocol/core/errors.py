@@ -70,8 +70,7 @@ class LocalProtocolError(ProtocolError):
 class RemoteProtocolError(ProtocolError):
     """A peer broke a rule.
 
-    code: the wire code; culprit: the member at fault, where the rule shows one; detail: one sentence for people; round:
-    that of the message, 0 outside of rounds.
+    culprit: the member at fault, where the rule shows one; detail: one sentence for people; round: 0 outside of rounds.
     """
 
     def __init__(self, code: Code, detail: str, *, culprit: str | None = None, round: int = 0) -> None:

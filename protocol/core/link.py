@@ -44,12 +44,7 @@ class Link:
     def frames(self, message: Message, *, round: int, payload: Frame | None = None) -> list[Frame]:
         """The frames of the next message to the peer."""
         envelope = Envelope(
-            version=VERSION,
-            type=message.TYPE,
-            session=self.session,
-            round=round,
-            sender=self.own,
-            sequence=self._sent,
+            version=VERSION, type=message.TYPE, session=self.session, round=round, sender=self.own, sequence=self._sent
         )
         self._sent += 1
         frames = encode(message, envelope, payload)

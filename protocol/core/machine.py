@@ -21,8 +21,7 @@ What a machine is inside of another: the other hands it what its table says is f
 messages out in its own way (`pass_on`), makes a transition of every Result, and has it forget its secrets as soon as a
 state is entered that does not contain it.
 
-Machines do no I/O, read no clock and draw no randomness: `now` (seconds) and `entropy` are arguments, so that a run
-replays bit for bit.
+Machines do no I/O; `now` (seconds) and `entropy` are arguments, so that a run replays bit for bit.
 """
 
 from __future__ import annotations
@@ -103,17 +102,13 @@ DataT = TypeVar("DataT")
 MachineT = TypeVar("MachineT", bound="Machine[Any]")
 
 
-def _nothing() -> Sequence[Output]:
-    return ()
-
-
 @dataclass(frozen=True)
 class Step(Generic[StateT]):
     """What a handler decided: the next state, what to say, and how to store what was learnt."""
 
     state: StateT
     outputs: tuple[Output, ...] = ()
-    commit: Callable[[], Sequence[Output] | None] = _nothing
+    commit: Callable[[], Sequence[Output] | None] = lambda: None
     """Stores, and must not fail. It may return more outputs, where what to say follows from what is stored."""
     data: Any = None
     """What the state holds, and loses when it is left; None keeps what it holds where the state stays the same."""

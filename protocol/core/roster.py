@@ -49,8 +49,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
-    Raises ValueError, naming the member, when two members share a name or a key, or when the servers are not exactly
-    one.
+    Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server.
     """
 
     members: tuple[Member, ...]
@@ -99,10 +98,6 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def _by_name(self) -> dict[str, Member]:
         return {member.name: member for member in self.members}
 
-    @cached_property
-    def _index_of_client(self) -> dict[str, int]:
-        return {name: index for index, name in enumerate(self.clients)}
-
     def member(self, name: str) -> Member:
         """The member of this name; LookupError when the roster has none."""
         if name not in self._by_name:
@@ -111,9 +106,9 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
 
     def index(self, name: str) -> int:
         """Position of a client among the clients, from 0; LookupError when it is not one of them."""
-        if name not in self._index_of_client:
+        if name not in self.clients:
             raise LookupError(f"{name!r} is not a client of the roster; its clients are {', '.join(self.clients)}")
-        return self._index_of_client[name]
+        return self.clients.index(name)
 
 
 def check_name(name: str) -> None:

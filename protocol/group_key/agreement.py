@@ -19,6 +19,8 @@ from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.machine import Result
 from tacit.protocol.core.messages import LARGEST_COHORT
 from tacit.protocol.core.primitives import Label, derive, digest
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.sum.configuration import Configuration
 
 LARGEST_EPOCH: Final = 2**31
 
@@ -48,6 +50,22 @@ class KeyAgreement:
             raise LocalProtocolError("the members of a group key must have distinct names, and a signing key each")
         if not 0 <= self.epoch <= LARGEST_EPOCH:
             raise LocalProtocolError(f"epoch {self.epoch} is not within 0 to {LARGEST_EPOCH}")
+
+    @classmethod
+    def among(
+        cls, members: tuple[str, ...], roster: Roster, configuration: Configuration, *, session: bytes, epoch: int
+    ) -> KeyAgreement:
+        """The attempt of these members of a roster."""
+        return cls(
+            session=session,
+            epoch=epoch,
+            server=roster.server.name,
+            members=members,
+            signing_keys=tuple(roster.member(name).signing_public for name in members),
+            roster=roster.hash,
+            configuration=configuration.hash(),
+            phase_seconds=configuration.phase_seconds,
+        )
 
     @property
     def size(self) -> int:

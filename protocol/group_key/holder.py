@@ -24,7 +24,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement
 from tacit.protocol.group_key.member import GroupKeyMember
 from tacit.protocol.group_key.messages import EndKey, KeyedModel, ReencryptModel, StartKey
-from tacit.protocol.group_key.session_tables import HOLDER_TABLE, HolderState
+from tacit.protocol.group_key.tables import HOLDER_TABLE, HolderState
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.results import ClientAborted
 
@@ -133,16 +133,7 @@ class GroupKeyHolder(
         if self.name not in members:
             raise RemoteProtocolError(Code.MEMBERS, "this client is not a member of the group that it is asked to join")
         self._policy.check_cohort(self._configuration, len(members))
-        agreement = KeyAgreement(
-            session=self._session,
-            epoch=epoch,
-            server=self._server,
-            members=members,
-            signing_keys=tuple(self._roster.member(name).signing_public for name in members),
-            roster=self._roster.hash,
-            configuration=self._configuration.hash(),
-            phase_seconds=self._configuration.phase_seconds,
-        )
+        agreement = KeyAgreement.among(members, self._roster, self._configuration, session=self._session, epoch=epoch)
         attempt = GroupKeyMember(agreement, self.name, signing=self._signing, entropy=self._entropy)
 
         def commit() -> list[Output]:

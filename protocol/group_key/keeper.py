@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.codec import Envelope, Packet
-from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Result, Send, Step, Trigger
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Fetch
@@ -27,7 +27,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
 from tacit.protocol.group_key.messages import EndKey, KeyedModel, ReencryptModel, StartKey
 from tacit.protocol.group_key.relay import GroupKeyRelay
-from tacit.protocol.group_key.session_tables import KEEPER_TABLE, KeeperState
+from tacit.protocol.group_key.tables import KEEPER_TABLE, KeeperState
 from tacit.protocol.sum.agreement import TRANSFER_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 
@@ -78,7 +78,7 @@ class _Encrypting:
     transcript: bytes
     provider: str
     outgoing: OutgoingBlob
-    incoming: IncomingBlob | None = None
+    incoming: IncomingBlob
 
 
 class GroupKeyKeeper(
@@ -169,16 +169,7 @@ class GroupKeyKeeper(
 
     def on_agree(self, members: tuple[str, ...], model: bytes, now: float) -> Step[KeeperState]:
         clients, epoch = self._roster.clients, self._epoch + 1
-        agreement = KeyAgreement(
-            session=self._session,
-            epoch=epoch,
-            server=self._roster.server.name,
-            members=members,
-            signing_keys=tuple(self._roster.member(name).signing_public for name in members),
-            roster=self._roster.hash,
-            configuration=self._configuration.hash(),
-            phase_seconds=self._configuration.phase_seconds,
-        )
+        agreement = KeyAgreement.among(members, self._roster, self._configuration, session=self._session, epoch=epoch)
         bitmap = encode_members([clients.index(name) for name in members], len(clients))
         start = StartKey(epoch=epoch, members=bitmap)
         report = Report("agreeing", {"epoch": epoch, "members": list(members)})
@@ -213,7 +204,7 @@ class GroupKeyKeeper(
         return Step(
             KeeperState.AWAIT_MODEL,
             (agreed, Send(readers[0], order)),
-            data=_Encrypting(agreement, result.transcript, readers[0], outgoing),
+            data=_Encrypting(agreement, result.transcript, readers[0], outgoing, IncomingBlob(NO_BLOB, Label.MODEL)),
             deadline=self._limit(now),
         )
 
@@ -240,8 +231,6 @@ class GroupKeyKeeper(
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
         encrypting = self.at(_Encrypting)
-        if encrypting.incoming is None:
-            raise LocalProtocolError("a chunk came of nothing that was announced")
         incoming = encrypting.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
             return self._fetch(incoming)
@@ -260,16 +249,19 @@ class GroupKeyKeeper(
         return Step(KeeperState.IDLE, (Distributed(self.waiting_for),))
 
     def on_expire(self, now: float) -> Step[KeeperState]:
-        return self._failed_by(
+        return self.on_drop(
             self.at(_Encrypting).provider, Code.TIMEOUT, "the model under the new key did not come in time", now
         )
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        return self._failed_by(member, code, detail, now)
+        members = () if self._agreement is None else self._agreement.members
+        remaining = tuple(name for name in members if name != member)
+        detail = f"{member}: {detail}"[:DETAIL_LIMIT]
+        return self.on_failed(KeyFailed(self._epoch, code, detail, (member,), remaining), now)
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[KeeperState]:
         if self._agreement is not None and sender in self._agreement.places:
-            return self._failed_by(sender, error.code, error.detail, now)
+            return self.on_drop(sender, error.code, error.detail, now)
         commit = partial(self.data.drop, sender) if isinstance(self.data, OutgoingBlob) else None
         refused = Refused(sender, error)
         return Step(self.state, (refused,)) if commit is None else Step(self.state, (refused,), commit)
@@ -278,12 +270,6 @@ class GroupKeyKeeper(
     def _agreement(self) -> KeyAgreement | None:
         """Of the key that is being made."""
         return self.data.agreement if isinstance(self.data, _Agreeing | _Encrypting) else None
-
-    def _failed_by(self, member: str, code: Code, detail: str, now: float) -> Step[KeeperState]:
-        members = () if self._agreement is None else self._agreement.members
-        remaining = tuple(name for name in members if name != member)
-        detail = f"{member}: {detail}"[:DETAIL_LIMIT]
-        return self.on_failed(KeyFailed(self._epoch, code, detail, (member,), remaining), now)
 
     def _fetch(self, incoming: IncomingBlob) -> Step[KeeperState]:
         encrypting = replace(self.at(_Encrypting), incoming=incoming)

@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.machine import Entropy, Heard, Report, Send, Step
+from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement
 from tacit.protocol.group_key.messages import (
@@ -47,6 +47,7 @@ from tacit.protocol.group_key.transcript import (
     commit_record,
     split_records,
 )
+from tacit.protocol.sum.participant import Answering
 from tacit.protocol.sum.results import ClientAborted
 
 
@@ -67,33 +68,23 @@ class _Contributed(_Committed):
     key: bytes = field(default=b"", repr=False)
 
 
-class GroupKeyMember(Machine[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Report | GroupKey | ClientAborted):
+class GroupKeyMember(Answering[MemberState], tables=(MEMBER_TABLE,), outputs=Send | Report | GroupKey | ClientAborted):
     """One member in one attempt. It ends with a GroupKey or a ClientAborted."""
 
+    ends = (MemberState.ACCEPTED, MemberState.ABORTED)
+
     def __init__(self, agreement: KeyAgreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
-        super().__init__(MEMBER_TABLE, MemberState.READY)
+        super().__init__(MEMBER_TABLE, MemberState.READY, agreement.server)
         self.agreement = agreement
         self.name = name
         self.member = agreement.places[name]
         self._signing = signing
         self._entropy = entropy
 
-    def start(self, now: float) -> list[Output]:
-        """Commit to a contribution."""
-        return self.trigger(Trigger.START, now)
-
-    def drop(self, detail: str, now: float) -> list[Output]:
-        """The link to the relay is lost for good."""
-        return self.trigger(Trigger.DROP, now, detail)
-
     def on_start(self, now: float) -> Step[MemberState]:
         channel, contribution = AgreementKey(self._entropy(KEY_BYTES)), self._entropy(KEY_BYTES)
         record = commit_record(
-            self.agreement,
-            self.member,
-            self._signing,
-            channel_key=channel.public,
-            contribution=contribution,
+            self.agreement, self.member, self._signing, channel_key=channel.public, contribution=contribution
         )
         key_commit = KeyCommit(
             epoch=self.agreement.epoch,
@@ -153,25 +144,6 @@ class GroupKeyMember(Machine[MemberState], tables=(MEMBER_TABLE,), outputs=Send 
         )
         return Step(MemberState.ACCEPTED, outputs)
 
-    def on_abort(self, heard: Heard[Abort], now: float) -> Step[MemberState]:
-        message = heard.message
-        return self._aborted(ClientAborted(message.code, message.detail, message.culprit))
-
-    def on_expire(self, now: float) -> Step[MemberState]:
-        detail = f"no word from {self.agreement.server}: still to {self.state.value}"
-        return self._aborted(ClientAborted(Code.TIMEOUT, detail, self.agreement.server))
-
-    def on_drop(self, detail: str, now: float) -> Step[MemberState]:
-        return self._aborted(ClientAborted(Code.LEFT, detail, self.agreement.server))
-
-    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[MemberState]:
-        if self.state in (MemberState.ACCEPTED, MemberState.ABORTED):
-            report = Report("refused", {"from": sender, "code": error.code.name, "detail": error.detail})
-            return Step(self.state, (report,))
-        culprit = error.culprit or sender
-        abort = self._send(Abort(code=error.code, detail=error.detail, culprit=culprit))
-        return self._aborted(ClientAborted(error.code, error.detail, culprit), abort)
-
     def _complain(self, accused: int, error: RemoteProtocolError) -> Step[MemberState]:
         complaint = KeyComplaint(
             epoch=self.agreement.epoch, accused=accused, channel_private=self.at(_Contributed).channel.private
@@ -179,12 +151,6 @@ class GroupKeyMember(Machine[MemberState], tables=(MEMBER_TABLE,), outputs=Send 
         name = self.agreement.members[accused]
         return self._aborted(ClientAborted(error.code, f"{name}: {error.detail}", name), self._send(complaint))
 
-    def _aborted(self, outcome: ClientAborted, *sends: Send) -> Step[MemberState]:
-        return Step(MemberState.ABORTED, (*sends, outcome))
-
     def _await(self, state: MemberState, message: Message, data: _Committed, now: float) -> Step[MemberState]:
         """Say this and wait for what the others say: one phase for the slowest member, one for the relay."""
         return Step(state, (self._send(message),), data=data, deadline=now + 2 * self.agreement.phase_seconds)
-
-    def _send(self, message: Message) -> Send:
-        return Send(self.agreement.server, message)

@@ -7,16 +7,7 @@ from typing import Annotated, Final, Literal
 from msgspec import Meta
 
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code
-from tacit.protocol.core.messages import (
-    Bitmap,
-    Blob,
-    Hash,
-    Index,
-    Message,
-    Records,
-    Signature,
-    by_type,
-)
+from tacit.protocol.core.messages import Bitmap, Blob, Hash, Index, Message, Records, Signature, by_type
 
 
 class StartKey(Message, frozen=True, kw_only=True):

@@ -3,17 +3,15 @@
 It waits in four phases for every member: commitments, contributions, confirmations, and the word that the key was
 accepted. Nobody can be left out of a key, so the first member that breaks a rule, leaves or is late ends the attempt
 and is named; the others are offered as the membership of the next one. The relay verifies every signature before it
-passes a record on, so that members have reason to blame it for those that do not verify; for n members that is n
-verifications a message.
+passes a record on, so that members may blame it for those that do not verify.
 
 It sees no contribution and no key. Whether a member that complains of another is right, it learns from the complaint:
-with the channel key of the complaining member it opens what that one was sent, computes the key of the failed attempt,
-and so names one of the two.
+with its channel key the relay opens what it was sent, computes the key of the failed attempt, and names one of the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 from tacit.protocol.core.codec import Packet
@@ -33,13 +31,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyContributions,
 )
 from tacit.protocol.group_key.tables import RELAY_TABLE, RelayState
-from tacit.protocol.group_key.transcript import (
-    PACKET_BYTES,
-    Transcript,
-    channel_key_of,
-    check_commits,
-    split_records,
-)
+from tacit.protocol.group_key.transcript import PACKET_BYTES, Transcript, channel_key_of, check_commits, split_records
 
 Answer = TypeVar("Answer")
 
@@ -49,16 +41,15 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
 
     def __init__(self, agreement: KeyAgreement, now: float) -> None:
         super().__init__(RELAY_TABLE, RelayState.KEY_COMMIT)
+        self.deadline = now + agreement.phase_seconds
         self.agreement = agreement
-        self.waiting: set[int] = set()
+        self.waiting = set(range(agreement.size))
         """Members that this phase still waits for."""
         self._commits: dict[int, bytes] = {}
-        self._transcript: Transcript
         self._packets: dict[int, dict[int, bytes]] = {}
         """By owner and holder."""
         self._confirmations: dict[int, bytes] = {}
         self._accepted: dict[int, KeyAccepted] = {}
-        self._begin_phase(now)
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is gone. Somebody who is no member of this attempt does not matter to it."""
@@ -85,18 +76,14 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
     def close_commits(self, now: float) -> Step[RelayState]:
         transcript = Transcript(self.agreement, dict(sorted(self._commits.items())))
         commits = PeerKeyCommits(commits=b"".join(transcript.commits.values()))
-
-        def commit() -> None:
-            self._transcript = transcript
-            self._begin_phase(now)
-
-        return self._next(RelayState.KEY_CONTRIBUTE, dict.fromkeys(self.agreement.members, commits), commit)
+        messages = dict.fromkeys(self.agreement.members, commits)
+        return self._next(RelayState.KEY_CONTRIBUTE, messages, transcript, now)
 
     def on_contribution(self, heard: Heard[KeyContribution], now: float) -> Step[RelayState]:
         member = self._place(heard.sender)
         packets = split_records(heard.message.packets, PACKET_BYTES, self.agreement.others(member))
         for holder, packet in packets.items():
-            self._transcript.check_packet(packet, owner=member, holder=holder)
+            self.at(Transcript).check_packet(packet, owner=member, holder=holder)
         return self._answered(member, self._packets, packets)
 
     def close_contributions(self, now: float) -> Step[RelayState]:
@@ -107,26 +94,26 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
             )
             for holder, name in enumerate(agreement.members)
         }
-        return self._next(RelayState.KEY_CONFIRM, messages, lambda: self._begin_phase(now))
+        return self._next(RelayState.KEY_CONFIRM, messages, self.at(Transcript), now)
 
     def on_confirmation(self, heard: Heard[ConfirmKey], now: float) -> Step[RelayState]:
         member = self._place(heard.sender)
         record = heard.message.tag + heard.message.signature
-        self._transcript.check_confirmation(record, member)
+        self.at(Transcript).check_confirmation(record, member)
         return self._answered(member, self._confirmations, record)
 
     def close_confirmations(self, now: float) -> Step[RelayState]:
         records = [record for _, record in sorted(self._confirmations.items())]
         message = PeerKeyConfirmations(confirmations=b"".join(records))
         messages = dict.fromkeys(self.agreement.members, message)
-        return self._next(RelayState.KEY_ACCEPT, messages, lambda: self._begin_phase(now))
+        return self._next(RelayState.KEY_ACCEPT, messages, self.at(Transcript), now)
 
     def on_accepted(self, heard: Heard[KeyAccepted], now: float) -> Step[RelayState]:
         return self._answered(self._place(heard.sender), self._accepted, heard.message)
 
     def close_acceptance(self, now: float) -> Step[RelayState]:
-        agreed = KeyAgreed(self.agreement.epoch, self.agreement.members, self._transcript.digest)
-        return Step(RelayState.COMPLETED, (agreed,), self._end)
+        agreed = KeyAgreed(self.agreement.epoch, self.agreement.members, self.at(Transcript).digest)
+        return Step(RelayState.COMPLETED, (agreed,), self.waiting.clear)
 
     def on_complaint(self, heard: Heard[KeyComplaint], now: float) -> Step[RelayState]:
         member = self._place(heard.sender)
@@ -172,7 +159,7 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
 
     def _check_accused(self, accused: int, member: int, channel: AgreementKey) -> None:
         """Refuse a contribution to the complaining member, or a confirmation, that is wrong."""
-        transcript = self._transcript
+        transcript = self.at(Transcript)
         packet = self._packets[accused][member]
         given = transcript.contribution(packet, channel, accused, owner=accused, holder=member)
         if self.state is not RelayState.KEY_ACCEPT:
@@ -189,10 +176,6 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
             raise error.blaming(self.agreement.members[member]) from None
         transcript.check_tag(self._confirmations[accused], transcript.group_key(contributions), accused)
 
-    def _begin_phase(self, now: float) -> None:
-        self.waiting = set(range(self.agreement.size))
-        self.deadline = now + self.agreement.phase_seconds
-
     def _answered(self, member: int, answers: dict[int, Answer], answer: Answer) -> Step[RelayState]:
         def commit() -> None:
             answers[member] = answer
@@ -200,9 +183,15 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
 
         return Step(self.state, (), commit)
 
-    def _next(self, state: RelayState, messages: Mapping[str, Message], commit: Callable[[], None]) -> Step[RelayState]:
+    def _next(
+        self, state: RelayState, messages: Mapping[str, Message], transcript: Transcript, now: float
+    ) -> Step[RelayState]:
+        def commit() -> None:
+            self.waiting = set(range(self.agreement.size))
+
         report = Report("opened", {"phase": state.value, "members": len(messages)})
-        return Step(state, (report, *(Send(name, message) for name, message in messages.items())), commit)
+        said = (report, *(Send(name, message) for name, message in messages.items()))
+        return Step(state, said, commit, data=transcript, deadline=now + self.agreement.phase_seconds)
 
     def _failed(self, code: Code, detail: str, culprits: tuple[str, ...], *, gone: bool = False) -> Step[RelayState]:
         members, detail = self.agreement.members, detail[:DETAIL_LIMIT]
@@ -210,8 +199,4 @@ class GroupKeyRelay(Machine[RelayState], tables=(RELAY_TABLE,), outputs=Send | R
         abort = Abort(code=code, detail=detail, culprit=culprits[0])
         sends = [Send(name, abort) for name in (remaining if gone else members)]
         failed = KeyFailed(self.agreement.epoch, code, detail, culprits, remaining)
-        return Step(RelayState.ABORTED, (*sends, failed), self._end)
-
-    def _end(self) -> None:
-        self.deadline = None
-        self.waiting = set()
+        return Step(RelayState.ABORTED, (*sends, failed), self.waiting.clear)

@@ -85,12 +85,12 @@ class Transcript:
     ) -> bytes:
         """The owner's contribution sealed for the holder, and its signature."""
         key = self._channel_key(channel, holder, owner=owner, holder=holder)
-        signed = self._packet_signed(owner, holder, seal(key, contribution, associated=self.digest))
+        signed = self.digest, _place(owner), _place(holder), seal(key, contribution, associated=self.digest)
         return signed[-1] + signing.sign(Label.SIGN_CONTRIBUTION, *signed)
 
     def check_packet(self, packet: bytes, *, owner: int, holder: int) -> None:
         """Refuse a packet that the owner did not sign for this holder."""
-        signed = self._packet_signed(owner, holder, packet[:SEALED_BYTES])
+        signed = self.digest, _place(owner), _place(holder), packet[:SEALED_BYTES]
         _check_signed(self.agreement, owner, packet, Label.SIGN_CONTRIBUTION, *signed)
 
     def contribution(self, packet: bytes, channel: AgreementKey, peer: int, *, owner: int, holder: int) -> bytes:
@@ -131,9 +131,6 @@ class Transcript:
     def _channel_key(self, channel: AgreementKey, peer: int, *, owner: int, holder: int) -> bytes:
         secret = channel.agree(channel_key_of(self.commits[peer]))
         return derive(secret, Label.CONTRIBUTION_CHANNEL, salt=self.digest, info=_place(owner) + _place(holder))
-
-    def _packet_signed(self, owner: int, holder: int, sealed: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-        return self.digest, _place(owner), _place(holder), sealed
 
 
 def _check_signed(agreement: KeyAgreement, member: int, record: bytes, label: Label, *parts: bytes) -> None:

@@ -25,7 +25,7 @@ from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
-from tacit.protocol.group_key.session_tables import TO_HOLDER
+from tacit.protocol.group_key.tables import TO_HOLDER
 from tacit.protocol.session.messages import (
     MOST_PROMISES,
     EndRound,

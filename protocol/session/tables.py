@@ -14,7 +14,7 @@ from tacit.protocol.core.machine import IGNORE, Inside, Row, Table, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
-from tacit.protocol.group_key.session_tables import TO_HOLDER, TO_KEEPER
+from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
 from tacit.protocol.session.messages import (
     EndRound,
     Finish,

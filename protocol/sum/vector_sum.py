@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tacit.protocol.core.blob import check_due, requests_after
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.transfer import check_due, requests_after
 from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.filled_blocks import unpack_filled
 from tacit.secagg.work import WorkKind, work

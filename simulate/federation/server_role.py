@@ -112,7 +112,7 @@ def describe(configuration: Configuration) -> dict[str, Any]:
     return {
         "parameters": packing.values_length,
         "ring_bits": packing.ring.bits,
-        "vector_bytes": packing.wire_length,
+        "vector_bytes": packing.length * packing.ring.wire_bytes,
         "step": packing.quantiser.step,
         "threshold": parameters.threshold,
         "neighbours": parameters.neighbours,

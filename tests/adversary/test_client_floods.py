@@ -217,7 +217,6 @@ async def test_handshakes_that_do_not_end_are_ended(keys: dict[str, PartyKeys], 
         dripping.cancel()
         for _, writer in (*open_ends, (slow_reader, slow_writer)):
             writer.transport.abort()
-        assert list(server.traffic) == ["alice"]
 
 
 @pytest.mark.threat("client/flood")

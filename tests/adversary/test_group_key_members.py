@@ -110,7 +110,7 @@ def cheat(run: MemoryGroupKey, wrong: Wrong) -> None:
 
 def wrong_confirmation(run: MemoryGroupKey, name: str) -> ConfirmKey:
     """A signed confirmation of another key."""
-    record = run.relay._transcript.confirmation(b"another", run.signing[name], run.agreement.places[name])
+    record = run.relay.data.confirmation(b"another", run.signing[name], run.agreement.places[name])
     return ConfirmKey(epoch=0, tag=record[:32], signature=record[32:])
 
 

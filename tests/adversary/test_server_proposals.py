@@ -13,7 +13,7 @@ from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
-from tacit.protocol.group_key.session_tables import TO_HOLDER
+from tacit.protocol.group_key.tables import TO_HOLDER
 from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState

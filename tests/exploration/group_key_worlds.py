@@ -26,7 +26,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyContributions,
     StartKey,
 )
-from tacit.protocol.group_key.session_tables import KeeperState
+from tacit.protocol.group_key.tables import KeeperState
 from tacit.protocol.group_key.transcript import PACKET_BYTES
 from tests.exploration.group_key import (
     Begun,

@@ -9,7 +9,7 @@ from torch import nn
 
 from tacit.models import split
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, Generator, couple, discriminator
+from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, Generator, discriminator
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 
@@ -20,7 +20,7 @@ def coupled(name: str, *, cut: str = "", size: int = 32, classes: int = 10, squa
     configuration = ModelConfiguration(name=name, image_size=size, width=16, heads=2, depth=3)
     network = build(configuration, classes=classes, channels=3, seed=0)
     first = cut or split.first_shared(configuration, "")
-    return couple(network, first, shape=(3, size, size), classes=classes, squash=squash, seed=1)
+    return CoupledModel(network, first, shape=(3, size, size), classes=classes, squash=squash, seed=1)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -153,7 +153,7 @@ def test_a_cut_inside_of_a_residual_block_is_refused(name: str, cut: str) -> Non
 @pytest.mark.parametrize(("network", "cut", "times"), [(Twice(), "again", 2), (Named(), "last", 1)])
 def test_a_cut_that_is_passed_otherwise_is_refused(network: nn.Module, cut: str, times: int) -> None:
     with pytest.raises(ValueError, match=re.escape(f'"{cut}" is used {times} times for an image, or not with one map')):
-        couple(network, cut, shape=(3, 8, 8), classes=3, squash=True, seed=0)
+        CoupledModel(network, cut, shape=(3, 8, 8), classes=3, squash=True, seed=0)
 
 
 def test_maps_double_from_layer_to_layer() -> None:

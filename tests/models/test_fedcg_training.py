@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, softplus
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
-from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, couple, discriminator
+from tacit.models.fedcg import NOISE, CoupledModel, Discriminator, discriminator
 from tacit.models.fedcg_training import RATE, attraction, distil, train_client
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
@@ -23,7 +23,7 @@ Gradients = list[torch.Tensor | None]
 
 def model(seed: int = 0) -> CoupledModel:
     network = build(LENET, classes=3, channels=1, seed=seed)
-    return couple(network, "conv3", shape=(1, 16, 16), classes=3, squash=False, seed=seed)
+    return CoupledModel(network, "conv3", shape=(1, 16, 16), classes=3, squash=False, seed=seed)
 
 
 def images() -> tuple[torch.Tensor, torch.Tensor]:
@@ -107,7 +107,7 @@ def test_an_epoch_goes_over_every_image_for_all_networks() -> None:
     """Two batches an epoch: batch normalisation counts them, and not where a network stands still."""
     x, y = images()
     network = build(ModelConfiguration(name="convnet", image_size=9), classes=3, channels=1, seed=0)
-    coupled = couple(network, "conv1", shape=(1, 9, 9), classes=3, squash=True, seed=0)
+    coupled = CoupledModel(network, "conv1", shape=(1, 9, 9), classes=3, squash=True, seed=0)
     judge: Discriminator = discriminator(coupled, 3)
     configuration = TrainingConfiguration(epochs=2, batch_size=4)
     statistics = train_client(coupled, judge, x[:, :, :9, :9], y, configuration, round=2, seed=SEED, device=CPU)
@@ -149,7 +149,7 @@ def test_an_extractor_with_batch_normalisation_stands_still_while_the_server_tra
 
     def made(seed: int) -> CoupledModel:
         network = nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 4), nn.BatchNorm1d(4))
-        return couple(network, "3", shape=(1, 2, 2), classes=4, squash=True, seed=seed)
+        return CoupledModel(network, "3", shape=(1, 2, 2), classes=4, squash=True, seed=seed)
 
     student, before = made(0), made(0)
     before.load_state_dict(student.state_dict())

@@ -15,9 +15,9 @@ from tacit.secagg.graph import (
     choose_parameters,
     complete_parameters,
     regular_parameters,
-    ring_neighbours,
     ring_order,
 )
+from tests.secagg.harary import ring_neighbours
 
 SEED = bytes(range(32))
 

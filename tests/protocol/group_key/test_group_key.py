@@ -202,12 +202,5 @@ def test_a_member_that_is_told_nothing_gives_up() -> None:
     run.hook = lambda delivery: [] if delivery.receiver == "c0" else [delivery]
     detail = "no word from server: still to await what the others commit to"
     assert run.run().outcome(ClientAborted, "c0") == [ClientAborted(Code.TIMEOUT, detail, RELAY)]
-
-
-def test_a_member_without_a_link_gives_up() -> None:
-    run = memory_group_key(3)
-    run.start()
-    assert run.members["c0"].drop("no link", 0.0) == [ClientAborted(Code.LEFT, "no link", RELAY)]
-    assert run.members["c0"].drop("no link", 0.0) == []
     with pytest.raises(LocalProtocolError, match="cannot start in state ABORTED"):
         run.members["c0"].start(0.0)

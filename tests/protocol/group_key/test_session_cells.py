@@ -14,7 +14,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import IGNORE, Inside, Report, Row, Trigger
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
-from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
+from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, HolderState, KeeperState
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.results import ClientAborted

@@ -22,17 +22,18 @@ from tests.world.group_keys import RELAY, MemoryGroupKey, memory_group_key
 IGNORED = "ignored"
 Expected = dict[str, dict[str, str | set[str]]]
 
-ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+STOPS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "expire": {"ABORTED"}}
 MEMBER: Expected = {
-    "READY": {"start": {"AWAIT_PEER_COMMITS"}, "drop": {"ABORTED"}},
-    "AWAIT_PEER_COMMITS": {"peer-key-commits": {"AWAIT_PEER_CONTRIBUTIONS"}, **ENDS},
-    "AWAIT_PEER_CONTRIBUTIONS": {"peer-key-contributions": {"AWAIT_PEER_CONFIRMATIONS", "ABORTED"}, **ENDS},
-    "AWAIT_PEER_CONFIRMATIONS": {"peer-key-confirmations": {"ACCEPTED", "ABORTED"}, **ENDS},
-    "ACCEPTED": {"abort": IGNORED, "drop": IGNORED},
+    "READY": {"start": {"AWAIT_PEER_COMMITS"}},
+    "AWAIT_PEER_COMMITS": {"peer-key-commits": {"AWAIT_PEER_CONTRIBUTIONS"}, **STOPS},
+    "AWAIT_PEER_CONTRIBUTIONS": {"peer-key-contributions": {"AWAIT_PEER_CONFIRMATIONS", "ABORTED"}, **STOPS},
+    "AWAIT_PEER_CONFIRMATIONS": {"peer-key-confirmations": {"ACCEPTED", "ABORTED"}, **STOPS},
+    "ACCEPTED": {"abort": IGNORED},
     "ABORTED": dict.fromkeys(
-        ("abort", "drop", "peer-key-commits", "peer-key-contributions", "peer-key-confirmations"), IGNORED
+        ("abort", "peer-key-commits", "peer-key-contributions", "peer-key-confirmations"), IGNORED
     ),
 }
+ENDS: dict[str, str | set[str]] = {**STOPS, "drop": {"ABORTED"}}
 OVER: dict[str, str | set[str]] = dict.fromkeys(
     ("key-commit", "key-contribution", "confirm-key", "key-accepted", "key-complaint", "abort", "drop"), IGNORED
 )

@@ -12,7 +12,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
-from tacit.protocol.group_key.session_tables import ATTEMPT_TO_RELAY, TO_KEEPER
+from tacit.protocol.group_key.tables import ATTEMPT_TO_RELAY, TO_KEEPER
 from tacit.protocol.session.messages import MESSAGES, Hello, VoidRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState

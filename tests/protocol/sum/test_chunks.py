@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tacit.protocol.core.blob import WINDOW
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Machine, Send
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.core.transfer import WINDOW
 from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import FetchVector, VectorChunk

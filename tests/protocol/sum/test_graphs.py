@@ -21,8 +21,9 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.neighbourhood import Graph, choose_holders, read_choices
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
-from tacit.secagg.graph import GraphParameters, regular_parameters, ring_neighbours, ring_order
+from tacit.secagg.graph import GraphParameters, regular_parameters, ring_order
 from tacit.simulate.world.streams import Streams
+from tests.secagg.harary import ring_neighbours
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
 

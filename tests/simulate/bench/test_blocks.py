@@ -9,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.protocol.inference.schedule import Sizes, block_rounds, by_operation
+from tacit.protocol.inference.schedule import Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping
+from tests.protocol.inference.totals import by_operation
 
 # The smallest of timm's: 50 tokens.
 pytestmark = pytest.mark.end_to_end

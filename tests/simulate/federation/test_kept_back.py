@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from docs.generate.traffic import declared_plain_bytes
 from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.data import load
@@ -15,7 +16,6 @@ from tacit.models.layout import Layout
 from tacit.models.stimuli import stimulus_indices
 from tacit.models.vision_transformer import build
 from tacit.parties.session.event_log import read
-from tacit.protocol.overview.costs import declared_plain_bytes
 from tacit.simulate.federation.run import kept, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError
 from tacit.simulate.runs.directory import RunDirectoryError

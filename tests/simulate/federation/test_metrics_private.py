@@ -28,8 +28,7 @@ from tacit.protocol.group_key.messages import (
     KeyContribution,
     KeyedModel,
 )
-from tacit.protocol.group_key.session_tables import KEEPER_TABLE
-from tacit.protocol.group_key.tables import RELAY_TABLE
+from tacit.protocol.group_key.tables import KEEPER_TABLE, RELAY_TABLE
 from tacit.protocol.session.messages import MESSAGES, Hello, StartSecondStage, VoidRound
 from tacit.protocol.session.rounds import Limit, RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE

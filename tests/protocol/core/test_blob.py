@@ -2,8 +2,8 @@
 
 import pytest
 
+from tacit.protocol.core.blob import WINDOW, check_due, requests_after
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.transfer import WINDOW, check_due, requests_after
 
 
 @pytest.mark.parametrize("chunks", range(3 * WINDOW))

@@ -10,17 +10,17 @@ import numpy.typing as npt
 import pytest
 
 from docs.generate import declared_costs
-from tacit.protocol.core.members import decode_members
-from tacit.protocol.core.messages import Chunk, Fetch, Phase
-from tacit.protocol.group_key.agreement import KeyAgreement
-from tacit.protocol.group_key.session_tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
-from tacit.protocol.overview.costs import (
+from docs.generate.traffic import (
     Degrees,
     declared_bytes,
     declared_counting_bytes,
     declared_key_bytes,
     declared_plain_bytes,
 )
+from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.messages import Chunk, Fetch, Phase
+from tacit.protocol.group_key.agreement import KeyAgreement
+from tacit.protocol.group_key.tables import ATTEMPT_TO_MEMBER, ATTEMPT_TO_RELAY
 from tacit.protocol.session.messages import StartSecondStage
 from tacit.protocol.session.rounds import Limit, agree
 from tacit.protocol.session.tables import SUM_TO_CLIENT, SUM_TO_SERVER
@@ -175,6 +175,6 @@ def test_bytes_of_counting_are_those_declared(parameters: int) -> None:
 
 
 def test_the_page_has_the_declared_figures() -> None:
-    lines = (Path(__file__).parents[3] / "docs/costs.md").read_text(encoding="utf-8")
+    lines = (Path(__file__).parents[2] / "docs/costs.md").read_text(encoding="utf-8")
     where = "docs/generate/declared_costs.py"
     assert "\n".join(declared_costs.section()) in lines, f"put the lines of {where} into docs/costs.md"

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from tacit.protocol.core.machine import Cause, Inside, Row, Table, Trigger
 from tacit.protocol.core.messages import Message
-from tacit.protocol.group_key.session_tables import HOLDER_TABLE, KEEPER_TABLE
-from tacit.protocol.group_key.tables import MEMBER_TABLE, RELAY_TABLE
+from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, MEMBER_TABLE, RELAY_TABLE
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, DEALER_TABLE, MATERIAL_TABLE, MODEL_OWNER_TABLE
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TRAINING_SERVER_TABLE
 from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE, PLAIN_SERVER_TABLE

@@ -1,1 +1,0 @@
-"""What is said about all protocols: declared costs and diagrams."""
