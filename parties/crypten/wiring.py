@@ -28,7 +28,7 @@ _PROBABILITY_BITS = 24
 @contextmanager
 def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider]:
     """Let CrypTen, in this process, draw from these streams and from the dealer. Entered before crypten.init()
-    (session.py); gives the provider for it."""
+    (computation.py); gives the provider for it."""
     provider = DealtProvider(supply)
     gradients = crypten.gradients
     replacements: list[Replacement] = [

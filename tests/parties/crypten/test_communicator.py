@@ -15,9 +15,9 @@ from torch.distributed import ReduceOp
 from tacit.parties.crypten import objects
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.computation import computing
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink, connect, listen
-from tacit.parties.crypten.session import computing
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 
