@@ -25,9 +25,9 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred, PassCosts
-from tacit.parties.inference.orders import correction_bytes
+from tacit.parties.inference.material import correction_bytes
 from tacit.parties.inference.owner import AHEAD
-from tacit.parties.inference.rounds import RoundCost
+from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, stages
 from tacit.protocol.inference.messages import Input

@@ -19,7 +19,7 @@ from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, Pass
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.owner import AHEAD
-from tacit.parties.inference.rounds import RoundCost
+from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary

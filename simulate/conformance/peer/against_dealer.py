@@ -12,8 +12,14 @@ from typing import Final
 
 from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.correlated.material import Weight
-from tacit.parties.inference.material import AnyBlockRequest, Fixed, Matrix
-from tacit.parties.inference.orders import correction_bytes, encoded_correction, encoded_requests
+from tacit.parties.inference.material import (
+    AnyBlockRequest,
+    Fixed,
+    Matrix,
+    correction_bytes,
+    encoded_correction,
+    encoded_requests,
+)
 from tacit.parties.inference.owner import dealer_of
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.machine import Output

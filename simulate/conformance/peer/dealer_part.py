@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from tacit.parties.correlated.dealing import RequestError
-from tacit.parties.inference.orders import correction_bytes, decoded_requests
+from tacit.parties.inference.material import correction_bytes, decoded_requests
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
