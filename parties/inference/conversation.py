@@ -196,6 +196,10 @@ class Conversation:
                 error = RemoteProtocolError(output.code, output.detail, culprit=output.culprit)
                 self.hear(self.machine.give_up(error, self.now()))
 
+    def from_peer(self, frames: Sequence[Frame]) -> None:
+        """A message of the other owner."""
+        self.hear(self.machine.feed(frames, self.now()))
+
     def from_dealer(self, frames: Sequence[Frame]) -> None:
         """A message of the dealer that belongs to this session."""
         if self._material is not None:

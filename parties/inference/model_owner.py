@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,13 +18,11 @@ import torch
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, dealer_of, events, linked, readable
+from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, dealer_of, hear, linked
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
-from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import LinkLost, MessageRefused, Received
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
@@ -73,7 +72,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         async with await linked(settings.dealer_address, settings.keys, self._dealer, settings.patience) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
-                await self.serve(partial(self._hear_dealer, dealing))
+                await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer))
             finally:
                 await self._to_dealer.close()
 
@@ -86,28 +85,22 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         patience = FOR_OWNER * settings.patience
         return InferenceModelOwner(peer, settings.roster, terms=terms, entropy=os.urandom, patience=patience)
 
-    async def _hear_dealer(self, dealing: ClientEndpoint) -> None:
-        async for event in events(dealing):
-            if isinstance(event, Received | MessageRefused):
-                frames = readable(event)
-                for conversation in self._of_dealer(frames):
-                    conversation.from_dealer(frames)
-            elif isinstance(event, LinkLost):
-                self.diary.write("link-lost", peer=event.peer)
-                self._lose_dealer("the link to the dealer is lost")
+    def _from_dealer(self, frames: Sequence[Frame]) -> None:
+        """To the session that a message of the dealer is of; to all of them if it cannot be read."""
+        session = None
+        with suppress(RemoteProtocolError):
+            session = decode(frames, INFERENCE_MESSAGES).envelope.session
+        for conversation in list(self._conversations.values()):
+            if session in (None, conversation.machine.session):
+                conversation.from_dealer(frames)
+
+    def _lost_dealer(self, detail: str) -> None:
+        self.diary.write("link-lost", peer=self._dealer.name)
+        self._lose_dealer(detail)
 
     def _lose_dealer(self, detail: str) -> None:
         for conversation in list(self._conversations.values()):
             conversation.dealer_lost(detail)
-
-    def _of_dealer(self, frames: Sequence[Frame]) -> list[Conversation]:
-        """The session that a message of the dealer is of; all of them if it cannot be read."""
-        everyone = list(self._conversations.values())
-        try:
-            session = decode(frames, INFERENCE_MESSAGES).envelope.session
-        except RemoteProtocolError:
-            return everyone
-        return [each for each in everyone if each.machine.session == session]
 
     def _spread(self, answers: Answers[InferenceModelOwner]) -> None:
         """Give every session what its machine says."""

@@ -76,6 +76,17 @@ async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
             await asyncio.sleep(0)
 
 
+async def hear(
+    server: str, endpoint: ClientEndpoint, heard: Callable[[Sequence[Frame]], None], lost: Callable[[str], None]
+) -> None:
+    """Tell, for ever, what one who serves says, and that the link to it is lost."""
+    async for event in events(endpoint):
+        if isinstance(event, Received | MessageRefused):
+            heard(readable(event))
+        elif isinstance(event, LinkLost):
+            lost(f"the link to the {server} is lost")
+
+
 def readable(event: Received | MessageRefused) -> Sequence[Frame]:
     """The frames; none of a message beyond the limits, which machines refuse like any that cannot be read."""
     return event.frames if isinstance(event, Received) else ()

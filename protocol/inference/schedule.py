@@ -10,7 +10,6 @@ The widths of the rings (in bits) are what the bytes follow from; tacit.parties.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Final, NamedTuple
 
 import msgspec
@@ -96,14 +95,6 @@ class Round(NamedTuple):
     """What the data owner sends in it."""
 
 
-class RoundsTotal(NamedTuple):
-    """All rounds of one operation."""
-
-    model_owner_bytes: int
-    data_owner_bytes: int
-    rounds: int
-
-
 def embedding_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
     """Of the patches of these images, to the residual stream."""
     patches = images * (sizes.tokens - 1) * sizes.pixels
@@ -151,15 +142,6 @@ def pass_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
         *block_rounds(sizes, images, known=known) * sizes.blocks,
         *head_rounds(sizes, images, known=known),
     )
-
-
-def by_operation(rounds: Iterable[Round]) -> dict[str, RoundsTotal]:
-    """Sums over the rounds of every operation, in the order of their first ones."""
-    costs: dict[str, RoundsTotal] = {}
-    for operation, model_owner_bytes, data_owner_bytes in rounds:
-        before = costs.get(operation, RoundsTotal(0, 0, 0))
-        costs[operation] = RoundsTotal(before[0] + model_owner_bytes, before[1] + data_owner_bytes, before[2] + 1)
-    return costs
 
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:

@@ -17,10 +17,11 @@ from click.testing import Result
 from PIL import Image
 
 from tacit.models.data import load
-from tacit.protocol.inference.schedule import Sizes, by_operation, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.distillation import DistillationExperiment, read
 from tacit.simulate.private_inference.inference import DEALER
+from tests.rounds_by_operation import by_operation
 
 Invoke = Callable[..., Result]
 SIZES = Sizes(side=8, channels=1, patch=4, width=8, heads=2, hidden=16, blocks=2, classes=3)

@@ -12,11 +12,11 @@ from tacit.protocol.inference.schedule import (
     Round,
     Sizes,
     block_rounds,
-    by_operation,
     layer_shapes,
     pass_rounds,
     weight_bytes,
 )
+from tests.rounds_by_operation import by_operation
 
 VIT_S: dict[str, Any] = {
     "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000

@@ -9,11 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tacit.cli.main import app
-from tacit.protocol.inference.schedule import Sizes, block_rounds, by_operation
+from tacit.protocol.inference.schedule import Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping
 from tacit.simulate.federation.processes import ProcessError
+from tests.rounds_by_operation import by_operation
 
 # The smallest of timm's: 50 tokens.
 pytestmark = pytest.mark.end_to_end
