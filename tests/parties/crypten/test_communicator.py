@@ -301,7 +301,7 @@ def test_other_reductions_are_refused(
 
 
 def test_crypten_does_not_start_without_links() -> None:
-    with pytest.raises(ValueError, match=r"start through tacit\.parties\.crypten\.session"):
+    with pytest.raises(ValueError, match=r"start through tacit\.parties\.crypten\.computation"):
         LinkCommunicator.initialize(0, 2)
 
 
