@@ -56,8 +56,8 @@ def infer(
 
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     check_json(json_file)
+    from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.private_inference import private_images
-    from tacit.simulate.private_inference.inference import InferenceFailed
 
     try:
         with console.status("starting") as status:
@@ -71,7 +71,7 @@ def infer(
                 device=device,
                 progress=status.update,
             )
-    except InferenceFailed as error:
+    except ProcessError as error:
         raise typer.Exit(complain(errors, error, FAILED)) from None
     except (ValueError, OSError) as error:
         raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None

@@ -4,7 +4,7 @@ Gloo sends in plain text to whoever connects, unpickles what comes, and waits fo
 message per peer on a PeerLink, which encrypts, authenticates, checks and has a deadline. The parties of a computation
 are numbered by their rank; every two of them have a link. The dealer is none of them.
 
-CrypTen asks `crypten.communicator.DistributedCommunicator` for its communicator: session.py puts this class in its
+CrypTen asks `crypten.communicator.DistributedCommunicator` for its communicator: computation.py puts this class in its
 place. Calls have the names, arguments and results of CrypTen's.
 """
 
@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, Final
 
 import torch
@@ -41,25 +42,6 @@ class OperationCost:
     bytes_received: int
     seconds: float
     """Spent in sending and waiting."""
-
-
-class _Sent:
-    """What isend() returns: our messages are on their way when send() returns."""
-
-    def wait(self) -> None:
-        return
-
-
-@dataclass(frozen=True)
-class _Receiving:
-    """What irecv() returns: the message is taken in by wait()."""
-
-    communicator: "LinkCommunicator"
-    tensor: torch.Tensor
-    src: int
-
-    def wait(self) -> None:
-        self.tensor.data.copy_(self.communicator.recv(self.tensor, self.src))
 
 
 class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
@@ -98,7 +80,7 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
         """Called by crypten.init()."""
         if init_ttp or cls.prepared is None:
             raise ValueError(
-                "CrypTen's trusted third party is not supported: start through tacit.parties.crypten.session"
+                "CrypTen's trusted third party is not supported: start through tacit.parties.crypten.computation"
             )
         cls.instance, cls.prepared = cls.prepared, None
 
@@ -137,12 +119,12 @@ class LinkCommunicator(crypten.communicator.Communicator):  # type: ignore[misc]
         # Flat, because CrypTen receives the scalar seed of a neighbour into a vector of one. Both ends call it a send.
         return self._receive(self._begin("send"), src, [tensor.reshape(-1)])[0].reshape(tensor.shape)
 
-    def isend(self, tensor: torch.Tensor, dst: int) -> _Sent:
+    def isend(self, tensor: torch.Tensor, dst: int) -> SimpleNamespace:
         self.send(tensor, dst)
-        return _Sent()
+        return SimpleNamespace(wait=lambda: None)
 
-    def irecv(self, tensor: torch.Tensor, src: int) -> _Receiving:
-        return _Receiving(self, tensor, src)
+    def irecv(self, tensor: torch.Tensor, src: int) -> SimpleNamespace:
+        return SimpleNamespace(wait=lambda: tensor.data.copy_(self.recv(tensor, src)))
 
     def scatter(
         self,

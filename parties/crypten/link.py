@@ -76,9 +76,7 @@ _NAMES: Final[Mapping[Any, str]] = {
 class LinkCost:
     """What one operation has cost on a link: whole messages, without what CURVE, ZeroMQ and TCP add."""
 
-    messages_sent: int = 0
     bytes_sent: int = 0
-    messages_received: int = 0
     bytes_received: int = 0
     seconds: float = 0.0
     """Spent in the calls, waiting included."""
@@ -108,7 +106,24 @@ class _Ended(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: Annotated[str, Meta(max_length=_REASON_LIMIT)]
 
 
-class PeerLink:
+class _Closed:
+    """What is closed with `with` or close(), and has an end of its own."""
+
+    _end: BlockingEnd
+
+    def close(self) -> None:
+        """Let the last messages leave, for a few seconds at most, and free the sockets: of a listener, those of all
+        its links. What has arrived and was not received is dropped; closing twice is harmless."""
+        self._end.shut()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class PeerLink(_Closed):
     """A duplex link to one peer. Made by connect() or Listener.accept(); closed with `with`, close() or its listener.
 
     Every call blocks, for `patience` seconds at most, and raises MpcError, which names the peer, the operation and the
@@ -163,17 +178,6 @@ class PeerLink:
         ended = encode_structure(_Ended(reason=reason[:_REASON_LIMIT]))
         self._end.put_last(self.peer, self._header(_ENDED, None, self._sent) + ended)
 
-    def close(self) -> None:
-        """Let the last messages leave, for a few seconds at most, and free the sockets: of a listener, those of all
-        its links. What has arrived and was not received is dropped."""
-        self._end.shut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def _greet(self, session: bytes, roster: Roster) -> Self:
         """Exchange hellos. Both ends send first, so that neither waits for the other's check."""
         own = _Hello(version=_VERSION, session=session, roster=roster.hash, nonce=os.urandom(32))
@@ -205,7 +209,6 @@ class PeerLink:
             raise
         self._sent += 1
         cost = self.counters[operation]
-        cost.messages_sent += 1
         cost.bytes_sent += len(header) + size
         cost.seconds += time.perf_counter() - begin
 
@@ -224,7 +227,6 @@ class PeerLink:
             )
         self._received += 1
         cost = self.counters[operation]
-        cost.messages_received += 1
         cost.bytes_received += received
         cost.seconds += time.perf_counter() - begin
         return body
@@ -297,13 +299,13 @@ def errors_told(links: Iterable[PeerLink], *public: type[Exception]) -> Iterator
         raise
 
 
-class Listener:
+class Listener(_Closed):
     """Waits for the links of several peers at one address. Made by listen(); closed with `with` or close()."""
 
     def __init__(self, end: ListeningEnd, *, own: str, peers: Sequence[str], session: bytes, roster: Roster) -> None:
         self.address = end.address
         """Where the peers connect; the port that the system chose, if it was left open."""
-        self._end = end
+        self._end: ListeningEnd = end
         self._own = own
         self._peers = tuple(peers)
         self._session = session
@@ -320,16 +322,6 @@ class Listener:
     def ready(self, seconds: float) -> list[str]:
         """Peers whose next message is here, else those whose link is lost; waits at most so long for one."""
         return self._end.wait(self._peers, seconds)
-
-    def close(self) -> None:
-        """Close all links; closing twice is harmless."""
-        self._end.shut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def listen(

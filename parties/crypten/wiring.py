@@ -28,13 +28,14 @@ _PROBABILITY_BITS = 24
 @contextmanager
 def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider]:
     """Let CrypTen, in this process, draw from these streams and from the dealer. Entered before crypten.init()
-    (session.py); gives the provider for it."""
+    (computation.py); gives the provider for it."""
     provider = DealtProvider(supply)
     gradients = crypten.gradients
+    generators = {"prev": streams.previous, "next": streams.following, "local": streams.local, "global": streams.common}
     replacements: list[Replacement] = [
         (crypten, "_setup_prng", lambda: None),
         (crypten, "manual_seed", _refuse_seed),
-        (crypten, "generators", _generators(streams)),
+        (crypten, "generators", {name: {_CPU: stream} for name, stream in generators.items()}),
         (Arithmetic, "div_", _division(provider)),
         (gradients.AutogradDropout, "forward", _dropout(streams.common, tuple)),
         (gradients.AutogradFeatureDropout, "forward", _dropout(streams.common, _features)),
@@ -43,15 +44,6 @@ def wired(supply: Supply, streams: ComputationStreams) -> Iterator[DealtProvider
     ]
     with replaced(replacements):
         yield provider
-
-
-def _generators(streams: ComputationStreams) -> dict[str, dict[torch.device, Keystream]]:
-    return {
-        "prev": {_CPU: streams.previous},
-        "next": {_CPU: streams.following},
-        "local": {_CPU: streams.local},
-        "global": {_CPU: streams.common},
-    }
 
 
 def _uses_of(name: str, ours: Callable[..., torch.Tensor]) -> list[Replacement]:

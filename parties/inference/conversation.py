@@ -62,6 +62,13 @@ def place(error: BaseException) -> str:
     return f"{type(error).__name__} in {Path(innermost.filename).name}, line {innermost.lineno}"
 
 
+async def ended(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel these, and wait for it."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 class Courier:
     """Puts messages onto one link, in order, without holding up whoever has something to say.
 
@@ -88,8 +95,7 @@ class Courier:
 
     async def close(self) -> None:
         """Stop; what is still waiting is dropped."""
-        self._running.cancel()
-        await asyncio.gather(self._running, return_exceptions=True)
+        await ended(self._running)
 
     async def _run(self) -> None:
         while True:
@@ -189,6 +195,10 @@ class Conversation:
             elif output.code is not None:
                 error = RemoteProtocolError(output.code, output.detail, culprit=output.culprit)
                 self.hear(self.machine.give_up(error, self.now()))
+
+    def from_peer(self, frames: Sequence[Frame]) -> None:
+        """A message of the other owner."""
+        self.hear(self.machine.feed(frames, self.now()))
 
     def from_dealer(self, frames: Sequence[Frame]) -> None:
         """A message of the dealer that belongs to this session."""

@@ -13,16 +13,13 @@ from dataclasses import dataclass, field
 import torch
 
 from tacit.models.device import CPU
-from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker
+from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import DATA, FixedLinear
-from tacit.parties.inference.owner import AHEAD, dealer_of, events, linked, readable, tick
-from tacit.parties.inference.preparation import Preparation
+from tacit.parties.inference.owner import AHEAD, dealer_of, hear, linked, tick
+from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.rounds import RoundCost, hold_pass
 from tacit.parties.inference.stages import input_share, logits
-from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import LinkLost, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
@@ -42,7 +39,7 @@ class DataOwnerSettings:
     patience: float = 60.0
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
-    """Stages to have ready ahead; None: a pass at a time, before its clock starts (preparation.py)."""
+    """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
     device: torch.device = CPU
     """Where it computes."""
 
@@ -106,8 +103,8 @@ async def infer(
             patience=settings.patience,
         )
         listening = [
-            asyncio.ensure_future(_hear(peer, conversation, from_dealer=False)),
-            asyncio.ensure_future(_hear(dealing, conversation, from_dealer=True)),
+            asyncio.ensure_future(hear("model owner", peer, conversation.from_peer, conversation.peer_lost)),
+            asyncio.ensure_future(hear("dealer", dealing, conversation.from_dealer, conversation.dealer_lost)),
             asyncio.ensure_future(tick(conversation.expire)),
         ]
         try:
@@ -116,24 +113,7 @@ async def infer(
             for courier in (to_peer, to_dealer):
                 await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)
                 await courier.close()
-            for task in listening:
-                task.cancel()
-            await asyncio.gather(*listening, return_exceptions=True)
-
-
-async def _hear(endpoint: ClientEndpoint, conversation: Conversation, *, from_dealer: bool) -> None:
-    """Feed what comes from one of both."""
-    async for event in events(endpoint):
-        if isinstance(event, Received | MessageRefused):
-            if from_dealer:
-                conversation.from_dealer(readable(event))
-            else:
-                conversation.hear(conversation.machine.feed(readable(event), conversation.now()))
-        elif isinstance(event, LinkLost):
-            if from_dealer:
-                conversation.dealer_lost("the link to the dealer is lost")
-            else:
-                conversation.peer_lost("the link to the model owner is lost")
+            await ended(*listening)
 
 
 async def _session(

@@ -8,68 +8,43 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 
 from tacit.parties.correlated.dealing import Dealing, RequestError
-from tacit.parties.inference.conversation import Conversation, Courier, Worker, own_failure, place
-from tacit.parties.inference.material import AnyBlockRequest
-from tacit.parties.inference.orders import decoded_requests, encoded_correction
-from tacit.parties.inference.owner import events, limits, readable, tick
-from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
-from tacit.parties.links.keys import PartyKeys
-from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.inference.conversation import Conversation, Courier, Worker, ended, own_failure, place
+from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, encoded_correction
+from tacit.parties.inference.owner import ServingParty, ServingSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Transmit
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.service import Answers, DealerService
 
 
-@dataclass(frozen=True, kw_only=True)
-class DealerSettings:
-    """Everything a dealer needs."""
-
-    address: str
-    keys: PartyKeys
-    roster: Roster
-    patience: float = 60.0
-    """Seconds to wait for one owner while the other waits."""
+class DealerSettings(ServingSettings):
+    """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
 
 
-class DealerParty:
+class DealerParty(ServingParty[InferenceDealer]):
     """Serves until it is cancelled."""
 
+    LOST = "the link to {} is lost"
+
     def __init__(self, settings: DealerSettings, diary: Diary) -> None:
-        self._settings = settings
-        self.diary = diary
-        self._service = DealerService(settings.roster, self._machine)
+        super().__init__(settings, DealerService(settings.roster, self._machine), diary)
         self._work: dict[InferenceDealer, _Work] = {}
-        self._couriers: dict[str, Courier] = {}
 
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen."""
-        settings = self._settings
-        async with await ServerEndpoint.bind(
-            settings.address, keys=settings.keys, roster=settings.roster, limits=limits(settings.patience)
-        ) as endpoint:
-            self.diary.write("listening", address=endpoint.address)
-            ticking = asyncio.ensure_future(tick(self._expire))
-            try:
-                await self._serve(endpoint)
-            finally:
-                ticking.cancel()
-                await asyncio.gather(ticking, return_exceptions=True)
-                for work in list(self._work.values()):
-                    await work.close()
-                for courier in self._couriers.values():
-                    await courier.close()
+        await self.serve()
+
+    async def _leave(self) -> None:
+        for work in list(self._work.values()):
+            await work.close()
 
     def _machine(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
-        settings = self._settings
+        settings = self._serving
         return InferenceDealer(
             settings.keys.name,
             settings.roster,
@@ -79,26 +54,6 @@ class DealerParty:
             patience=settings.patience,
             now=now,
         )
-
-    async def _serve(self, endpoint: ServerEndpoint) -> None:
-        async for event in events(endpoint):
-            now = Conversation.now()
-            if isinstance(event, Received | MessageRefused):
-                if event.sender not in self._couriers:
-                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
-                    self._couriers[event.sender] = Courier(send, lose)
-                self._spread(self._service.feed(event.sender, readable(event), now))
-            elif isinstance(event, LinkLost):
-                self.diary.write("link-lost", peer=event.peer)
-                self._lose(event.peer, f"the link to {event.peer} is lost")
-            elif isinstance(event, HandshakeRefused):
-                self.diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
-
-    def _lose(self, owner: str, detail: str) -> None:
-        self._spread(self._service.drop(owner, detail, Conversation.now()))
-
-    def _expire(self) -> None:
-        self._spread(self._service.expire(Conversation.now()))
 
     def _spread(self, answers: Answers[InferenceDealer]) -> None:
         for machine, outputs in answers:
@@ -116,10 +71,7 @@ class DealerParty:
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
-                code = output.code.name if output.code is not None else None
-                self.diary.write(
-                    "session-over", owners=list(machine.owners), code=code, detail=output.detail, culprit=output.culprit
-                )
+                self._tell_end(output, owners=list(machine.owners))
                 if machine in self._work:
                     self._work.pop(machine).stop()
 
@@ -150,7 +102,7 @@ class _Work:
     async def close(self) -> None:
         """Stop, and wait for it."""
         self.stop()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await ended(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -17,15 +17,16 @@ from msgspec import Meta
 
 from tacit.models.friendly.blocks import Block, with_parameters
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.inference.bounds import Bounds, measured
 from tacit.parties.inference.material import Positive
 from tacit.parties.inference.scales import (
     NORMALISED_SCALE,
+    Bounds,
     Lookup,
     Scales,
     Shape,
     fitted,
     fitted_norm,
+    measured,
     power_of_two,
     stream_scale,
 )

@@ -9,34 +9,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
 from tacit.models.device import CPU
-from tacit.parties.inference.conversation import (
-    FOR_OWNER,
-    Conversation,
-    Courier,
-    InferenceError,
-    Worker,
-)
+from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, dealer_of, events, limits, linked, readable, tick
-from tacit.parties.inference.preparation import Preparation
+from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, dealer_of, hear, linked
+from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
-from tacit.parties.inference.rounds import hold_pass
 from tacit.parties.inference.stages import input_share
-from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import HandshakeRefused, LinkLost, MessageRefused, Received
-from tacit.parties.links.keys import PartyKeys
-from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
@@ -44,68 +33,51 @@ from tacit.protocol.inference.service import Answers, ModelOwnerService
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOwnerSettings:
+class ModelOwnerSettings(ServingSettings):
     """Everything a model owner needs beside its model."""
 
-    address: str
     dealer_address: str
-    keys: PartyKeys
-    roster: Roster
     input: Input = "known"
     most_images: int = 1 << 16
     """How many images one session may ask for."""
     most_batch: int = 64
     """How many images one pass may take."""
-    patience: float = 60.0
-    """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
     """As of the data owner."""
     device: torch.device = CPU
     """Where it computes."""
 
 
-class ModelOwnerParty:
+class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     """Serves until it is cancelled. ValueError for a roster without a dealer.
 
     model: what it computes with. It may be replaced while it serves: sessions that agreed on another one end, and the
     next ones get the new one.
     """
 
+    LOST = "the link to the data owner is lost"
+
     def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, diary: Diary) -> None:
+        super().__init__(settings, ModelOwnerService(self._machine), diary)
         self.model = model
         self._settings = settings
-        self._diary = diary
-        self._service = ModelOwnerService(self._machine)
         self._conversations: dict[InferenceModelOwner, Conversation] = {}
         self._programs: dict[InferenceModelOwner, asyncio.Task[None]] = {}
-        self._couriers: dict[str, Courier] = {}
         self._to_dealer: Courier
         self._dealer = dealer_of(settings.roster)
 
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
         settings = self._settings
-        async with (
-            await linked(settings.dealer_address, settings.keys, self._dealer, settings.patience) as dealing,
-            await ServerEndpoint.bind(
-                settings.address, keys=settings.keys, roster=settings.roster, limits=limits(settings.patience)
-            ) as endpoint,
-        ):
+        async with await linked(settings.dealer_address, settings.keys, self._dealer, settings.patience) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
-            self._diary.write("listening", address=endpoint.address)
-            tasks = [
-                asyncio.ensure_future(self._serve(endpoint)),
-                asyncio.ensure_future(self._hear_dealer(dealing)),
-                asyncio.ensure_future(tick(self._expire)),
-            ]
             try:
-                await asyncio.gather(*tasks)
+                await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer))
             finally:
-                for task in (*tasks, *self._programs.values()):
-                    task.cancel()
-                await asyncio.gather(*tasks, *self._programs.values(), return_exceptions=True)
-                for courier in (self._to_dealer, *self._couriers.values()):
-                    await courier.close()
+                await self._to_dealer.close()
+
+    async def _leave(self) -> None:
+        await ended(*self._programs.values())
 
     def _machine(self, peer: str) -> InferenceModelOwner:
         settings = self._settings
@@ -113,45 +85,22 @@ class ModelOwnerParty:
         patience = FOR_OWNER * settings.patience
         return InferenceModelOwner(peer, settings.roster, terms=terms, entropy=os.urandom, patience=patience)
 
-    async def _serve(self, endpoint: ServerEndpoint) -> None:
-        async for event in events(endpoint):
-            now = Conversation.now()
-            if isinstance(event, Received | MessageRefused):
-                if event.sender not in self._couriers:
-                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
-                    self._couriers[event.sender] = Courier(send, lose)
-                self._spread(self._service.feed(event.sender, readable(event), now))
-            elif isinstance(event, LinkLost):
-                self._diary.write("link-lost", peer=event.peer)
-                self._lose(event.peer, "the link to the data owner is lost")
-            elif isinstance(event, HandshakeRefused):
-                self._diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+    def _from_dealer(self, frames: Sequence[Frame]) -> None:
+        """To the session that a message of the dealer is of; to all of them if it cannot be read."""
+        session = None
+        with suppress(RemoteProtocolError):
+            session = decode(frames, INFERENCE_MESSAGES).envelope.session
+        for conversation in list(self._conversations.values()):
+            if session in (None, conversation.machine.session):
+                conversation.from_dealer(frames)
 
-    async def _hear_dealer(self, dealing: ClientEndpoint) -> None:
-        async for event in events(dealing):
-            if isinstance(event, Received | MessageRefused):
-                frames = readable(event)
-                for conversation in self._of_dealer(frames):
-                    conversation.from_dealer(frames)
-            elif isinstance(event, LinkLost):
-                self._diary.write("link-lost", peer=event.peer)
-                self._lose_dealer("the link to the dealer is lost")
-
-    def _lose(self, data_owner: str, detail: str) -> None:
-        self._spread(self._service.drop(data_owner, detail, Conversation.now()))
+    def _lost_dealer(self, detail: str) -> None:
+        self.diary.write("link-lost", peer=self._dealer.name)
+        self._lose_dealer(detail)
 
     def _lose_dealer(self, detail: str) -> None:
         for conversation in list(self._conversations.values()):
             conversation.dealer_lost(detail)
-
-    def _of_dealer(self, frames: Sequence[Frame]) -> list[Conversation]:
-        """The session that a message of the dealer is of; all of them if it cannot be read."""
-        everyone = list(self._conversations.values())
-        try:
-            session = decode(frames, INFERENCE_MESSAGES).envelope.session
-        except RemoteProtocolError:
-            return everyone
-        return [each for each in everyone if each.machine.session == session]
 
     def _spread(self, answers: Answers[InferenceModelOwner]) -> None:
         """Give every session what its machine says."""
@@ -180,7 +129,7 @@ class ModelOwnerParty:
     async def _program(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         """One session from its beginning to its end, which the diary tells."""
         began = Conversation.now()
-        self._diary.write("session", peer=machine.peer)
+        self.diary.write("session", peer=machine.peer)
         try:
             await self._session(conversation, machine, model)
         except InferenceError:
@@ -189,23 +138,20 @@ class ModelOwnerParty:
             conversation.fail(error)
         finally:
             del self._conversations[machine], self._programs[machine]
-        ended = conversation.ended
-        assert ended is not None
-        self._diary.write(
-            "session-over",
+        over = conversation.ended
+        assert over is not None
+        self._tell_end(
+            over,
             peer=machine.peer,
             passes=machine.number,
             seconds=Conversation.now() - began,
-            code=ended.code.name if ended.code is not None else None,
-            detail=ended.detail,
-            culprit=ended.culprit,
             failure=conversation.failure,
         )
 
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         agreed = await conversation.expect(Agreed)
         settings, public, now = self._settings, model.public, conversation.now
-        self._diary.write("agreed", peer=machine.peer, images=agreed.images, batch=agreed.batch)
+        self.diary.write("agreed", peer=machine.peer, images=agreed.images, batch=agreed.batch)
         worker = Worker()
         preparation = Preparation(conversation, public, rank=MODEL, ahead=settings.ahead, device=settings.device)
         try:
@@ -225,7 +171,7 @@ class ModelOwnerParty:
                 await conversation.expect(PassBegun)
                 share = input_share(public, agreed.images_of(asked.number), None)
                 await hold_pass(conversation, preparation, worker, share)
-                self._diary.write("pass", peer=machine.peer, number=asked.number)
+                self.diary.write("pass", peer=machine.peer, number=asked.number)
         finally:
             await preparation.close()
             worker.close()

@@ -1,18 +1,34 @@
-"""What all parties of private inference do alike: read what their links bring, and wait at a deadline."""
+"""What all parties of private inference do alike: read what their links bring, wait at a deadline, and serve."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, Final, Generic
 
+from tacit.parties.inference.conversation import Conversation, Courier, ended
 from tacit.parties.links.client_endpoint import ClientEndpoint
-from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, MessageRefused, Received
+from tacit.parties.links.endpoint import (
+    Endpoint,
+    Event,
+    HandshakeRefused,
+    Limits,
+    LinkLost,
+    LinkUp,
+    MessageRefused,
+    Received,
+)
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.inference.results import InferenceEnded
+from tacit.protocol.inference.service import Answers, MachineT, Service
 
 AHEAD: Final = 1
 """Stages that are made ready while another one is computed."""
@@ -60,6 +76,17 @@ async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
             await asyncio.sleep(0)
 
 
+async def hear(
+    server: str, endpoint: ClientEndpoint, heard: Callable[[Sequence[Frame]], None], lost: Callable[[str], None]
+) -> None:
+    """Tell, for ever, what one who serves says, and that the link to it is lost."""
+    async for event in events(endpoint):
+        if isinstance(event, Received | MessageRefused):
+            heard(readable(event))
+        elif isinstance(event, LinkLost):
+            lost(f"the link to the {server} is lost")
+
+
 def readable(event: Received | MessageRefused) -> Sequence[Frame]:
     """The frames; none of a message beyond the limits, which machines refuse like any that cannot be read."""
     return event.frames if isinstance(event, Received) else ()
@@ -79,3 +106,75 @@ async def tick(expire: Callable[[], None]) -> None:
     while True:
         await asyncio.sleep(TICK_SECONDS)
         expire()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSettings:
+    """What whoever serves needs."""
+
+    address: str
+    keys: PartyKeys
+    roster: Roster
+    patience: float = 60.0
+    """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
+
+
+class ServingParty(Generic[MachineT]):
+    """A party that listens, and has several sessions at the same time; it serves until it is cancelled."""
+
+    LOST: ClassVar[str]
+    """What is said of the link to a peer that is lost."""
+
+    def __init__(self, settings: ServingSettings, service: Service[MachineT], diary: Diary) -> None:
+        self.diary = diary
+        self._serving = settings
+        self._service = service
+        self._couriers: dict[str, Courier] = {}
+
+    async def serve(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
+        own = self._serving
+        async with await ServerEndpoint.bind(
+            own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience)
+        ) as endpoint:
+            self.diary.write("listening", address=endpoint.address)
+            works = (self._listen(endpoint), tick(self._expire), *(work() for work in beside))
+            tasks = [asyncio.ensure_future(work) for work in works]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                await ended(*tasks)
+                await self._leave()
+                for courier in self._couriers.values():
+                    await courier.close()
+
+    async def _listen(self, endpoint: ServerEndpoint) -> None:
+        async for event in events(endpoint):
+            if isinstance(event, Received | MessageRefused):
+                if event.sender not in self._couriers:
+                    send, lose = partial(endpoint.send, event.sender), partial(self._lose, event.sender)
+                    self._couriers[event.sender] = Courier(send, lose)
+                self._spread(self._service.feed(event.sender, readable(event), Conversation.now()))
+            elif isinstance(event, LinkLost):
+                self.diary.write("link-lost", peer=event.peer)
+                self._lose(event.peer, self.LOST.format(event.peer))
+            elif isinstance(event, HandshakeRefused):
+                self.diary.write("stranger", reason=event.reason, public_key=event.public_key, address=event.address)
+
+    def _lose(self, peer: str, detail: str) -> None:
+        self._spread(self._service.drop(peer, detail, Conversation.now()))
+
+    def _expire(self) -> None:
+        self._spread(self._service.expire(Conversation.now()))
+
+    def _spread(self, answers: Answers[MachineT]) -> None:
+        """Do what the machines of sessions say."""
+        raise NotImplementedError
+
+    async def _leave(self) -> None:
+        """End all sessions."""
+        raise NotImplementedError
+
+    def _tell_end(self, ended: InferenceEnded, **fields: Any) -> None:
+        code = None if ended.code is None else ended.code.name
+        self.diary.write("session-over", code=code, detail=ended.detail, culprit=ended.culprit, **fields)

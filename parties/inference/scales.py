@@ -1,4 +1,7 @@
-"""Fixed-point scales of a block: public, derived from its shape and its bounds alone, so that all parties derive alike.
+"""Fixed-point scales of a block: public, derived from its shape and what its values reach, their bounds.
+
+Bounds are found in the clear on typical data. Beyond its bound a value would come out as another number, and nobody
+would see it: the margin is therefore wide, and each doubling costs one bit of precision.
 
 A number v stands in a ring of K bits as the whole number nearest to v times its scale, and has to stay below 2^(K - 2).
 Weights take whatever scale brings the next number to its own. The rings:
@@ -27,9 +30,8 @@ import msgspec
 import torch
 from msgspec import Meta
 
-from tacit.models.friendly.blocks import norm_bound
-from tacit.models.friendly.gauge import Interval
-from tacit.parties.inference.bounds import Bounds
+from tacit.models.friendly.blocks import Block, norm_bound, products_bound, with_parameters
+from tacit.models.friendly.gauge import Interval, whole
 from tacit.parties.inference.material import LARGEST_DEGREE, Curve, Positive
 from tacit.protocol.inference.schedule import (
     COARSE,
@@ -56,19 +58,13 @@ class BoundError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a block and its input."""
+    """Sizes of a block and its input, as `Sizes` has checked them."""
 
     images: int
     tokens: int
     width: int
     heads: int
     hidden: int
-
-    def __post_init__(self) -> None:
-        if min(self.images, self.tokens, self.width, self.heads, self.hidden) < 1 or self.width % self.heads:
-            raise ValueError(f"{self}: sizes are at least 1, and the heads share the width evenly")
-        if self.tokens > 1024 or self.width > 4096:
-            raise ValueError(f"{self}: at most 1024 tokens of a width of 4096 fit the rings")
 
     @property
     def stream(self) -> tuple[int, int, int]:
@@ -77,6 +73,66 @@ class Shape:
     @property
     def scores(self) -> tuple[int, int, int, int]:
         return (self.images, self.heads, self.tokens, self.tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Largest magnitudes; those that have a gauge in the clear are the ends of its interval."""
+
+    centred: float
+    """Of the input of both LayerNorms, its mean taken away."""
+    first_variance: float
+    second_variance: float
+    score: float
+    """Argument of the exponential."""
+    totals: float
+    """Sum of the exponentials of a row."""
+    value: float
+    """Entry of a value vector."""
+    hidden: float
+    """Argument of the quadratic GELU."""
+    stream: float
+    """Input, sum after the attention, and output."""
+
+
+def measured(block: Block, x: torch.Tensor, *, margin: float) -> Bounds:
+    """The bounds of a calibrated block for inputs [B, T, D] like these; what has no gauge is widened by the margin.
+
+    Raises ValueError for a margin below 1, a block that is not calibrated or whose functions are not all polynomials,
+    and as its gauges do.
+    """
+    attention = block.attn
+    gauges = [attention.products.interval, attention.totals.interval]
+    gauges += [norm.variance.interval for norm in (block.norm1, block.norm2)]
+    found = [gauge for gauge in gauges if gauge is not None]
+    if margin < 1 or len(found) < 4 or None in (attention.degree, attention.steps, block.norm1.steps):
+        raise ValueError("bounds need a margin of at least 1, and a calibrated block of polynomials alone")
+    products, totals, first_variance, second_variance = found
+    exact = with_parameters(block, lambda name, tensor: tensor.double())
+    with torch.no_grad():
+        x = x.double()
+        width = x.shape[-1]
+        first = exact.norm1(x)
+        joint = exact.attn.qkv(first)
+        middle = x + exact.attn(first)
+        second = exact.norm2(middle)
+        hidden = exact.mlp.fc1(second)
+        output = middle + exact.mlp(second)
+        centred = max(_largest(part - part.mean(-1, keepdim=True)) for part in (x, middle))
+    return Bounds(
+        centred=centred * margin,
+        first_variance=first_variance.high,
+        second_variance=second_variance.high,
+        score=products_bound(products) * attention.scale,
+        totals=whole(totals.high),
+        value=_largest(joint[..., 2 * width :]) * margin,
+        hidden=_largest(hidden) * margin,
+        stream=max(map(_largest, (x, middle, output))) * margin,
+    )
+
+
+def _largest(values: torch.Tensor) -> float:
+    return values.abs().max().item()
 
 
 Factor = Annotated[int, Meta(ge=1, le=LARGEST_FACTOR)]

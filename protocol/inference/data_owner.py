@@ -80,7 +80,6 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             peer=roster.server.name,
             roster=roster,
             patience=patience,
-            model_owner=False,
         )
         self._wish = wish
         self._policy = policy

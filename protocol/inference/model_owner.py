@@ -46,7 +46,6 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             peer=peer,
             roster=roster,
             patience=patience,
-            model_owner=True,
         )
         self._terms = terms
         self._encoded = encode_structure(terms)

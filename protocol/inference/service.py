@@ -10,31 +10,50 @@ taken for a hello, and answered.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Output
+from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 
-MachineT = TypeVar("MachineT")
+MachineT = TypeVar("MachineT", bound=Machine[Any])
 Answers = Iterator[tuple[MachineT, list[Output]]]
 """Outputs, each list with the machine whose they are."""
 
 
-class ModelOwnerService:
-    """All sessions of a model owner. begin: makes the machine for a data owner."""
+class Service(Generic[MachineT]):
+    """All sessions of a party that serves."""
 
-    def __init__(self, begin: Callable[[str], InferenceModelOwner]) -> None:
-        self._begin = begin
-        self.sessions: dict[str, InferenceModelOwner] = {}
+    def __init__(self) -> None:
+        self.sessions: dict[str, MachineT] = {}
         """By data owner."""
 
+    def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[MachineT]:
+        """One message of an owner."""
+        raise NotImplementedError
+
+    def drop(self, sender: str, detail: str, now: float) -> Answers[MachineT]:
+        """An owner is gone."""
+        raise NotImplementedError
+
+    def expire(self, now: float) -> Answers[MachineT]:
+        """Look at all deadlines."""
+        for session in list(self.sessions.values()):
+            yield session, session.expire(now)
+
+
+class ModelOwnerService(Service[InferenceModelOwner]):
+    """Those of a model owner. begin: makes the machine for a data owner."""
+
+    def __init__(self, begin: Callable[[str], InferenceModelOwner]) -> None:
+        super().__init__()
+        self._begin = begin
+
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceModelOwner]:
-        """One message of a data owner."""
         packet = _packet(frames)
         current = self.sessions.get(sender)
         unreadable = packet is None and (current is None or current.over)
@@ -46,28 +65,20 @@ class ModelOwnerService:
             yield session, session.feed(frames, now) if packet is None else session.hear(packet, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceModelOwner]:
-        """A data owner is gone."""
         if sender in self.sessions:
             session = self.sessions.pop(sender)
             yield session, session.drop(detail, now)
 
-    def expire(self, now: float) -> Answers[InferenceModelOwner]:
-        """Look at all deadlines."""
-        for session in list(self.sessions.values()):
-            yield session, session.expire(now)
 
-
-class DealerService:
-    """All sessions of a dealer. begin: makes the machine for a data owner and a session."""
+class DealerService(Service[InferenceDealer]):
+    """Those of a dealer. begin: makes the machine for a data owner and a session."""
 
     def __init__(self, roster: Roster, begin: Callable[[str, bytes, float], InferenceDealer]) -> None:
+        super().__init__()
         self._roster = roster
         self._begin = begin
-        self.sessions: dict[str, InferenceDealer] = {}
-        """By data owner."""
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
-        """One message of an owner."""
         packet = _packet(frames)
         if packet is None:
             for each in list(self.sessions.values()):
@@ -90,18 +101,10 @@ class DealerService:
             yield current, current.hear(sender, packet, now)
 
     def drop(self, sender: str, detail: str, now: float) -> Answers[InferenceDealer]:
-        """An owner is gone: its sessions end, other than those that it has not come to.
-
-        What it is about to come to, over another link, the model owner may have named before the end of this one shows.
-        """
+        # Not those that it has not come to: the model owner may have named them before the end of its old link shows.
         for session in list(self.sessions.values()):
             if sender in session.owners and not session.awaits(sender):
                 yield session, session.drop(sender, detail, now)
-
-    def expire(self, now: float) -> Answers[InferenceDealer]:
-        """Look at all deadlines."""
-        for session in list(self.sessions.values()):
-            yield session, session.expire(now)
 
     def _data_owner(self, sender: str, packet: Packet) -> str | None:
         """Whose session the message is of."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final
 
@@ -25,18 +25,17 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred, PassCosts
-from tacit.parties.inference.orders import correction_bytes
+from tacit.parties.inference.material import correction_bytes
 from tacit.parties.inference.owner import AHEAD
+from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.parties.inference.rounds import RoundCost
 from tacit.parties.inference.stages import BlockStage, stages
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
 from tacit.simulate.bench import stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Shaping, relaying
-from tacit.simulate.federation.processes import ProcessError
-from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferenceFailed, InferencePlan, run
+from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferencePlan, run
 
 _CALIBRATION_IMAGES: Final = 4
 _MARGIN: Final = 2.0
@@ -69,23 +68,18 @@ class _Task:
     model: PrivateModel
     images: torch.Tensor
 
-    @property
-    def expected(self) -> torch.Tensor:
-        """Logits in the clear."""
-        logits: torch.Tensor = self.exact(self.images.double())
-        return logits
-
     def error(self, logits: torch.Tensor) -> float:
-        """Of these logits, relative to their norm."""
-        error: float = ((logits - self.expected).norm() / self.expected.norm()).item()
+        """Of these logits, relative to the norm of those in the clear."""
+        expected = self.exact(self.images.double())
+        error: float = ((logits - expected).norm() / expected.norm()).item()
         return error
 
 
 def measure(
     setting: BlockBenchmark, progress: Callable[[str], object], *, against_crypten: bool = False
 ) -> dict[str, Any]:
-    """The figures, under stable keys. ValueError for a model that cannot be computed; BenchmarkError if a party fails
-    or cannot be run here.
+    """The figures, under stable keys. ValueError for a model that cannot be computed, ProcessError if a party fails,
+    BenchmarkError if none can be run here.
 
     Bytes are those of shares, of one pass of all blocks; `relayed_bytes` are all that have passed the relay of a shaped
     link, from the first greeting on. Errors are those of the logits behind the blocks, relative to their norm; the head
@@ -96,35 +90,26 @@ def measure(
     resolve_device(setting.device)
     progress("making the model")
     task = _task(setting)
+    figures = asdict(setting)
+    figures |= figures.pop("shaping")
     try:
-        return _figures(setting, task, progress, against_crypten=against_crypten)
-    except (OSError, ProcessError) as error:
+        figures["ours"] = _ours(setting, task, progress)
+        if against_crypten:
+            blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
+            given = task.friendly.embed(task.friendly.patches(task.images))
+            for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
+                row = stock_blocks.measure(
+                    blocks,
+                    given,
+                    provider=provider,
+                    repeats=setting.repeats,
+                    shaping=setting.shaping,
+                    progress=progress,
+                )
+                output = row.pop("output")
+                figures[key] = row | {"relative_error": task.error(task.exact.classify(output))}
+    except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
-
-
-def _figures(
-    setting: BlockBenchmark, task: _Task, progress: Callable[[str], object], *, against_crypten: bool
-) -> dict[str, Any]:
-    figures: dict[str, Any] = {
-        "model": setting.model,
-        "blocks": setting.blocks,
-        "batch": setting.batch,
-        "input": setting.input,
-        "repeats": setting.repeats,
-        "device": setting.device,
-        "latency_ms": setting.shaping.latency_ms,
-        "bandwidth_mbit": setting.shaping.bandwidth_mbit,
-        "ours": _ours(setting, task, progress),
-    }
-    if against_crypten:
-        blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
-        given = task.friendly.embed(task.friendly.patches(task.images))
-        for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-            row = stock_blocks.measure(
-                blocks, given, provider=provider, repeats=setting.repeats, shaping=setting.shaping, progress=progress
-            )
-            output = row.pop("output")
-            figures[key] = row | {"relative_error": task.error(task.exact.classify(output))}
     return figures
 
 
@@ -191,10 +176,7 @@ def _session(
             device=setting.device,
             relayed=relay.address if relay else str,
         )
-        try:
-            (found,) = run(task.model, [images], plan, show)
-        except InferenceFailed as error:
-            raise BenchmarkError(str(error)) from error
+        (found,) = run(task.model, [images], plan, show)
         sent = sum(cost.sent + cost.received for each in found.passes for cost in each.rounds)
         return found, stock_blocks.relayed_bytes(relay, sent)
 
@@ -220,10 +202,7 @@ def _block_seconds(done: PassCosts) -> float:
 
 
 def _bytes_sent(costs: list[RoundCost]) -> dict[str, int]:
-    return {
-        MODEL_OWNER: sum(cost.received for cost in costs),
-        DATA_OWNER: sum(cost.sent for cost in costs),
-    }
+    return {MODEL_OWNER: sum(cost.received for cost in costs), DATA_OWNER: sum(cost.sent for cost in costs)}
 
 
 def _by_operation(costs: list[RoundCost]) -> dict[str, Any]:
@@ -231,10 +210,6 @@ def _by_operation(costs: list[RoundCost]) -> dict[str, Any]:
     for cost in costs:
         parts[cost.operation].append(cost)
     return {
-        name: {
-            "seconds": sum(cost.seconds for cost in part),
-            "bytes_sent": _bytes_sent(part),
-            "rounds": len(part),
-        }
+        name: {"seconds": sum(cost.seconds for cost in part), "bytes_sent": _bytes_sent(part), "rounds": len(part)}
         for name, part in parts.items()
     }

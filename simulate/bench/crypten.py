@@ -7,12 +7,10 @@ the encryption costs.
 
 from __future__ import annotations
 
-import os
+import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -27,12 +25,10 @@ from tacit.parties.crypten.link import PeerLink, connect, listen
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.links.zap import ZapHandler
 from tacit.protocol.core.roster import Member, Roster
-from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.federation.processes import _one_thread_environment
+from tacit.simulate.bench.relayed_gloo import prepare
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.in_turn import Program, results
 
-# A program has one fork server, which all of ours share.
-_PRELOAD = "tacit.simulate.federation.preload"
-_ENDING_SECONDS = 10
 TRANSPORTS = ("gloo", "plain", "curve")
 PARTIES = ("owner", "alice")
 _LOOPBACK = "tcp://127.0.0.1:*"
@@ -64,40 +60,22 @@ class _Anybody(ZapHandler):
 def measure(progress: Callable[[str], object], *, repeats: int) -> dict[str, Any]:
     """Medians by row and transport, in milliseconds, and their ratios to gloo; what one party sends, and its rounds.
 
-    BenchmarkError when a party ends early.
+    ProcessError when a party ends early.
     """
     keys = {name: generate(name) for name in PARTIES}
     roster = Roster((keys["owner"].member("server"), keys["alice"].member("client")))
-    context = get_context("forkserver")
-    context.set_forkserver_preload([_PRELOAD])
-    with TemporaryDirectory() as directory, _one_thread_environment():
-        ends = []
+    progress("starting")
+    with TemporaryDirectory() as meeting:
+        programs: dict[str, Program] = {}
         for rank, name in enumerate(PARTIES):
-            ours, theirs = context.Pipe()
-            party = _CryptenParty(rank, keys[name], roster, Path(directory), repeats, TOKENS, WIDTH)
-            process = context.Process(target=party.run, args=(theirs,), daemon=True)
-            process.start()
-            theirs.close()
-            ends.append((ours, process))
-        (owner, _), (alice, _) = ends
-        rows: dict[str, Any] = {}
-        try:
-            progress("starting")
-            for _ in TRANSPORTS[1:]:
-                alice.send(owner.recv())
-            while isinstance(said := owner.recv(), str):
-                progress(said)
-            rows = said
-            for pipe, _ in ends:
-                pipe.send("end")
-        except (EOFError, OSError):
-            raise BenchmarkError("a party of the benchmark has ended early; its error stands above") from None
-        finally:
-            for pipe, process in ends:
-                pipe.close()
-                process.join(_ENDING_SECONDS)
-                process.kill()
-    return {"repeats": repeats, "tokens": TOKENS, "width": WIDTH, "heads": HEADS, "rows": rows}
+            party = _CryptenParty(rank, keys[name], roster, meeting, repeats, TOKENS, WIDTH)
+            programs[name] = _compute, {"party": party}
+        found = asyncio.run(results(programs, lambda name, message: progress(message["row"])))
+    return {"repeats": repeats, "tokens": TOKENS, "width": WIDTH, "heads": HEADS, "rows": found["owner"]}
+
+
+async def _compute(control: Control, *, addresses: dict[str, str], party: _CryptenParty) -> dict[str, Any]:
+    return await asyncio.to_thread(party.run, control)
 
 
 @dataclass(frozen=True)
@@ -105,24 +83,18 @@ class _CryptenParty:
     rank: int
     keys: PartyKeys
     roster: Roster
-    directory: Path
+    meeting: str
     repeats: int
     tokens: int
     width: int
 
-    def run(self, pipe: Connection) -> None:
+    def run(self, control: Control) -> dict[str, Any]:
         """The life of one process."""
-        torch.set_num_threads(1)
-        os.environ |= {
-            "DISTRIBUTED_BACKEND": "gloo",
-            "RENDEZVOUS": f"file://{self.directory}/gloo",
-            "WORLD_SIZE": str(len(PARTIES)),
-            "RANK": str(self.rank),
-            "GLOO_SOCKET_IFNAME": "lo",
-        }
+        prepare(Path(self.meeting) / "gloo", self.rank)
         crypten.init()
         stock = crypten.communicator.DistributedCommunicator
-        links = {"plain": self._link(pipe, encrypted=False), "curve": self._link(pipe, encrypted=True)}
+        gloo = crypten.communicator.get()
+        links = {name: self._link(gloo, encrypted=name == "curve") for name in TRANSPORTS[1:]}
         peer = PARTIES[1 - self.rank]
         ours = {
             name: LinkCommunicator(own=self.keys.name, parties=PARTIES, links={peer: link})
@@ -137,22 +109,21 @@ class _CryptenParty:
         with crypten.no_grad(), crypten.cfg.temp_override({"functions.reciprocal_all_pos": True}):
             for name, compute in _rows(self.tokens, self.width).items():
                 if self.rank == 0:
-                    pipe.send(name)
+                    control.send({"row": name})
                 rows[name] = self._row(compute, use, ours)
-        if self.rank == 0:
-            pipe.send(rows)
         # The other party must not find its links lost, nor gloo its peer gone, before it is through.
-        pipe.recv()
+        gloo.barrier()
         for link in links.values():
             link.close()
+        return rows
 
-    def _link(self, pipe: Connection, *, encrypted: bool) -> PeerLink:
+    def _link(self, gloo: Any, *, encrypted: bool) -> PeerLink:
         common: dict[str, Any] = {"keys": self.keys, "roster": self.roster, "session": b"benchmark"}
         if self.rank == 1:
             end = DialledEnd if encrypted else _PlainDialledEnd
-            return connect(pipe.recv(), server=PARTIES[0], end=end, **common)
+            return connect(gloo.broadcast_obj(None, 0), server=PARTIES[0], end=end, **common)
         listener = listen(_LOOPBACK, peers=PARTIES[1:], end=ListeningEnd if encrypted else _PlainListeningEnd, **common)
-        pipe.send(listener.address)
+        gloo.broadcast_obj(listener.address, 0)
         return listener.accept()[PARTIES[1]]
 
     def _row(

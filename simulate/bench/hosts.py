@@ -2,24 +2,29 @@
 
 A host imports the protocol and nothing else, notes its size, and then is the clients that it was given: batches of
 frames come and go through a pipe, one batch at a time. Its peak is what it used above its size after the imports.
+`exchange` delivers them to and from the server; a client that drops out is gone when the vectors are asked for.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from typing import Any
+from multiprocessing.connection import Connection, wait
+from typing import Any, Final
 
 from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
-from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient
+from tacit.simulate.bench.ends import BenchmarkError, Frames, TimedClient, TimedServer
 from tacit.simulate.bench.peak import Peak
+
+BATCH: Final = 32
+"""Messages that are delivered to a host at once."""
 
 Question = tuple[int, Frames | None]
 """A member, and a message of the server to it; None: advertise your keys."""
@@ -62,23 +67,20 @@ class ClientHost:
             [(member, None if frames is None else [bytes(frame) for frame in frames]) for member, frames in batch]
         )
 
-    def collect(self) -> list[Answer]:
-        """The answers to what was posted. BenchmarkError if a client aborted."""
-        answers: list[Answer] = self._received()
-        return answers
-
     def ask(self, member: int, frames: Frames | None) -> list[Frames]:
         """Post one question and wait for its answer."""
         self.post([(member, frames)])
-        return self.collect()[0][1]
+        answers: list[Frames] = self.collect()[0][1]
+        return answers
 
     def figures(self) -> HostFigures:
         """What it measured so far."""
         self.pipe.send(None)
-        figures: HostFigures = self._received()
+        figures: HostFigures = self.collect()
         return figures
 
-    def _received(self) -> Any:
+    def collect(self) -> Any:
+        """The answers to what was posted, a list[Answer], or the figures. BenchmarkError if a client aborted."""
         try:
             received = self.pipe.recv()
         except EOFError:
@@ -86,6 +88,41 @@ class ClientHost:
         if isinstance(received, str):
             raise BenchmarkError(received)
         return received
+
+
+def exchange(
+    hosts: list[ClientHost], server: TimedServer, dropping: set[str], progress: Callable[[str], None], *, at_once: int
+) -> None:
+    """Compute a sum: until nobody has anything more to say. BenchmarkError if it is aborted.
+
+    at_once: how many hosts may work at the same time; with one, the server does not work beside it.
+    """
+    names = server.machine.agreement.cohort
+    members = {name: member for member, name in enumerate(names)}
+    queues = [(host, deque[Question]((member, None) for member in host.members)) for host in hosts]
+    queue_of = {member: queue for host, queue in queues for member in host.members}
+    busy: dict[object, ClientHost] = {}
+    phase = ""
+    while True:
+        for host, queue in queues:
+            if queue and host.pipe not in busy and len(busy) < at_once:
+                host.post([queue.popleft() for _ in range(min(BATCH, len(queue)))])
+                busy[host.pipe] = host
+        if not busy:
+            return
+        for pipe in wait([host.pipe for host in busy.values()]):
+            for member, answers in busy.pop(pipe).collect():
+                for frames in answers:
+                    messages = deque(server.receive(names[member], frames))
+                    while messages:
+                        receiver, message = messages.popleft()
+                        if receiver in dropping and server.machine.state.value == Phase.MASKED_INPUT.value:
+                            messages.extend(server.drop(receiver))
+                        else:
+                            queue_of[members[receiver]].append((members[receiver], message))
+        if server.machine.state.value != phase:
+            phase = server.machine.state.value
+            progress(phase)
 
 
 def _serve(pipe: Connection, agreement: Agreement, secrets: dict[int, bytes], profile: bool) -> None:

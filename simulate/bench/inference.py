@@ -13,7 +13,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
@@ -24,31 +23,15 @@ from tacit.parties.crypten.computation import Computation, dealt_computation
 from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.link import connect, listen
 from tacit.parties.crypten.shared_model import share_model
-from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.links.keys import generate
 from tacit.protocol.core.roster import Roster
-from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.private_inference.distillation import read
 
 DEALER: Final = "dealer"
 MODEL_OWNER, DATA_OWNER = PARTIES = ("model-owner", "data-owner")
 """The computing parties in the order of their ranks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seat:
-    """What a process is started with."""
-
-    keys: PartyKeys
-    roster: Roster
-    addresses: dict[str, str]
-    """Where those listen who have started before."""
-
-    @property
-    def link_options(self) -> dict[str, Any]:
-        """What every link of this party has."""
-        return {"keys": self.keys, "roster": self.roster, "session": b"inference", "patience": 120.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,15 +85,9 @@ def infer(
 ) -> Inference:
     """Logits of images [N, C, S, S] by a calibrated model, computed on shares. `progress` gets the images done.
 
-    The data owner's process has the model's architecture and intervals, with weights of zero. BenchmarkError with the
+    The data owner's process has the model's architecture and intervals, with weights of zero. ProcessError with the
     reason when a party fails.
     """
-    return asyncio.run(_supervise(model, images, batch=batch, check=check, progress=progress))
-
-
-async def _supervise(
-    model: FriendlyTransformer, images: torch.Tensor, *, batch: int, check: bool, progress: Callable[[int], None]
-) -> Inference:
     keys = {name: generate(name) for name in (DEALER, *PARTIES)}
     members = [keys[name].member("client") for name in PARTIES]
     roster = Roster((keys[DEALER].member("server"), *members))
@@ -119,62 +96,40 @@ async def _supervise(
         parameter.zero_()
     rows = model.patches(images.cpu())
     shapes = [tuple(part.shape) for part in torch.split(rows, batch)]
-    programs: dict[str, tuple[Any, dict[str, Any]]] = {
-        DEALER: (_deal, {}),
-        MODEL_OWNER: (_compute, {"model": model.cpu(), "rows": None, "shapes": shapes, "check": check}),
-        DATA_OWNER: (_compute, {"model": bare, "rows": rows, "shapes": shapes, "check": check}),
+
+    def program(name: str, target: Any, **arguments: Any) -> Program:
+        common = {"keys": keys[name], "roster": roster, "session": b"inference", "patience": 120.0}
+        return target, {"common": common, **arguments}
+
+    programs = {
+        DEALER: program(DEALER, _deal),
+        MODEL_OWNER: program(MODEL_OWNER, _compute, model=model.cpu(), rows=None, shapes=shapes, check=check),
+        DATA_OWNER: program(DATA_OWNER, _compute, model=bare, rows=rows, shapes=shapes, check=check),
     }
-    waiting = list(programs)
-    addresses: dict[str, str] = {}
-    results: dict[str, Any] = {}
-    failures: list[str] = []
-    with TemporaryDirectory() as logs:
-        async with Processes(Path(logs), grace_seconds=5.0) as processes:
-
-            async def start_next() -> None:
-                name = waiting.pop(0)
-                target, arguments = programs[name]
-                seat = Seat(keys=keys[name], roster=roster, addresses=dict(addresses))
-                await processes.start(name, target, seat=seat, **arguments)
-
-            await start_next()
-            async for name, message in processes.messages():
-                if isinstance(message, Exit):
-                    if name not in results and not any(failure.startswith(f"{name}: ") for failure in failures):
-                        failures.append(f"{name}: its process ended unexpectedly: {message}")
-                elif "address" in message:
-                    addresses[name] = message["address"]
-                    await start_next()
-                elif "done" in message:
-                    progress(message["done"])
-                elif "finished" in message:
-                    results[name] = message["finished"]
-                else:
-                    failures.append(f"{name}: {message.get('failed', message)}")
-                # A party that fails tells the others, who then fail too: the cause is what is no fault of a link.
-                if failures and "MpcError" not in failures[-1]:
-                    break
-    if failures:
-        raise BenchmarkError(failures[-1] if "MpcError" not in failures[-1] else failures[0])
-    found = results[DATA_OWNER]
-    costs = [results[name]["bytes_sent"] for name in PARTIES]
+    found = asyncio.run(
+        results(
+            programs,
+            lambda name, message: progress(message["done"]),
+            listening={DEALER: str, MODEL_OWNER: str},
+            echo="MpcError",
+        )
+    )
+    data = found[DATA_OWNER]
     return Inference(
-        logits=torch.tensor(found["logits"]),
-        seconds=found["seconds"],
-        megabytes=sum(costs) / 1e6,
-        rounds=found["rounds"],
+        logits=torch.tensor(data["logits"]),
+        seconds=data["seconds"],
+        megabytes=sum(found[name]["bytes_sent"] for name in PARTIES) / 1e6,
+        rounds=data["rounds"],
     )
 
 
-async def _deal(control: Control, *, seat: Seat) -> dict[str, Any]:
-    def serve() -> dict[str, Any]:
-        with listen("tcp://127.0.0.1:*", peers=PARTIES, **seat.link_options) as listener:
+async def _deal(control: Control, *, addresses: dict[str, str], common: dict[str, Any]) -> None:
+    def serve() -> None:
+        with listen("tcp://127.0.0.1:*", peers=PARTIES, **common) as listener:
             control.send({"address": listener.address})
-            dealer = Dealer(listener, PARTIES)
-            dealer.serve()
-            return {"requests": dealer.dealt}
+            Dealer(listener, PARTIES).serve()
 
-    return await asyncio.to_thread(serve)
+    await asyncio.to_thread(serve)
 
 
 async def _compute(control: Control, **arguments: Any) -> dict[str, Any]:
@@ -184,24 +139,24 @@ async def _compute(control: Control, **arguments: Any) -> dict[str, Any]:
 def _run(
     control: Control,
     *,
-    seat: Seat,
+    addresses: dict[str, str],
+    common: dict[str, Any],
     model: FriendlyTransformer,
     rows: torch.Tensor | None,
     shapes: list[tuple[int, ...]],
     check: bool,
 ) -> dict[str, Any]:
     torch.set_num_threads(1)
-    own = seat.keys.name
+    own: str = common["keys"].name
     with ExitStack() as stack:
         if own == MODEL_OWNER:
-            listener = stack.enter_context(listen("tcp://127.0.0.1:*", peers=[DATA_OWNER], **seat.link_options))
+            listener = stack.enter_context(listen("tcp://127.0.0.1:*", peers=[DATA_OWNER], **common))
             control.send({"address": listener.address})
-            peer = listener.accept()[DATA_OWNER]
+            links = listener.accept()
         else:
-            address = seat.addresses[MODEL_OWNER]
-            peer = stack.enter_context(connect(address, server=MODEL_OWNER, **seat.link_options))
-        dealer = stack.enter_context(connect(seat.addresses[DEALER], server=DEALER, **seat.link_options))
-        links = {name: peer for name in PARTIES if name != own}
+            peer = connect(addresses[MODEL_OWNER], server=MODEL_OWNER, **common)
+            links = {MODEL_OWNER: stack.enter_context(peer)}
+        dealer = stack.enter_context(connect(addresses[DEALER], server=DEALER, **common))
         computation = stack.enter_context(dealt_computation(own, parties=PARTIES, links=links, dealer=dealer))
         with crypten.no_grad():
             shared = share_model(model, computation, owner=PARTIES.index(MODEL_OWNER), check=check)

@@ -13,12 +13,15 @@ passed. An entry that is no such address remains as it is.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlparse
+
+import torch
 
 # torch.distributed has them too, but not for type checkers.
 from torch._C._distributed_c10d import FileStore, Store
@@ -36,10 +39,22 @@ _LOOPBACK: Final = bytes((127, 0, 0, 1))
 _THIS_MACHINE: Final = bytes(4)
 
 
-def rendezvous(path: Path, relay: Relay | None) -> str:
-    """The address for CrypTen's RENDEZVOUS at this file; with a relay, once in a process (then RuntimeError)."""
-    if relay is None:
-        return f"file://{path}"
+def prepare(path: Path, rank: int, relay: Relay | None = None) -> None:
+    """Let crypten.init() join, as this rank of two, those who meet at this file; one thread computes in this process.
+
+    With a relay, once in a process (then RuntimeError).
+    """
+    torch.set_num_threads(1)
+    os.environ |= {
+        "DISTRIBUTED_BACKEND": "gloo",
+        "RENDEZVOUS": f"file://{path}" if relay is None else _relayed(path, relay),
+        "WORLD_SIZE": str(len(_PARTIES)),
+        "RANK": str(rank),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+
+
+def _relayed(path: Path, relay: Relay) -> str:
     stores: list[Store] = []
 
     def meet(url: str, **options: Any) -> Iterator[tuple[Store, int, int]]:

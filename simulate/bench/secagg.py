@@ -25,8 +25,7 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.secagg.graph import GraphChoice, choose_parameters
 from tacit.secagg.packing import Packing, WeightForm
 from tacit.simulate.bench.ends import SERVER, BenchmarkError, TimedServer, vector
-from tacit.simulate.bench.exchange import BenchmarkExchange
-from tacit.simulate.bench.hosts import ClientHost
+from tacit.simulate.bench.hosts import ClientHost, exchange
 from tacit.simulate.bench.keystream import keystream_ratio
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.bench.sockets import exchange_over_sockets
@@ -54,9 +53,9 @@ class SumBenchmark:
     sockets: bool
     """Whether messages go over ZeroMQ with CURVE instead of a queue in memory."""
 
-    def packing(self) -> Packing:
-        """The layout of the vectors that are summed."""
-        return Packing(
+    def agreement(self, signing_keys: tuple[bytes, ...]) -> Agreement:
+        """One round of these clients. ValueError where there are no parameters for them."""
+        packing = Packing(
             clients=self.clients,
             clip=1.0,
             value_bits=VALUE_BITS,
@@ -65,10 +64,6 @@ class SumBenchmark:
             tensor_sizes=(self.dimension,),
             metrics=(),
         )
-
-    def agreement(self, signing_keys: tuple[bytes, ...]) -> Agreement:
-        """One round of these clients. ValueError where there are no parameters for them."""
-        packing = self.packing()
         parameters = choose_parameters(
             self.clients, corrupt=self.corrupt, dropout=self.tolerate_dropout, active=self.active, graph=self.graph
         )
@@ -117,7 +112,7 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
             ends = {agreement.cohort[n]: partial(host.ask, n) for host in hosts for n in host.members}
             asyncio.run(exchange_over_sockets(ends, server, dropping, progress))
         else:
-            BenchmarkExchange(hosts, server, dropping, progress, at_once=cores).run()
+            exchange(hosts, server, dropping, progress, at_once=cores)
         wall_seconds = time.perf_counter() - began
         server_peak_bytes = server_peak.bytes()
         figures = [host.figures() for host in hosts]
@@ -148,12 +143,7 @@ def measure(setting: SumBenchmark, progress: Callable[[str], None], *, profile: 
         "survivors": len(server.summed.survivors),
         "sum_is_exact": bool((expected == server.summed.total).all()),
         "wall_seconds": wall_seconds,
-        **(
-            {"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])}
-            if profile
-            else {}
-        ),
-    }
+    } | ({"profile_seconds": _added([stopwatch.seconds, *(host.work_seconds for host in figures)])} if profile else {})
 
 
 def _times(clients: list[dict[Phase, float]], server: TimedServer) -> dict[str, Any]:
@@ -171,6 +161,5 @@ def _times(clients: list[dict[Phase, float]], server: TimedServer) -> dict[str, 
 
 
 def _added(parts: list[dict[str, float]]) -> dict[str, float]:
-    return {
-        kind: sum(part.get(kind, 0.0) for part in parts) for kind in sorted({kind for part in parts for kind in part})
-    }
+    kinds = sorted(set().union(*parts))
+    return {kind: sum(part.get(kind, 0.0) for part in parts) for kind in kinds}

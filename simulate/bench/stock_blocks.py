@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,9 @@ from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping, relaying
-from tacit.simulate.bench.relayed_gloo import rendezvous
+from tacit.simulate.bench.relayed_gloo import prepare
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.processes import Exit, Processes
+from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
 
 _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
@@ -36,48 +35,15 @@ def measure(
     shaping: Shaping,
     progress: Callable[[str], object],
 ) -> dict[str, Any]:
-    """Figures of a pass of x [B, T, D] through the blocks, and its `output`. BenchmarkError if a process fails.
+    """Figures of a pass of x [B, T, D] through the blocks, and its `output`. ProcessError if a process fails.
 
     provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party.
     """
-    return asyncio.run(_measure(blocks, x, provider, repeats, shaping, progress))
-
-
-async def _measure(
-    blocks: list[Block],
-    x: torch.Tensor,
-    provider: str,
-    repeats: int,
-    shaping: Shaping,
-    progress: Callable[[str], object],
-) -> dict[str, Any]:
     names = [*_OWNERS, *(["crypten-third-party"] if provider == "TTP" else [])]
-    results: dict[str, Any] = {}
-    with relaying(shaping) as relay, TemporaryDirectory() as meeting, TemporaryDirectory() as logs:
-        async with Processes(Path(logs), grace_seconds=5.0) as processes:
-            for rank, name in enumerate(names):
-                await processes.start(
-                    name,
-                    _stock,
-                    rank=rank,
-                    meeting=meeting,
-                    relay=relay,
-                    provider=provider,
-                    blocks=blocks,
-                    x=x,
-                    repeats=repeats,
-                )
-            async for name, message in processes.messages():
-                if isinstance(message, Exit):
-                    if name not in results:
-                        raise BenchmarkError(f"{name}: its process ended unexpectedly: {message}")
-                elif "progress" in message:
-                    progress(message["progress"])
-                elif "finished" in message:
-                    results[name] = message["finished"]
-                else:
-                    raise BenchmarkError(f"{name}: {message.get('failed', message)}")
-        data = results[DATA_OWNER]
+    with relaying(shaping) as relay, TemporaryDirectory() as meeting:
+        given = {"meeting": meeting, "relay": relay, "provider": provider, "blocks": blocks, "x": x, "repeats": repeats}
+        programs: dict[str, Program] = {name: (_stock, {"rank": rank, **given}) for rank, name in enumerate(names)}
+        data = asyncio.run(results(programs, lambda name, message: progress(message["progress"])))[DATA_OWNER]
         relayed = relayed_bytes(relay, (1 + repeats) * 2 * data["bytes_sent"])
     return {
         "online_seconds": data["seconds"],
@@ -101,7 +67,7 @@ def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
     return forwarded
 
 
-async def _stock(control: Control, **arguments: Any) -> dict[str, Any]:
+async def _stock(control: Control, *, addresses: dict[str, str], **arguments: Any) -> dict[str, Any]:
     return await asyncio.to_thread(_run_stock, control, **arguments)
 
 
@@ -117,14 +83,7 @@ def _run_stock(
     repeats: int,
 ) -> dict[str, Any]:
     """One process of stock CrypTen. Its model owner shares the weights, its data owner the input, beforehand."""
-    torch.set_num_threads(1)
-    os.environ |= {
-        "DISTRIBUTED_BACKEND": "gloo",
-        "RENDEZVOUS": rendezvous(Path(meeting) / "gloo", relay),
-        "WORLD_SIZE": str(len(_OWNERS)),
-        "RANK": str(rank),
-        "GLOO_SOCKET_IFNAME": "lo",
-    }
+    prepare(Path(meeting) / "gloo", rank, relay)
     crypten.cfg.mpc.provider = provider
     crypten.cfg.communicator.verbose = True
     if rank == len(_OWNERS):

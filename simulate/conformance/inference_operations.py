@@ -89,14 +89,14 @@ def derive_material_key(
 
 def write_requests(*, requests: tuple[Fields, ...]) -> bytes:
     """The encoding of requests, as an order carries them."""
-    from tacit.parties.inference.orders import decoded_requests, encoded_requests
+    from tacit.parties.inference.material import decoded_requests, encoded_requests
 
     return encoded_requests(decoded_requests(msgspec.msgpack.encode(requests)))
 
 
 def read_requests(*, encoding: Octets) -> list[Fields]:
     """Requests that a dealer can meet, as far as each says it alone."""
-    from tacit.parties.inference.orders import decoded_requests
+    from tacit.parties.inference.material import decoded_requests
 
     return [msgspec.to_builtins(request) for request in decoded_requests(encoding)]
 
@@ -105,7 +105,7 @@ def draw_material(*, key: Octets, number: int, requests: Octets, rank: Rank) -> 
     """What an owner (0: the model owner, 1: the data owner) draws for encoded requests with numbers from `number` on:
     of each request every tensor, as 8-byte words.
     """
-    from tacit.parties.inference.orders import decoded_requests, drawn
+    from tacit.parties.inference.material import decoded_requests, drawn
 
     return [
         [each.numpy().tobytes() for each in drawn(request, place, rank=rank, key=key)]
@@ -118,7 +118,7 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
     the data owner); null where nothing is sent. `keys` are those of both owners, in that order.
     """
     from tacit.parties.correlated.dealing import Dealing
-    from tacit.parties.inference.orders import decoded_requests, encoded_correction
+    from tacit.parties.inference.material import decoded_requests, encoded_correction
 
     dealing = Dealing(keys)
     found: list[dict[str, Any] | None] = []

@@ -10,7 +10,7 @@ from importlib import import_module
 
 MODULES = (
     "sklearn.datasets",
-    "tacit.parties.crypten.session",
+    "tacit.parties.crypten.computation",
     "tacit.simulate.federation.server_role",
     "tacit.simulate.federation.client_role",
     "tacit.simulate.federation.child",

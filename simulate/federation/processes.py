@@ -42,7 +42,7 @@ here, and takes an answer that another thread has read for the death of the fork
 
 
 class ProcessError(RuntimeError):
-    """A party's process could not be started; the text names the party."""
+    """A party's process could not be started, or has failed; the text names the party."""
 
 
 @dataclass(frozen=True)

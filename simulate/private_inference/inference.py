@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -19,24 +19,21 @@ from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, Pass
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.owner import AHEAD
+from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.inference.rounds import RoundCost
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.processes import Exit, ProcessError, Processes
+from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.federation.processes import Message, ProcessError
 
 DEALER: Final = "dealer"
 MODEL_OWNER: Final = "model-owner"
 DATA_OWNER: Final = "data-owner"
 _LISTEN: Final = "tcp://127.0.0.1:*"
-
-
-class InferenceFailed(RuntimeError):
-    """A party failed; the text names it and the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,18 +61,9 @@ def run(
 ) -> list[Inferred]:
     """What each data owner learns of its images [N, C, S, S], all served at the same time.
 
-    `progress` gets the name of a data owner and how many of its images are done. InferenceFailed names the party that
+    `progress` gets the name of a data owner and how many of its images are done. ProcessError names the party that
     failed, and says what it knows itself of the reason; or that this process could not run them.
     """
-    try:
-        return asyncio.run(_run(model, images, plan, progress))
-    except (OSError, ProcessError) as error:
-        raise InferenceFailed(f"the parties cannot be run here: {error}") from error
-
-
-async def _run(
-    model: PrivateModel, images: Sequence[torch.Tensor], plan: InferencePlan, progress: Callable[[str, int], None]
-) -> list[Inferred]:
     owners = data_owner_names(len(images))
     keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
     roster = Roster(
@@ -85,42 +73,35 @@ async def _run(
             *(keys[name].member("client") for name in owners),
         )
     )
-    found: dict[str, Inferred] = {}
-    addresses: dict[str, str] = {}
     reasons: list[str] = []
-    with TemporaryDirectory() as logs:
-        async with Processes(Path(logs), grace_seconds=0.5) as processes:
 
-            async def start(name: str, target: Any, **arguments: Any) -> None:
-                seat = _Seat(keys[name], roster, Path(logs), plan.patience, torch.device(plan.device), dict(addresses))
-                await processes.start(name, target, seat=seat, **arguments)
+    def told(name: str, message: Message) -> None:
+        if "failure" in message:
+            # Its peers, who only hear that it cannot go on, are heard here after it.
+            reasons.append(f"{name}: {message['failure']}")
+        else:
+            progress(name, message["done"])
 
-            await start(DEALER, _dealer)
-            async for name, message in processes.messages():
-                if isinstance(message, Exit):
-                    if name not in found:
-                        raise InferenceFailed(f"{name}: its process ended unexpectedly: {message}")
-                elif "address" in message:
-                    addresses[name] = plan.relayed(message["address"]) if name == MODEL_OWNER else message["address"]
-                    if name == DEALER:
-                        await start(
-                            MODEL_OWNER, _model_owner, model=model, input=plan.input, ahead=plan.ahead, batch=plan.batch
-                        )
-                        continue
-                    for owner, mine in zip(owners, images, strict=True):
-                        await start(owner, _data_owner, images=mine, batch=plan.batch, ahead=plan.ahead)
-                elif "failure" in message:
-                    # Its peers, who only hear that it cannot go on, are heard here after it.
-                    reasons.append(f"{name}: {message['failure']}")
-                elif "done" in message:
-                    progress(name, message["done"])
-                elif "finished" in message:
-                    found[name] = _inferred(message["finished"])
-                    if len(found) == len(owners):
-                        break
-                else:
-                    raise InferenceFailed("; ".join([f"{name}: {message.get('failed', message)}", *reasons]))
-    return [found[name] for name in owners]
+    try:
+        with TemporaryDirectory() as logs:
+
+            def program(name: str, target: Any, **arguments: Any) -> Program:
+                # The relay is asked here alone.
+                seat = _Seat(keys[name], roster, Path(logs), replace(plan, relayed=str))
+                return target, {"seat": seat, **arguments}
+
+            programs = {
+                DEALER: program(DEALER, _dealer),
+                MODEL_OWNER: program(MODEL_OWNER, _model_owner, model=model),
+                **{name: program(name, _data_owner, images=mine) for name, mine in zip(owners, images, strict=True)},
+            }
+            listening: dict[str, Callable[[str], str]] = {DEALER: str, MODEL_OWNER: plan.relayed}
+            found = asyncio.run(results(programs, told, listening=listening, wanted=owners))
+    except OSError as error:
+        raise ProcessError(f"the parties cannot be run here: {error}") from error
+    except ProcessError as error:
+        raise ProcessError("; ".join([str(error), *reasons])) from error
+    return [_inferred(found[name]) for name in owners]
 
 
 @dataclass(frozen=True)
@@ -130,10 +111,17 @@ class _Seat:
     keys: PartyKeys
     roster: Roster
     logs: Path
-    patience: float
-    device: torch.device
-    addresses: dict[str, str]
-    """Where those listen who have started before."""
+    plan: InferencePlan
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of every party."""
+        return {"keys": self.keys, "roster": self.roster, "patience": self.plan.patience}
+
+    @property
+    def owner_settings(self) -> dict[str, Any]:
+        """Of both owners."""
+        return {**self.settings, "ahead": self.plan.ahead, "device": torch.device(self.plan.device)}
 
     def diary(self, control: Control) -> Diary:
         """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
@@ -147,41 +135,33 @@ class _Seat:
         return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
 
 
-async def _dealer(control: Control, *, seat: _Seat) -> None:
-    settings = DealerSettings(address=_LISTEN, keys=seat.keys, roster=seat.roster, patience=seat.patience)
-    await DealerParty(settings, seat.diary(control)).run()
+async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
+    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.diary(control)).run()
 
 
-async def _model_owner(
-    control: Control, *, seat: _Seat, model: PrivateModel, input: Input, ahead: int | None, batch: int
-) -> None:
+async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, str], model: PrivateModel) -> None:
+    plan = seat.plan
     settings = ModelOwnerSettings(
         address=_LISTEN,
-        dealer_address=seat.addresses[DEALER],
-        keys=seat.keys,
-        roster=seat.roster,
-        input=input,
-        most_batch=batch,
-        patience=seat.patience,
-        ahead=ahead,
-        device=seat.device,
+        dealer_address=addresses[DEALER],
+        input=plan.input,
+        most_batch=plan.batch,
+        **seat.owner_settings,
     )
     await ModelOwnerParty(settings, model, seat.diary(control)).run()
 
 
 async def _data_owner(
-    control: Control, *, seat: _Seat, images: torch.Tensor, batch: int, ahead: int | None
+    control: Control, *, seat: _Seat, addresses: dict[str, str], images: torch.Tensor
 ) -> dict[str, Any]:
-    settings = DataOwnerSettings(
-        model_owner_address=seat.addresses[MODEL_OWNER],
-        dealer_address=seat.addresses[DEALER],
-        keys=seat.keys,
-        roster=seat.roster,
-        patience=seat.patience,
-        ahead=ahead,
-        device=seat.device,
+    found = await infer(
+        DataOwnerSettings(
+            model_owner_address=addresses[MODEL_OWNER], dealer_address=addresses[DEALER], **seat.owner_settings
+        ),
+        images,
+        batch=seat.plan.batch,
+        progress=lambda done: control.send({"done": done}),
     )
-    found = await infer(settings, images, batch=batch, progress=lambda done: control.send({"done": done}))
     return {
         "logits": found.logits.tolist(),
         "weights_bytes": found.weights_bytes,

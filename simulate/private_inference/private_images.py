@@ -96,7 +96,7 @@ def infer(
 
     source: where test images come from, if not where the student's did: "digits", or an .npz file.
 
-    Raises ValueError or OSError for what cannot be used, and InferenceFailed.
+    Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
     resolve_device(device)
     progress("reading the student")

@@ -24,8 +24,8 @@ from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePol
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, Opened, PassAsked
-from tacit.protocol.inference.rounds import PassRounds
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
+from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.tables import InferenceState
 from tests.exploration.machines import duplicate, fingerprint
 from tests.exploration.symbols import SymbolicEntropy

@@ -16,8 +16,8 @@ from crypten_cases import CASES
 
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import corrected, crypten
+from tacit.parties.crypten.computation import computing
 from tacit.parties.crypten.link import connect, listen
-from tacit.parties.crypten.session import computing
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control

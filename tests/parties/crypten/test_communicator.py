@@ -15,9 +15,9 @@ from torch.distributed import ReduceOp
 from tacit.parties.crypten import objects
 from tacit.parties.crypten.communicator import LinkCommunicator
 from tacit.parties.crypten.compatibility import crypten
+from tacit.parties.crypten.computation import computing
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink, connect, listen
-from tacit.parties.crypten.session import computing
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 
@@ -301,7 +301,7 @@ def test_other_reductions_are_refused(
 
 
 def test_crypten_does_not_start_without_links() -> None:
-    with pytest.raises(ValueError, match=r"start through tacit\.parties\.crypten\.session"):
+    with pytest.raises(ValueError, match=r"start through tacit\.parties\.crypten\.computation"):
         LinkCommunicator.initialize(0, 2)
 
 

@@ -94,8 +94,8 @@ def test_both_ends_count_the_same_and_know_their_link(pair: Pair, open_pair: Cal
     other.receive("open", [(np.float64, (1000,))])
     sent, received = one.counters["open"], other.counters["open"]
     assert 8000 < sent.bytes_sent < 8100
-    assert (sent.messages_sent, sent.bytes_sent) == (received.messages_received, received.bytes_received) != (0, 0)
-    assert sent.messages_received == received.messages_sent == 0
+    assert sent.bytes_sent == received.bytes_received > 0
+    assert sent.bytes_received == received.bytes_sent == 0
     assert sent.seconds > 0
     assert received.seconds > 0
     assert one.counters["hello"].bytes_received == one.counters["hello"].bytes_sent > 0

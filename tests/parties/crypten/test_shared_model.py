@@ -15,8 +15,8 @@ from tacit.models.friendly.gauge import Interval
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
 from tacit.parties.crypten.shared_model import check_shareable
-from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.inference import infer
+from tacit.simulate.federation.processes import ProcessError
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -68,7 +68,7 @@ def test_with_check_a_value_beyond_its_interval_is_refused_on_shares(
 ) -> None:
     low, high = intervals(model)["norm.variance"]
     fix_intervals(model, {"norm.variance": Interval(low, low + (high - low) / 100)})
-    with pytest.raises(BenchmarkError, match=r"ActivationError: norm\.variance: a shared value is beyond"):
+    with pytest.raises(ProcessError, match=r"ActivationError: norm\.variance: a shared value is beyond"):
         infer(model, images[:1], batch=1, check=True)
 
 

@@ -14,10 +14,9 @@ from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
-from tacit.parties.inference.bounds import Bounds, measured
 from tacit.parties.inference.model import PublicModel, fitted_model
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
-from tacit.parties.inference.scales import Scales, Shape
+from tacit.parties.inference.scales import Bounds, Scales, Shape, measured
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ import torch
 
 from tacit.models.friendly.blocks import Approximation, Block, LayerNorm
 from tacit.parties.inference.block import BlockProgram
-from tacit.parties.inference.bounds import measured
 from tacit.parties.inference.layer_norm import normalised
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
-from tacit.parties.inference.scales import NORMALISED_SCALE, BoundError, encoded, fitted, stream_scale
+from tacit.parties.inference.scales import NORMALISED_SCALE, BoundError, encoded, fitted, measured, stream_scale
 from tacit.parties.inference.weights import integer_weights
 from tacit.protocol.inference.schedule import FACTOR, block_rounds
 

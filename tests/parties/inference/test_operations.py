@@ -13,9 +13,8 @@ import torch
 
 from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.correlated.dealing import RequestError
-from tacit.parties.inference.material import Curve, Table
+from tacit.parties.inference.material import Curve, Table, decoded_requests
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, TableValue
-from tacit.parties.inference.orders import decoded_requests
 from tacit.parties.inference.ring import product, shifted, signed
 from tacit.parties.inference.weights import IntegerWeight
 

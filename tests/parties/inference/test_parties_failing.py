@@ -16,7 +16,7 @@ import torch
 
 from tacit.parties.correlated import material
 from tacit.parties.correlated.dealing import Dealing
-from tacit.parties.inference import preparation
+from tacit.parties.inference import passes
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
 from tacit.parties.inference.owner import events
@@ -240,7 +240,7 @@ async def test_an_order_that_is_none_is_not_met_and_both_are_told(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     encode, text = ORDERS[case]
-    monkeypatch.setattr(preparation, "encoded_requests", encode)
+    monkeypatch.setattr(passes, "encoded_requests", encode)
     await _not_met(one_block, private, tmp_path, text)
 
 

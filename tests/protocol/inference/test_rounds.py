@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.inference.arrivals import Arrivals, chunks
-from tacit.protocol.inference.rounds import PassRounds
 from tacit.protocol.inference.schedule import Round
+from tacit.protocol.inference.session import PassRounds
 
 CHUNK = 4
 SIZES = st.lists(st.integers(0, 3 * CHUNK + 1), max_size=6)

@@ -13,6 +13,7 @@ from tacit.protocol.inference.schedule import Sizes, block_rounds
 from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping
+from tacit.simulate.federation.processes import ProcessError
 from tests.protocol.inference.totals import by_operation
 
 # The smallest of timm's: 50 tokens.
@@ -114,7 +115,7 @@ def test_a_party_that_fails_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(blocks, "_task", without_weights)
     with pytest.raises(
-        BenchmarkError,
+        ProcessError,
         match=r"data-owner: .*model-owner: it cannot go on \(\w+\); its own log says why; model-owner: \w+ in \w+\.py",
     ):
         blocks.measure(blocks.BlockBenchmark(model=MODEL, repeats=1), lambda text: None)

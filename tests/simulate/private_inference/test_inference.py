@@ -18,10 +18,10 @@ from tacit.models.friendly.convert import convert
 from tacit.models.vision_transformer import build
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.protocol.inference.schedule import pass_rounds
+from tacit.simulate.federation.processes import ProcessError
 from tacit.simulate.private_inference.inference import (
     DEALER,
     MODEL_OWNER,
-    InferenceFailed,
     InferencePlan,
     data_owner_names,
     run,
@@ -78,7 +78,7 @@ def test_who_is_killed_is_named_and_nobody_stays(
     model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor, victim: str
 ) -> None:
     many = images.repeat(20, 1, 1, 1)
-    with pytest.raises(InferenceFailed) as failed:
+    with pytest.raises(ProcessError) as failed:
         run(model[0], (many, many), InferencePlan(batch=4), killing(victim))
     # Whichever the supervisor hears of first: the end of the process, or what somebody who waited for it says.
     assert str(failed.value) in {
@@ -94,6 +94,6 @@ def test_who_is_killed_is_named_and_nobody_stays(
 def test_who_could_not_go_on_says_why(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
     weights = {name: weight for name, weight in model[0].weights.items() if name != "0.fc2"}
     with pytest.raises(
-        InferenceFailed, match=r"model-owner: it cannot go on \(\w+\); .*; model-owner: \w+ in \w+\.py, line \d+$"
+        ProcessError, match=r"model-owner: it cannot go on \(\w+\); .*; model-owner: \w+ in \w+\.py, line \d+$"
     ):
         run(replace(model[0], weights=weights), (images[:1],), InferencePlan(batch=1), lambda name, count: None)

@@ -26,7 +26,7 @@ from tacit.protocol.inference.data_owner import InferenceDataOwner
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.rounds import PassRounds
+from tacit.protocol.inference.session import PassRounds
 from tacit.simulate.conformance.peer.inference_cases import COMPLETES
 from tacit.simulate.conformance.peer.play import Side
 

@@ -1,4 +1,5 @@
-"""The material of a session at one owner: ordered ahead, expanded in a thread, and made into stages that are ready.
+"""The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
+programs are advanced in a thread; what these open goes through the machine.
 
 While a pass is computed, the material of the stages to come is already being fetched: `ahead` stages are ready or being
 made at any time. With `ahead = None` a whole pass is made ready when it is wanted, and nothing beyond it, so that what
@@ -8,22 +9,38 @@ is measured online is not disturbed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
+import numpy as np
 import torch
 
 from tacit.parties.correlated.material import Weight
-from tacit.parties.inference.conversation import Conversation, InferenceError, Worker
-from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.conversation import Conversation, InferenceError, Worker, ended
+from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.operations import MODEL, FixedLinear, Party
-from tacit.parties.inference.orders import corrected, correction_bytes, drawn, encoded_requests
+from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
+from tacit.parties.inference.ring import byte_width, packed, unpacked
 from tacit.parties.inference.stages import ModelStage, Run, stages
 from tacit.protocol.inference.dealer import MOST_ORDERS
-from tacit.protocol.inference.results import MaterialArrived, MaterialKey
+from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened
 from tacit.protocol.inference.schedule import layer_shapes
+
+
+@dataclass(frozen=True)
+class RoundCost:
+    """What one round has cost this owner."""
+
+    stage: str
+    operation: str
+    seconds: float
+    """From the end of the round before: computation, messages and waiting."""
+    sent: int
+    """Bytes of words of shares; a message adds its envelope."""
+    received: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +116,7 @@ class Preparation:
     async def close(self) -> None:
         """Stop preparing."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await ended(self._task)
         self._worker.close()
 
     async def _prepare(self, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]) -> None:
@@ -151,3 +167,50 @@ class Preparation:
 
     def _receives(self, request: AnyBlockRequest) -> bool:
         return request.receiver == self._rank and bool(request.dependent())
+
+
+async def hold_pass(
+    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor
+) -> tuple[torch.Tensor, list[RoundCost]]:
+    """All stages of a pass, from this owner's share of the input to that of the output, and what they cost.
+
+    InferenceError when the session ends before.
+    """
+    costs: list[RoundCost] = []
+    since = time.perf_counter()
+    async for stage in preparation.stages():
+        program = stage.run(share)
+        advanced = await worker(_advanced, program, None, ())
+        while not isinstance(advanced, torch.Tensor):
+            exchange, data = advanced
+            if data is not None:
+                conversation.hear(conversation.machine.give(len(costs), data, conversation.now()))
+            received = (await conversation.expect(Opened)).data if exchange.expected else b""
+            sent, now = 0 if data is None else data.nbytes, time.perf_counter()
+            costs.append(RoundCost(stage.name, exchange.operation, now - since, sent, len(received)))
+            since = now
+            advanced = await worker(_advanced, program, received, exchange.expected)
+        share = advanced
+    return share, costs
+
+
+def _advanced(
+    program: Program[torch.Tensor], received: bytes | bytearray | None, expected: tuple[Expected, ...]
+) -> tuple[Communication, memoryview | None] | torch.Tensor:
+    """Run a program up to its next exchange: that, and what it opens there; or what it returns."""
+    try:
+        exchange = next(program) if received is None else program.send(_words(received, expected))
+    except StopIteration as stop:
+        result: torch.Tensor = stop.value
+        return result
+    parts = [packed(words, bits).reshape(-1) for words, bits in exchange.sent]
+    return exchange, (np.concatenate(parts) if len(parts) > 1 else parts[0]).data if parts else None
+
+
+def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[torch.Tensor]:
+    octets, start, found = np.frombuffer(received, np.uint8), 0, []
+    for shape, bits in expected:
+        end = start + prod(shape) * byte_width(bits)
+        found.append(unpacked(octets[start:end].reshape(-1, byte_width(bits)), bits, shape))
+        start = end
+    return found
