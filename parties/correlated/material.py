@@ -19,9 +19,10 @@ Shares are additive modulo 2^64, or exclusive-or where said. a, b, r and the oth
 | Truncation  | r                              | -floor(r / d) and -floor((r xor 2^63) / d), r signed    |
 | Weight      | V at the owner                 | none                                                    |
 | Linear      | R at the others                | R V; the owner receives                                 |
+| Permutation | order at the owner, a elsewhere| the rows of a in that order; the owner receives         |
 
 Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; Escudero et al. (ePrint 2020/338, section
-5.1) for the truncation.
+5.1) for the truncation; Chase, Ghosh, Poburinnaya (ASIACRYPT 2020) for the permutation.
 """
 
 from __future__ import annotations
@@ -223,7 +224,28 @@ class Linear(Request, frozen=True):
         return [_sum([words[0] for words in free if words]) @ weight]
 
 
-AnyRequest = Product | Square | And | Wraps | Bit | Truncation | Weight | Linear
+class Permutation(Request, frozen=True):
+    """Rows of a in a random order that the owner and the dealer know. The order is drawn as one word for each row."""
+
+    owner: Rank
+    shape: Annotated[Shape, Meta(min_length=1)]
+
+    @property
+    def receiver(self) -> int:
+        return self.owner
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape[:1] if rank == self.owner else self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape)]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        others = [words for rank, (words,) in enumerate(free) if rank != self.owner]
+        return [_sum(others)[drawn_order(free[self.owner][0])]]
+
+
+AnyRequest = Product | Square | And | Wraps | Bit | Truncation | Weight | Linear | Permutation
 
 
 def check(request: Request, parties: int) -> None:
@@ -269,6 +291,11 @@ def floor_quotient(words: torch.Tensor, divisor: int) -> torch.Tensor:
     if divisor & (divisor - 1) == 0:
         return words >> (divisor.bit_length() - 1)  # The same, ten times as fast.
     return words.div(divisor, rounding_mode="floor")
+
+
+def drawn_order(words: torch.Tensor) -> torch.Tensor:
+    """A uniformly random order of n rows from n random words (equal words have a probability below n^2 / 2^65)."""
+    return torch.argsort(words, stable=True)
 
 
 def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

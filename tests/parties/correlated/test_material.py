@@ -16,6 +16,7 @@ from tacit.parties.correlated.material import (
     AnyRequest,
     Bit,
     Linear,
+    Permutation,
     Product,
     Square,
     Truncation,
@@ -24,6 +25,7 @@ from tacit.parties.correlated.material import (
     check,
     correct,
     correction_words,
+    drawn_order,
     expand,
     floor_quotient,
 )
@@ -145,6 +147,24 @@ def test_linear(owner: int, parties: int) -> None:
     assert (whole(words[-1] for words in held) == inputs @ mask % RING).all()
 
 
+@both
+@pytest.mark.parametrize("owner", [0, 1])
+def test_permutation(owner: int, parties: int) -> None:
+    held = assembled(Permutation(owner, (6, 2)), parties)
+    order = drawn_order(held[owner][0])
+    assert sorted(order.tolist()) == list(range(6))
+    rows = whole(words[0] for rank, words in enumerate(held) if rank != owner)
+    assert (whole(words[-1] for words in held) == rows[order.numpy()]).all()
+
+
+def test_orders_are_uniform() -> None:
+    stream = Keystream(bytes(32))
+    counts = dict.fromkeys(itertools.permutations(range(4)), 0)
+    for _ in range(24 * 50):
+        counts[tuple(drawn_order(stream.draw((4,))).tolist())] += 1
+    assert stats.chisquare(list(counts.values())).pvalue > 1e-4  # The key is fixed: this passes or fails for ever.
+
+
 WORDS = 1 << 12
 KINDS: list[AnyRequest] = [
     Product("mul", (WORDS,), (WORDS,)),
@@ -155,6 +175,7 @@ KINDS: list[AnyRequest] = [
     Bit((WORDS,)),
     Truncation((WORDS,), 1 << 16),
     Linear(0, (64,), WEIGHT_NUMBER, (64, 64)),
+    Permutation(0, (WORDS,)),
 ]
 
 
@@ -233,6 +254,7 @@ def compare(request: Product) -> None:
         (Square((1 << 14, 1 << 14)), "take a smaller batch"),
         (Product("matmul", (1 << 20, 1), (1, 1 << 20)), "take a smaller batch"),
         (Weight(2, (1, 1)), "no rank 2 among 2"),
+        (Permutation(3, (4,)), "no rank 3 among 2"),
     ],
 )
 def test_what_cannot_be_met_is_refused(request_: AnyRequest, reason: str) -> None:

@@ -20,6 +20,7 @@ from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.crypten.computation import Computation, dealt_computation
 from tacit.parties.crypten.errors import MpcError
 from tacit.parties.crypten.link import PeerLink, connect, listen
+from tacit.parties.crypten.permutation import permute_rows
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
@@ -127,6 +128,7 @@ def _places() -> list[object]:
 
 VALUES = torch.tensor([[-10.0, -3.0, 0.0, 2.0**-16], [0.75, 3.0, 512.0, -1000.0]])
 WEIGHT = torch.arange(20.0).reshape(4, 5) / 8 - 1
+ORDER = torch.tensor([2, 0, 3, 1])
 
 
 def encrypted(values: torch.Tensor = VALUES, source: int = 1) -> Any:
@@ -239,6 +241,15 @@ def sent(computation: Computation) -> int:
     return sum(cost.bytes_sent for cost in computation.communicator.costs().values())
 
 
+def permuted(owner: int) -> Callable[[Computation, int], Outcome]:
+    def case(computation: Computation, rank: int) -> Outcome:
+        rows = encrypted(VALUES.reshape(4, 2))
+        result = permute_rows(computation.supply, rows._tensor, ORDER if rank == owner else None, owner=owner)
+        return result, VALUES.reshape(4, 2)[ORDER], 0.0
+
+    return case
+
+
 def planned(computation: Computation, rank: int) -> Outcome:
     x = encrypted()
     with computation.supply.recorded() as plan:
@@ -269,7 +280,15 @@ def refusals(computation: Computation, rank: int) -> Outcome:
         mask = computation.weights.mask
         for weight in (None, infinite, WEIGHT.t()):
             assert "finite values" in refused(ValueError, lambda weight=weight: mask(weight, (4, 5), owner=0))
+        for order in (None, ORDER[:3], ORDER * 2):
+            assert "an order of 2 rows" in refused(
+                ValueError, lambda order=order: permute_rows(computation.supply, _rows(), order, owner=0)
+            )
     return 0, 0, 0.0
+
+
+def _rows() -> Any:
+    return crypten.mpc.primitives.ArithmeticSharedTensor.from_shares(torch.zeros(2, 1, dtype=torch.int64))
 
 
 def refused(kind: type[Exception], call: Callable[[], object]) -> str:
@@ -307,6 +326,8 @@ OWN_CASES: dict[str, Callable[[Computation, int], Outcome]] = {
     "feature dropout": feature_dropout,
     "fixed weight of rank 0": fixed_weight(0),
     "fixed weight of rank 1": fixed_weight(1),
+    "permuted by rank 0": permuted(0),
+    "permuted by rank 1": permuted(1),
     "planned": planned,
     "refusals": refusals,
     "no other generator": no_other_generator,

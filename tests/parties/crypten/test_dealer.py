@@ -13,6 +13,7 @@ from tacit.parties.correlated.material import (
     AnyRequest,
     Bit,
     Linear,
+    Permutation,
     Product,
     Square,
     Truncation,
@@ -74,35 +75,32 @@ def test_a_plan_of_many_segments_with_corrections_for_both_parties(play: Any, mo
     """More segments than may be under way, large and small, and one whose corrections go to the data owner."""
     monkeypatch.setattr(supply_module, "SEGMENT_WORDS", 1 << 10)
     large = Product("mul", ((1 << 9) + 1,), (1,))
-    # Weights are masked before the plan that uses them.
-    masks = [Weight(0, (2, 3)), Weight(1, (2, 3))]
-    linear, other = Linear(0, (4,), 0, (2, 3)), Linear(1, (5,), 1, (2, 3))
+    # A weight is masked before the plan that uses it.
+    mask = Weight(0, (2, 3))
+    linear, rows = Linear(0, (4,), 0, (2, 3)), Permutation(1, (3, 2))
     small: list[AnyRequest] = [Square((2,))] * (supply_module.SEGMENT_REQUESTS + 1)
-    plan = [*small, linear, other, *[large] * (supply_module.AHEAD + 3), other]
+    plan = [*small, linear, rows, *[large] * (supply_module.AHEAD + 3), rows]
 
     def act(supply: Supply, _: ComputationStreams) -> list[torch.Tensor]:
-        masked: list[torch.Tensor] = []
-        for expected, mask in enumerate(masks):
-            number, words = supply.take(mask)
-            assert number == expected
-            masked += words
+        number, masks = supply.take(mask)
+        assert number == 0
         supply.announce(plan)
         assert len(supply._segments) == supply_module.AHEAD
         taken = [supply.take(request)[1] for request in plan]
         supply.finish()
-        return [*masked, *(words for request, held in zip(plan, taken, strict=True) for words in held)]
+        return [*masks, *(words for request, held in zip(plan, taken, strict=True) for words in held)]
 
     results = play(TWO, program(act))
-    assert results["dealer"] == len(masks) + len(plan)
+    assert results["dealer"] == 1 + len(plan)
     model, data = iter(results["model"]), iter(results["data"])
-    mask_words, other_mask = next(model), next(data)
+    mask_words = next(model)
     for request in plan:
         if request == linear:
             z_model, r, z_data = next(model), next(data), next(data)
             assert torch.equal(z_model + z_data, r @ mask_words)
-        elif request == other:
-            r, z_model, z_data = next(model), next(model), next(data)
-            assert torch.equal(z_model + z_data, r @ other_mask)
+        elif request == rows:
+            a, b, words, difference = next(model), next(model), next(data), next(data)
+            assert torch.equal(b + difference, a[torch.argsort(words)])
         elif request == large:
             a, b, c = (next(model) + next(data) for _ in range(3))
             assert torch.equal(c, a * b)
