@@ -11,8 +11,15 @@ from typing import Final
 
 from tacit.parties.correlated.dealing import Dealing, RequestError
 from tacit.parties.correlated.material import Weight
-from tacit.parties.inference.material import AnyBlockRequest, Fixed, Matrix
-from tacit.parties.inference.orders import correction_bytes, decoded_requests, encoded_correction, encoded_requests
+from tacit.parties.inference.material import (
+    AnyBlockRequest,
+    Fixed,
+    Matrix,
+    correction_bytes,
+    decoded_requests,
+    encoded_correction,
+    encoded_requests,
+)
 from tacit.parties.inference.owner import dealer_of, limits
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
