@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+import msgspec
 import torch
 
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, infer
@@ -20,7 +21,6 @@ from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.private_model import PrivateModel
-from tacit.parties.inference.rounds import RoundCost
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -78,13 +78,8 @@ async def _run(
 ) -> list[Inferred]:
     owners = data_owner_names(len(images))
     keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
-    roster = Roster(
-        (
-            keys[MODEL_OWNER].member("server"),
-            keys[DEALER].member("dealer"),
-            *(keys[name].member("client") for name in owners),
-        )
-    )
+    clients = (keys[name].member("client") for name in owners)
+    roster = Roster((keys[MODEL_OWNER].member("server"), keys[DEALER].member("dealer"), *clients))
     found: dict[str, Inferred] = {}
     addresses: dict[str, str] = {}
     reasons: list[str] = []
@@ -92,7 +87,7 @@ async def _run(
         async with Processes(Path(logs), grace_seconds=0.5) as processes:
 
             async def start(name: str, target: Any, **arguments: Any) -> None:
-                seat = _Seat(keys[name], roster, Path(logs), plan.patience, torch.device(plan.device), dict(addresses))
+                seat = _Seat(keys[name], roster, Path(logs), replace(plan, relayed=str), dict(addresses))
                 await processes.start(name, target, seat=seat, **arguments)
 
             await start(DEALER, _dealer)
@@ -103,19 +98,20 @@ async def _run(
                 elif "address" in message:
                     addresses[name] = plan.relayed(message["address"]) if name == MODEL_OWNER else message["address"]
                     if name == DEALER:
-                        await start(
-                            MODEL_OWNER, _model_owner, model=model, input=plan.input, ahead=plan.ahead, batch=plan.batch
-                        )
+                        await start(MODEL_OWNER, _model_owner, model=model)
                         continue
                     for owner, mine in zip(owners, images, strict=True):
-                        await start(owner, _data_owner, images=mine, batch=plan.batch, ahead=plan.ahead)
+                        await start(owner, _data_owner, images=mine)
                 elif "failure" in message:
                     # Its peers, who only hear that it cannot go on, are heard here after it.
                     reasons.append(f"{name}: {message['failure']}")
                 elif "done" in message:
                     progress(name, message["done"])
                 elif "finished" in message:
-                    found[name] = _inferred(message["finished"])
+                    plain = message["finished"]
+                    logits = torch.tensor(plain["logits"], dtype=torch.float64)
+                    passes = msgspec.convert(plain["passes"], tuple[PassCosts, ...])
+                    found[name] = Inferred(logits, passes, plain["weights_bytes"])
                     if len(found) == len(owners):
                         break
                 else:
@@ -130,10 +126,18 @@ class _Seat:
     keys: PartyKeys
     roster: Roster
     logs: Path
-    patience: float
-    device: torch.device
+    plan: InferencePlan
     addresses: dict[str, str]
     """Where those listen who have started before."""
+
+    def settings(self) -> dict[str, Any]:
+        """What all parties are set up with."""
+        return {"keys": self.keys, "roster": self.roster, "patience": self.plan.patience}
+
+    def owner_settings(self) -> dict[str, Any]:
+        """What both kinds of owners are set up with."""
+        dealer, device = self.addresses[DEALER], torch.device(self.plan.device)
+        return self.settings() | {"dealer_address": dealer, "ahead": self.plan.ahead, "device": device}
 
     def diary(self, control: Control) -> Diary:
         """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
@@ -148,54 +152,17 @@ class _Seat:
 
 
 async def _dealer(control: Control, *, seat: _Seat) -> None:
-    settings = DealerSettings(address=_LISTEN, keys=seat.keys, roster=seat.roster, patience=seat.patience)
-    await DealerParty(settings, seat.diary(control)).run()
+    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings()), seat.diary(control)).run()
 
 
-async def _model_owner(
-    control: Control, *, seat: _Seat, model: PrivateModel, input: Input, ahead: int | None, batch: int
-) -> None:
+async def _model_owner(control: Control, *, seat: _Seat, model: PrivateModel) -> None:
     settings = ModelOwnerSettings(
-        address=_LISTEN,
-        dealer_address=seat.addresses[DEALER],
-        keys=seat.keys,
-        roster=seat.roster,
-        input=input,
-        most_batch=batch,
-        patience=seat.patience,
-        ahead=ahead,
-        device=seat.device,
+        address=_LISTEN, input=seat.plan.input, most_batch=seat.plan.batch, **seat.owner_settings()
     )
     await ModelOwnerParty(settings, model, seat.diary(control)).run()
 
 
-async def _data_owner(
-    control: Control, *, seat: _Seat, images: torch.Tensor, batch: int, ahead: int | None
-) -> dict[str, Any]:
-    settings = DataOwnerSettings(
-        model_owner_address=seat.addresses[MODEL_OWNER],
-        dealer_address=seat.addresses[DEALER],
-        keys=seat.keys,
-        roster=seat.roster,
-        patience=seat.patience,
-        ahead=ahead,
-        device=seat.device,
-    )
-    found = await infer(settings, images, batch=batch, progress=lambda done: control.send({"done": done}))
-    return {
-        "logits": found.logits.tolist(),
-        "weights_bytes": found.weights_bytes,
-        "passes": [
-            (each.images, each.offline_seconds, each.online_seconds, [astuple(cost) for cost in each.rounds])
-            for each in found.passes
-        ],
-    }
-
-
-def _inferred(plain: dict[str, Any]) -> Inferred:
-    """What a data owner's process has sent."""
-    passes = tuple(
-        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds))
-        for images, offline, online, rounds in plain["passes"]
-    )
-    return Inferred(torch.tensor(plain["logits"], dtype=torch.float64), passes, plain["weights_bytes"])
+async def _data_owner(control: Control, *, seat: _Seat, images: torch.Tensor) -> dict[str, Any]:
+    settings = DataOwnerSettings(model_owner_address=seat.addresses[MODEL_OWNER], **seat.owner_settings())
+    found = await infer(settings, images, batch=seat.plan.batch, progress=lambda done: control.send({"done": done}))
+    return {"logits": found.logits.tolist(), "weights_bytes": found.weights_bytes, "passes": found.passes}
