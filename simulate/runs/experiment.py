@@ -9,7 +9,7 @@ import math
 import tomllib
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -290,24 +290,36 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             ) from error
 
 
+Kind = TypeVar("Kind", bound=Experiment)
+
+
 def load(path: Path) -> Experiment:
     """Reads an experiment file. Raises ExperimentError."""
+    return load_as(Experiment, path)
+
+
+def load_as(kind: type[Kind], path: Path) -> Kind:
+    """Reads the file of an experiment that has more sections. Raises ExperimentError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    return parse(text, str(path))
+    return _parse(kind, text, str(path))
 
 
 def parse(text: str, where: str) -> Experiment:
     """Reads an experiment from TOML text; `where` stands in front of every refusal. Raises ExperimentError."""
+    return _parse(Experiment, text, where)
+
+
+def _parse(kind: type[Kind], text: str, where: str) -> Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
-    return _build(data, where)
+    return _build(kind, data, where)
 
 
 def with_overrides(
@@ -322,11 +334,11 @@ def with_overrides(
     data = msgspec.to_builtins(experiment)
     given = {"clients": clients, "rounds": rounds, "seed": seed}
     data["federation"].update({key: value for key, value in given.items() if value is not None})
-    return _build(data, where)
+    return _build(Experiment, data, where)
 
 
-def _build(data: dict[str, Any], where: str) -> Experiment:
+def _build(kind: type[Kind], data: dict[str, Any], where: str) -> Kind:
     try:
-        return msgspec.convert(data, Experiment, dec_hook=read_section)
+        return msgspec.convert(data, kind, dec_hook=read_section)
     except msgspec.ValidationError as error:
-        raise ExperimentError(f"{where}: {refusal(error, data, Experiment)}") from error
+        raise ExperimentError(f"{where}: {refusal(error, data, kind)}") from error

@@ -16,10 +16,9 @@ from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.fedrsm import FedRSM
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.protection import WholeTensors
-from tacit.simulate.experiments.data import DataError, find
+from tacit.simulate.experiments.data import DataError, find, sample
 from tacit.simulate.experiments.engine import prepare, run_study
 from tacit.simulate.experiments.fedrsm_table2 import METHODS, NAMES, STUDY, details, judge
-from tacit.simulate.experiments.sample import sample
 from tacit.simulate.experiments.study import ArmResult, RunCost, RunResult
 from tacit.simulate.federation.supervision import Show
 
