@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -34,12 +34,8 @@ from tacit.simulate.experiments.study import (
     compare,
     differences,
     spread,
-    test_accuracy,
 )
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
@@ -199,11 +195,6 @@ def details(results: Sequence[ArmResult]) -> list[str]:
     return [*lines, ""]
 
 
-def draw(results: Sequence[ArmResult]) -> Figure:
-    """Every run as a point."""
-    return figures.points(results, quantity="test accuracy (%)")
-
-
 def _published(model: str, method: str) -> str:
     if model not in MODELS or method not in PUBLISHED:
         return "not in the table"
@@ -289,9 +280,8 @@ STUDY: Final = Study(
             f"FedCG's server takes {SMALL_DISTILLATION} steps in a round",
         ),
     ),
-    quantity=test_accuracy,
     judge=judge,
-    draw=draw,
+    draw=figures.points,
     details=details,
     images_per_client={10: 500, 43: 1000},
 )

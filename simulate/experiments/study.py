@@ -118,9 +118,14 @@ class ClaimVerdict(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+def test_accuracy(result: ArmResult) -> tuple[str, list[float]]:
+    """The quantity of studies that compare accuracies, in percent."""
+    return "test accuracy (%)", [100 * accuracy for accuracy in result.accuracies]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """A table or figure of a paper."""
+class Claim:
+    """A table or figure of a paper, and what the paper says of it."""
 
     name: str
     """On the command line."""
@@ -128,13 +133,19 @@ class Study:
     shows: str
     """Which table or figure, and of what."""
     claim: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Claim):
+    """One whose arms are federations."""
+
     settings: tuple[tuple[str, str], ...]
     """The paper's own: what, and how much."""
     silent: tuple[str, ...]
     """What the paper does not say, and what is taken instead."""
     full: Size
     small: Size
-    quantity: Callable[[ArmResult], tuple[str, list[float]]]
+    quantity: Callable[[ArmResult], tuple[str, list[float]]] = test_accuracy
     """What the table lists of an arm: its name with the unit, and a value for every run."""
     judge: Callable[[Sequence[ArmResult]], list[ClaimVerdict]]
     draw: Callable[[Sequence[ArmResult]], Figure]
@@ -148,11 +159,6 @@ class Study:
     def size(self, *, small: bool) -> Size:
         """Its settings."""
         return self.small if small else self.full
-
-
-def test_accuracy(result: ArmResult) -> tuple[str, list[float]]:
-    """The quantity of studies that compare accuracies, in percent."""
-    return "test accuracy (%)", [100 * accuracy for accuracy in result.accuracies]
 
 
 def spread(values: Sequence[float]) -> float:
