@@ -84,12 +84,9 @@ def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Seque
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
         for number in failed:
             axes.axvline(number, color="#8a949e", linestyle=":", label="no result" if number == failed[0] else None)
-        axes.set_title(f"{metric.capitalize()} by round")
-        axes.set_xlabel("round")
-        axes.set_ylabel("accuracy (share of images)" if metric == "accuracy" else "loss (nats)")
+        unit = "accuracy (share of images)" if metric == "accuracy" else "loss (nats)"
+        _by_round(axes, f"{metric.capitalize()} by round", unit)
         axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(axis="y")
         figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
         return _svg(figure, metric)
 
@@ -102,11 +99,7 @@ def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
         results = [(round.number, round.result) for round in rounds if round.result and round.result.survivors]
         shares = [100 * (result.clipped or 0) / (parameters * len(result.survivors)) for _, result in results]
         axes.bar([number for number, _ in results], shares, color="#0072B2", width=0.7)
-        axes.set_title("Clipped coordinates by round")
-        axes.set_xlabel("round")
-        axes.set_ylabel("clipped (% of coordinates)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(axis="y")
+        _by_round(axes, "Clipped coordinates by round", "clipped (% of coordinates)")
         return _svg(figure, "clipped")
 
 
@@ -204,6 +197,14 @@ def _bar(axes: Axes, row: int, span: Span, window: Window, scale: float) -> None
         colour = COLOURS[span.phase]
         style = {"facecolor": "#ffffff", "edgecolor": colour, "hatch": "////"} if span.open else {"facecolor": colour}
         axes.barh(row, (end - start) / scale, left=(start - window[0]) / scale, height=0.72, **style)  # type: ignore[arg-type]
+
+
+def _by_round(axes: Axes, title: str, unit: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.set_ylabel(unit)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.grid(axis="y")
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> None:

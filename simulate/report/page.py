@@ -216,21 +216,19 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     finished = history.completed or history.rounds
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
-    reasons: dict[int, list[str]] = {}
-    chosen: dict[int, RoundHistory] = {}
+    chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
     for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
-            chosen[id(round)] = round
-            reasons.setdefault(id(round), []).extend([reason] if reason else [])
+            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [reason]))
     shown = []
-    for index, (key, round) in enumerate(chosen.items()):
+    for index, (round, reasons) in enumerate(chosen.values()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
         if secure and (window := secure_sum_window(round, history.server)):
             windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
         shown.append(
             {
                 "round": round,
-                "reasons": reasons[key],
+                "reasons": reasons,
                 "figures": [
                     timeline(round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
                     for part, (window, title, axis) in enumerate(windows)
