@@ -25,7 +25,7 @@ from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
-from tacit.simulate.runs.directory import writing
+from tacit.simulate.runs.directory import write_arrays, writing
 
 
 async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:
@@ -56,7 +56,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
 
     def keep(round: int, update: Update) -> None:
         if plan.verify:
-            run.save_update(round, name, words=update.words, values=update.values)
+            write_arrays(run.verification(round, name), words=update.words, values=update.values)
         diary.write("update", round=round, **asdict(update.local))
 
     def judge(learner: Learner, model: Flat, group: Group | None, round: int) -> None:

@@ -24,7 +24,7 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
-from tacit.simulate.runs.directory import Progress, writing
+from tacit.simulate.runs.directory import Progress, write_arrays, writing
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 
@@ -60,7 +60,8 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
             if plan.verify and total is not None and done.total is not None:
                 bound = configuration.packing().error_bound(len(done.survivors))
-                run.save_sum(done.round, words=done.total, values=total.values, bound=bound, names=done.survivors)
+                found = {"words": done.total, "values": total.values, "bound": bound, "names": list(done.survivors)}
+                write_arrays(run.verification(done.round, "sum"), **found)
             if plan.record_moves and total is not None:
                 run.save_moves(done.round, keeper.mean(total)[1])
             if total is not None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,22 +148,9 @@ class RunDirectory:
         """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
 
-    def save_update(self, round: int, name: str, *, words: npt.NDArray[Any], values: npt.NDArray[np.float32]) -> None:
-        """What a client contributed: quantised words, and the weighted values that they stand for."""
-        write_arrays(self.path / "verify" / str(round) / f"{name}.npz", words=words, values=values)
-
-    def save_sum(
-        self,
-        round: int,
-        *,
-        words: npt.NDArray[Any],
-        values: npt.NDArray[np.float64],
-        bound: float,
-        names: Iterable[str],
-    ) -> None:
-        """What the server got: the sum of the words, the values decoded from it, their error bound, the survivors."""
-        path = self.path / "verify" / str(round) / "sum.npz"
-        write_arrays(path, words=words, values=values, bound=bound, names=list(names))
+    def verification(self, round: int, name: str) -> Path:
+        """What a client contributed to a round, or the server's "sum" (federation/verification.py)."""
+        return self.path / "verify" / str(round) / f"{name}.npz"
 
     def save_moves(self, round: int, moved: npt.NDArray[np.bool_]) -> None:
         """Which coordinates [D] of the model a round moved."""
