@@ -19,11 +19,6 @@ JsonFile = Annotated[Path | None, json_option("Write the verdicts to this file."
 app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
 
 
-@app.callback()
-def conformance() -> None:
-    """Check what speaks the protocol."""
-
-
 @app.command()
 def vectors(
     directory: Annotated[

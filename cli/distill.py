@@ -7,18 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tacit.cli.output import (
-    FAILED,
-    INTERRUPTED,
-    WRONG_INPUT,
-    complaining,
-    device_option,
-    failure,
-    json_option,
-    keep_json,
-    say,
-    screen,
-)
+from tacit.cli import output
 
 
 def distill(
@@ -35,11 +24,11 @@ def distill(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**63 - 1, help="Fixes initial weights and the order of images.")
     ] = None,
-    device: Annotated[str, device_option("Where both models run: cpu or cuda.")] = "cpu",
+    device: Annotated[str, output.device_option("Where both models run: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Directory of the results; default runs/<time>-<name>-student.")
     ] = None,
-    json_file: Annotated[Path | None, json_option("Write distillation.json here too.", metavar="FILE")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write distillation.json here too.", metavar="FILE")] = None,
 ) -> None:
     """Distil a vision transformer into one of additions and products, which can run on encrypted or shared values.
 
@@ -56,8 +45,8 @@ def distill(
     from tacit.simulate.runs.directory import RunDirectoryError, claim
     from tacit.simulate.runs.experiment import ExperimentError, load_as
 
-    console = screen()
-    with complaining(((ExperimentError, RunDirectoryError), WRONG_INPUT)):
+    console = output.screen()
+    with output.complaining(((ExperimentError, RunDirectoryError), output.WRONG_INPUT)):
         base = DistillationExperiment() if experiment is None else load_as(DistillationExperiment, experiment)
         chosen = with_data(base, data)
         if seed is not None:
@@ -72,13 +61,13 @@ def distill(
         begun = True
         if event == "teacher":
             trained = f"trained for {fields['epochs']} epochs" if fields["epochs"] else "loaded"
-            say(console, f"teacher {trained}: test accuracy {fields['accuracy']:.3f}")
+            output.say(console, f"teacher {trained}: test accuracy {fields['accuracy']:.3f}")
         elif event == "converted":
-            say(console, f"converted, before distillation: test accuracy {fields['accuracy']:.3f}")
+            output.say(console, f"converted, before distillation: test accuracy {fields['accuracy']:.3f}")
         else:
             losses = ", ".join(f"{name} {value:.4f}" for name, value in fields["losses"].items())
             line = f"epoch {fields['number']:>3} of {total}  {losses}  test accuracy {fields['accuracy']:.3f}"
-            say(console, line)
+            output.say(console, line)
         status.update("distilling")
 
     try:
@@ -88,19 +77,19 @@ def distill(
         reason = "interrupted"
         if (teacher := directory / "teacher.safetensors").exists():
             reason += f"; the teacher is kept: set model.checkpoint to {teacher}"
-        raise failure(reason, INTERRUPTED) from None
+        raise output.failure(reason, output.INTERRUPTED) from None
     except (ActivationError, FloatingPointError) as error:
-        raise failure(error, FAILED) from None
+        raise output.failure(error, output.FAILED) from None
     except (ValueError, OSError) as error:
         if not any(directory.iterdir()):
             directory.rmdir()
-        raise failure(error, FAILED if begun else WRONG_INPUT) from None
-    keep_json(json_file, figures)
+        raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
+    output.keep_json(json_file, figures)
     student = figures["student"]
     refused = f", {student['refused']} images beyond the calibrated intervals" if student["refused"] else ""
-    say(
+    output.say(
         console,
         f"student: test accuracy {student['accuracy']:.3f}, teacher {figures['teacher']['accuracy']:.3f}; "
         f"same label for {student['agreement']:.1%} of {figures['test_images']} images{refused}",
     )
-    say(console, f"{figures['seconds']:.0f} s; everything is in {directory}")
+    output.say(console, f"{figures['seconds']:.0f} s; everything is in {directory}")

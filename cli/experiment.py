@@ -11,19 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from tacit.cli.output import (
-    ABORTED,
-    FAILED,
-    INTERRUPTED,
-    SERVER_LOST,
-    WRONG_INPUT,
-    complaining,
-    device_option,
-    failure,
-    json_option,
-    say,
-    screen,
-)
+from tacit.cli import output
 
 if TYPE_CHECKING:
     from tacit.simulate.experiments.study import ArmResult, ClaimVerdict, Study
@@ -40,11 +28,11 @@ def experiment(
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
     ] = None,
-    device: Annotated[str, device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
+    device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")
     ] = None,
-    json_file: Annotated[Path | None, json_option("Write table.json here too.", metavar="FILE")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write table.json here too.", metavar="FILE")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: every arm with every seed, by real parties under secure aggregation.
 
@@ -57,7 +45,7 @@ def experiment(
     from tacit.simulate.experiments.catalogue import STUDIES
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
 
-    console = screen()
+    console = output.screen()
     if name == LIST:
         _list(console)
         return
@@ -69,11 +57,11 @@ def experiment(
         verdicts = _measure(console, measurement, chosen)
     else:
         names = ", ".join([*STUDIES, *MEASUREMENTS])
-        raise failure(f"there is no experiment {name!r}; choose one of {names}", WRONG_INPUT)
+        raise output.failure(f"there is no experiment {name!r}; choose one of {names}", output.WRONG_INPUT)
     for verdict in verdicts:
         word = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}[verdict.holds]
-        say(console, f"{word}: {verdict.claim} ({verdict.detail})")
-    say(console, f"table.md, table.json and plot.svg are in {directory}")
+        output.say(console, f"{word}: {verdict.claim} ({verdict.detail})")
+    output.say(console, f"table.md, table.json and plot.svg are in {directory}")
 
 
 @dataclass(frozen=True)
@@ -106,7 +94,7 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.runs.directory import RunDirectoryError
 
-    with complaining(((SeedsError, DataError, RunDirectoryError), WRONG_INPUT), (OSError, FAILED)):
+    with output.complaining(((SeedsError, DataError, RunDirectoryError), output.WRONG_INPUT), (OSError, output.FAILED)):
         numbers, out = read_seeds(chosen.seeds), chosen.out
         work = prepare(study, small=chosen.small, seeds=numbers, data=chosen.data, device=chosen.device, out=out)
     watcher = StudyScreen(console, work)
@@ -122,15 +110,15 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
 
         Page(work=work, results=results, command=chosen.command(study.name)).write(out, chosen.json_file)
     except KeyboardInterrupt:
-        raise failure(f"interrupted; {kept}", INTERRUPTED) from None
+        raise output.failure(f"interrupted; {kept}", output.INTERRUPTED) from None
     except InputError as error:
-        raise failure(error, WRONG_INPUT) from None
+        raise output.failure(error, output.WRONG_INPUT) from None
     except AbortedError as error:
-        raise failure(error, ABORTED) from None
+        raise output.failure(error, output.ABORTED) from None
     except ServerLostError as error:
-        raise failure(f"{error}; {kept}", SERVER_LOST) from None
+        raise output.failure(f"{error}; {kept}", output.SERVER_LOST) from None
     except (SimulationError, ProcessError, EventLogError, RunDirectoryError, OSError) as error:
-        raise failure(f"{error}; {kept}", FAILED) from None
+        raise output.failure(f"{error}; {kept}", output.FAILED) from None
     console.print(results_table(study, results))
     return study.judge(results)
 
@@ -146,10 +134,10 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
     def progress(line: str) -> None:
         nonlocal begun
         begun = True
-        say(console, line)
+        output.say(console, line)
         status.update(measurement.shows)
 
-    with complaining(((ValueError, RunDirectoryError), WRONG_INPUT)):
+    with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT)):
         size, numbers, out = setting(small=chosen.small, data=chosen.data), read_seeds(chosen.seeds), chosen.out
         claim(out)
     try:
@@ -162,11 +150,11 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
             measurement, size, figures, small=chosen.small, command=command, directory=out, json_file=chosen.json_file
         )
     except KeyboardInterrupt:
-        raise failure("interrupted; nothing is kept", INTERRUPTED) from None
+        raise output.failure("interrupted; nothing is kept", output.INTERRUPTED) from None
     except (ValueError, OSError, FloatingPointError) as error:
         if not any(out.iterdir()):
             out.rmdir()
-        raise failure(error, FAILED if begun else WRONG_INPUT) from None
+        raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
 
 
 def _list(console: Console) -> None:
@@ -174,17 +162,17 @@ def _list(console: Console) -> None:
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, name_of
 
     for study in STUDIES.values():
-        say(console, study.name, style="bold")
-        say(console, f"  {study.paper}: {study.shows}")
-        say(console, f"  arms: {', '.join(arm.name for arm in study.small.arms)}")
+        output.say(console, study.name, style="bold")
+        output.say(console, f"  {study.paper}: {study.shows}")
+        output.say(console, f"  arms: {', '.join(arm.name for arm in study.small.arms)}")
         for name, size, data in (("full size", study.full, "CIFAR-10"), ("--small", study.small, "digits or --data")):
             models = dict.fromkeys(arm.experiment.model.name for arm in size.arms)
             rounds = size.arms[0].experiment.federation.rounds
             data = f"{data} or GTSRB" if study.images_per_client and size is study.full else data
-            say(console, f"  {name}: {', '.join(models)}, {rounds} rounds, {data}")
+            output.say(console, f"  {name}: {', '.join(models)}, {rounds} rounds, {data}")
     for measurement in MEASUREMENTS.values():
-        say(console, measurement.name, style="bold")
-        say(console, f"  {measurement.paper}: {measurement.shows}")
-        say(console, f"  arms: degree {', '.join(map(name_of, measurement.published))}")
-        say(console, "  full size: vit_base_patch16_384, 1 epoch, Fed-ISIC2019")
-        say(console, "  --small: vit, 1 epoch, digits or --data")
+        output.say(console, measurement.name, style="bold")
+        output.say(console, f"  {measurement.paper}: {measurement.shows}")
+        output.say(console, f"  arms: degree {', '.join(map(name_of, measurement.published))}")
+        output.say(console, "  full size: vit_base_patch16_384, 1 epoch, Fed-ISIC2019")
+        output.say(console, "  --small: vit, 1 epoch, digits or --data")

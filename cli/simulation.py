@@ -12,18 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from rich.console import Console
 
-from tacit.cli.output import (
-    ABORTED,
-    FAILED,
-    INTERRUPTED,
-    SERVER_LOST,
-    WRONG_INPUT,
-    complaining,
-    device_option,
-    failure,
-    json_option,
-    keep_json,
-)
+from tacit.cli import output
 from tacit.cli.screen import Screen
 
 BEGAN = time.monotonic()
@@ -38,9 +27,9 @@ def simulate(
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of the run, those of a resumed run included.")] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the model reproducible, bit for bit.")] = None,
-    device: Annotated[str, device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
+    device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
-    json_file: Annotated[Path | None, json_option("Write the summary to this file too.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Record every update, and check every secure sum.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
     drop: Annotated[
@@ -79,11 +68,15 @@ def simulate(
     from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
     from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
 
-    with complaining(((ExperimentError, RunDirectoryError, FaultError), WRONG_INPUT), (OSError, FAILED)):
+    with output.complaining(
+        ((ExperimentError, RunDirectoryError, FaultError), output.WRONG_INPUT), (OSError, output.FAILED)
+    ):
         if resume is not None:
             given = {"an experiment file": experiment, "--clients": clients, "--seed": seed, "--out": out}
             if surplus := [name for name, value in given.items() if value is not None]:
-                raise failure(f"--resume continues a run as it is: leave out {', '.join(surplus)}", WRONG_INPUT)
+                raise output.failure(
+                    f"--resume continues a run as it is: leave out {', '.join(surplus)}", output.WRONG_INPUT
+                )
             base, where = load(RunDirectory.open(resume).experiment), "--rounds"
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
@@ -108,21 +101,21 @@ def simulate(
         summary = asyncio.run(interruptible(shown()))
     except KeyboardInterrupt:
         if remedy := federation.kept(plan):
-            raise failure(f"interrupted; {remedy}", INTERRUPTED) from None
+            raise output.failure(f"interrupted; {remedy}", output.INTERRUPTED) from None
         plan.run.discard()
-        raise failure("interrupted before the first round; nothing is kept", INTERRUPTED) from None
+        raise output.failure("interrupted before the first round; nothing is kept", output.INTERRUPTED) from None
     except InputError as error:
         if resume is None:
             plan.run.discard()
-        raise failure(error, WRONG_INPUT) from None
+        raise output.failure(error, output.WRONG_INPUT) from None
     except ServerLostError as error:
-        raise failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", SERVER_LOST) from None
+        raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
     except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
-        raise failure(error, FAILED) from None
-    keep_json(json_file, summary)
+        raise output.failure(error, output.FAILED) from None
+    output.keep_json(json_file, summary)
     screen.finish(summary)
     statuses = [entry["status"] for entry in summary["rounds"]]
-    raise typer.Exit(0 if statuses.count("completed") == chosen.federation.rounds else ABORTED)
+    raise typer.Exit(0 if statuses.count("completed") == chosen.federation.rounds else output.ABORTED)
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

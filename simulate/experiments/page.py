@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
-from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, spread
+from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
 from tacit.simulate.report.figures import style
 from tacit.simulate.runs.directory import write_json, writing
 
@@ -117,9 +117,7 @@ class Page:
             f"`{self.command}` on {date()}, {machine()}; {self.work.images.description}. "
             f"All runs together took {sum(run.seconds for result in self.results for run in result.runs):.0f} s.",
             "",
-            "| the paper's settings | |",
-            "|---|---|",
-            *(f"| {what} | {value} |" for what, value in study.settings),
+            *markdown_table(["the paper's settings", ""], study.settings),
             "",
             "What the paper does not say, and what the full size takes:",
             "",
@@ -142,14 +140,15 @@ class Page:
         quantity, _ = self.work.study.quantity(self.results[0])
         sizes = [f"full size: {quantity}", f"small twin: {quantity}"]
         seeds = [f"seed {seed}" for seed in self.work.seeds]
-        lines = [_row(["arm", "the paper", *sizes, *seeds]), _row(["---"] * (4 + len(seeds)))]
+        rows = []
         for result in self.results:
             _, values = self.work.study.quantity(result)
             ours = _number(statistics.mean(values))
             ours += f" ± {_number(spread(values))}" if len(values) > 1 else ""
             both = [NOT_RUN, ours] if self.work.small else [ours, NOT_RUN]
-            lines.append(_row([result.arm.name, result.arm.published, *both, *map(_number, values)]))
-        return [*lines, "", "Mean ± sample standard deviation over the seeds, and every run."]
+            rows.append([result.arm.name, result.arm.published, *both, *map(_number, values)])
+        table = markdown_table(["arm", "the paper", *sizes, *seeds], rows)
+        return [*table, "", "Mean ± sample standard deviation over the seeds, and every run."]
 
 
 def command_line(name: str, *, small: bool, seeds: str, data: Path | None, device: str) -> str:
@@ -158,10 +157,6 @@ def command_line(name: str, *, small: bool, seeds: str, data: Path | None, devic
     words += ["--data", data.name] if data is not None else []
     words += ["--device", device] if device != "cpu" else []
     return shlex.join(words)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _number(value: float) -> str:

@@ -17,7 +17,7 @@ from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study, markdown_table
 
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
 SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
@@ -114,18 +114,18 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
 
 def details(results: Sequence[ArmResult]) -> list[str]:
     """Both distributions as a table, in percent."""
-    lines = [
+    counted = [100 * np.mean([measured(run) for run in result.runs], axis=0) for result in results]
+    expected = [100 * computed(result) for result in results]
+    rows = [
+        [str(count), *(f"{c[count]:.3f} / {e[count]:.3f}" for c, e in zip(counted, expected, strict=True))]
+        for count in range(len(expected[0]))
+    ]
+    return [
         "Share of the coordinates (%) that were updated f times, counted (mean over the seeds) and computed:",
         "",
-        f"| f | {' | '.join(result.arm.name for result in results)} |",
-        f"|{'---|' * (len(results) + 1)}",
+        *markdown_table(["f", *(result.arm.name for result in results)], rows),
+        "",
     ]
-    counted = [np.mean([measured(run) for run in result.runs], axis=0) for result in results]
-    expected = [computed(result) for result in results]
-    for count in range(len(expected[0])):
-        cells = [f"{100 * c[count]:.3f} / {100 * e[count]:.3f}" for c, e in zip(counted, expected, strict=True)]
-        lines.append(f"| {count} | {' | '.join(cells)} |")
-    return [*lines, ""]
 
 
 def _moves(run: RunResult) -> list[int]:

@@ -9,7 +9,7 @@ before, that model.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -85,7 +85,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     clipped: int
     """Coordinates of updates that were clipped, in all rounds."""
     seconds: float
-    cost: RunCost | None = None
+    cost: RunCost
     moves: list[int] | None = None
     """How many coordinates of the model were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
 
@@ -159,6 +159,11 @@ class Study(Claim):
     def size(self, *, small: bool) -> Size:
         """Its settings."""
         return self.small if small else self.full
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
 def spread(values: Sequence[float]) -> float:

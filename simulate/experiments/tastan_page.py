@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from tacit.simulate.experiments.figures import COLOURS
 from tacit.simulate.experiments.page import date, head, machine, origin
 from tacit.simulate.experiments.page import write as write_files
-from tacit.simulate.experiments.study import ClaimVerdict, spread
+from tacit.simulate.experiments.study import ClaimVerdict, markdown_table, spread
 from tacit.simulate.experiments.tastan_approximations import (
     BATCH,
     Figures,
@@ -61,24 +61,22 @@ def write(
     return verdicts
 
 
-def _table(measurement: Measurement, figures: Sequence[Figures]) -> Iterator[str]:
+def _table(measurement: Measurement, figures: Sequence[Figures]) -> list[str]:
+    losses = ("attention loss", "representation loss")
     unit = "s" if measurement.varies == "softmax_degree" else "ms"
-    yield (
-        f"| degree | accuracy (%) | attention loss | representation loss | ms for {BATCH} images | MB | "
-        f"the paper: accuracy | attention loss | representation loss | latency ({unit}) | GB |"
-    )
-    yield f"|{'---|' * 11}"
+    ours = ("accuracy (%)", *losses, f"ms for {BATCH} images", "MB")
+    headings = ("degree", *ours, "the paper: accuracy", *losses, f"latency ({unit})", "GB")
+    rows = []
     for degree, published in measurement.published.items():
         mean = means(figures, degree)
         accuracies = [100 * entry.accuracy for entry in of(figures, degree)]
         deviation = f" ± {spread(accuracies):.2f}" if len(accuracies) > 1 else ""
-        memory, latency, attention, hidden, accuracy = published
-        cells = [
-            name_of(degree), f"{100 * mean['accuracy']:.2f}{deviation}", f"{mean['attention']:.3f}",
-            f"{mean['hidden']:.3f}", f"{mean['milliseconds']:.1f}", f"{mean['megabytes']:.2f}", f"{accuracy}",
-            f"{attention}", f"{hidden}", f"{latency}", f"{memory}",
-        ]  # fmt: skip
-        yield f"| {' | '.join(cells)} |"
+        memory, latency, attention, hidden, best = map(str, published)
+        digits = {"attention": 3, "hidden": 3, "milliseconds": 1, "megabytes": 2}
+        costs = [f"{mean[field]:.{count}f}" for field, count in digits.items()]
+        accuracy = f"{100 * mean['accuracy']:.2f}{deviation}"
+        rows.append([name_of(degree), accuracy, *costs, best, attention, hidden, latency, memory])
+    return markdown_table(headings, rows)
 
 
 def draw(measurement: Measurement, figures: Sequence[Figures]) -> Figure:

@@ -40,7 +40,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
 
     distillation: Annotated[
         DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
-    ] = msgspec.field(default_factory=DistillationConfiguration)
+    ] = DistillationConfiguration()
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
