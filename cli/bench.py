@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
-from tacit.cli.json_file import check_json, keep_json
-from tacit.cli.options import Input
-from tacit.cli.outcome import FAILED, INTERRUPTED, WRONG_INPUT, complain
+from tacit.cli.output import FAILED, json_option, measured, say, table
 
-if TYPE_CHECKING:
-    from rich.table import Table
+JsonFile = Annotated[Path | None, json_option("Write the figures to this file.")]
+Progress = Callable[[str], None]
 
 app = typer.Typer(no_args_is_help=True, help="Measure what things cost on this machine.")
-
-
-class Mode(StrEnum):
-    """What the server is trusted with."""
-
-    SEMI_HONEST = "semi-honest"
-    ACTIVE = "active"
-
-
-class GraphOption(StrEnum):
-    """Who masks with whom."""
-
-    AUTO = "auto"
-    COMPLETE = "complete"
-    REGULAR = "regular"
-
-
-class Transport(StrEnum):
-    """How messages travel."""
-
-    MEMORY = "memory"
-    ZMQ = "zmq"
-
-
-class Against(StrEnum):
-    """What is measured beside."""
-
-    CRYPTEN = "crypten"
 
 
 @app.command()
@@ -54,14 +25,16 @@ def secagg(
     dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that drops out after sharing.")] = 0.0,
     tolerate_dropout: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may drop out.")] = 0.33,
     corrupt: Annotated[float, typer.Option(min=0, max=0.99, help="Fraction that may collude.")] = 0.33,
-    mode: Annotated[Mode, typer.Option(help="What the server is trusted with.")] = Mode.SEMI_HONEST,
+    mode: Annotated[
+        Literal["semi-honest", "active"], typer.Option(help="What the server is trusted with.")
+    ] = "semi-honest",
     graph: Annotated[
-        GraphOption, typer.Option(help="Who masks with whom; auto: regular from 20 on.")
-    ] = GraphOption.AUTO,
+        Literal["auto", "complete", "regular"], typer.Option(help="Who masks with whom; auto: regular from 20 on.")
+    ] = "auto",
     counts: Annotated[bool, typer.Option("--counts", help="Let every coordinate carry a count.")] = False,
-    transport: Annotated[Transport, typer.Option(help="How messages travel.")] = Transport.MEMORY,
+    transport: Annotated[Literal["memory", "zmq"], typer.Option(help="How messages travel.")] = "memory",
     profile: Annotated[bool, typer.Option("--profile", help="Show the seconds by kind of work.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """One secure sum with the real machines and real cryptography, timed party by party.
 
@@ -69,42 +42,40 @@ def secagg(
     """
     from tacit.simulate.bench.secagg import SumBenchmark, measure
 
-    check_json(json_file)
     setting = SumBenchmark(
         clients=clients,
         dimension=dimension,
         dropout=dropout,
         tolerate_dropout=tolerate_dropout,
         corrupt=corrupt,
-        active=mode is Mode.ACTIVE,
-        graph=graph.value,
+        active=mode == "active",
+        graph=graph,
         counts=counts,
-        sockets=transport is Transport.ZMQ,
+        sockets=transport == "zmq",
     )
 
-    def work(progress: Callable[[str], None]) -> dict[str, Any]:
-        return measure(setting, lambda text: progress(text.lower().replace("_", " ")), profile=profile)
+    def work(progress: Progress) -> dict[str, Any]:
+        return measure(setting, lambda phase: progress(phase.lower().replace("_", " ")), profile=profile)
 
-    figures = _measured(work, _show, json_file)
+    figures = _measured(work, _show_sum, json_file)
     raise typer.Exit(0 if figures["sum_is_exact"] else FAILED)
 
 
 @app.command()
 def protection(
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; their median is told.")] = 7,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """What the protections of an update cost a client, alone and as a share of its local training."""
     from tacit.simulate.bench.protection import measure
 
-    check_json(json_file)
     _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file)
 
 
 @app.command()
 def crypten(
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Repetitions; their median is told.")] = 15,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """CrypTen over its own transport and over ours, with and without encryption, between two processes.
 
@@ -112,7 +83,6 @@ def crypten(
     """
     from tacit.simulate.bench.crypten import measure
 
-    check_json(json_file)
     _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file)
 
 
@@ -130,10 +100,10 @@ def inference(
     model: Annotated[str, typer.Option(help="Without DIR: a vision transformer of timm's.")] = "vit_small_patch16_224",
     blocks: Annotated[int, typer.Option(min=1, max=64, help="Without DIR: so many blocks, one after the other.")] = 1,
     known: Annotated[
-        Input,
+        Literal["known", "shared"],
         typer.Option("--input", help="Without DIR: the data owner knows the input of every block, or nobody does."),
-    ] = Input.KNOWN,
-    against: Annotated[Against | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,
+    ] = "known",
+    against: Annotated[Literal["crypten"] | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,
     latency: Annotated[
         float | None, typer.Option(metavar="MS", help="Without DIR: delay the link between the owners, one way.")
     ] = None,
@@ -142,7 +112,7 @@ def inference(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=1000, help="Without DIR: repetitions; their median is told.")] = 5,
     device: Annotated[str, typer.Option(help="Without DIR: where both owners compute: cpu or cuda.")] = "cpu",
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Inference on shares, between a model owner, a data owner and a dealer on loopback TCP.
 
@@ -155,9 +125,8 @@ def inference(
     In the JSON file: "ours", and with CrypTen "crypten" and "crypten_ttp", each with "online_seconds",
     "online_bytes_sent" by party, "rounds" and "relative_error"; "ours" has "offline_bytes" and "per_operation" as well.
     """
-    check_json(json_file)
 
-    def work(progress: Callable[[str], None]) -> dict[str, Any]:
+    def work(progress: Progress) -> dict[str, Any]:
         progress("starting the parties")
         if directory is not None:
             _refuse(context, _OF_BLOCKS, "of blocks with random weights only; leave out the directory")
@@ -172,50 +141,23 @@ def inference(
             model=model,
             blocks=blocks,
             batch=batch or 1,
-            input=known.value,
+            input=known,
             repeats=repeats,
             device=device,
             shaping=Shaping(latency_ms=latency, bandwidth_mbit=bandwidth),
         )
-        return measured_blocks.measure(setting, progress, against_crypten=against is Against.CRYPTEN)
+        return measured_blocks.measure(setting, progress, against_crypten=against == "crypten")
 
     _measured(work, _show_blocks if directory is None else _show_student, json_file)
 
 
 def _measured(
-    work: Callable[[Callable[[str], None]], dict[str, Any]],
-    show: Callable[[Any, dict[str, Any]], None],
-    json_file: Path | None,
+    work: Callable[[Progress], dict[str, Any]], show: Callable[[Console, dict[str, Any]], None], json_file: Path | None
 ) -> dict[str, Any]:
-    """Measure, show and keep the figures; end the command with a complaint if they cannot be measured."""
-    from rich.console import Console
-
     from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.federation.processes import ProcessError
 
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    try:
-        with console.status("starting") as status:
-            figures = work(status.update)
-    except (BenchmarkError, ProcessError) as error:
-        raise typer.Exit(complain(errors, error, FAILED)) from None
-    except (ValueError, OSError) as error:
-        raise typer.Exit(complain(errors, error, WRONG_INPUT)) from None
-    except KeyboardInterrupt:
-        raise typer.Exit(complain(errors, "interrupted", INTERRUPTED)) from None
-    show(console, figures)
-    keep_json(json_file, figures)
-    return figures
-
-
-def _table(*headings: str, **options: Any) -> Table:
-    """A column of names and columns of figures, which are justified to the right."""
-    from rich.table import Table
-
-    table = Table(*headings, **options)
-    for column in table.columns[1:]:
-        column.justify = "right"
-    return table
+    return measured(work, show, json_file, failed=(BenchmarkError, ProcessError))
 
 
 _OF_STUDENTS = {"images", "check"}
@@ -233,91 +175,90 @@ def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
         raise ValueError(f"{', '.join(given)}: {remedy}")
 
 
-def _show_student(console: Any, figures: dict[str, Any]) -> None:
-    console.print(
+def _show_student(console: Console, figures: dict[str, Any]) -> None:
+    say(
+        console,
         f"{figures['images']} images: the same label on shares and in the clear for {figures['agreement']:.2%}; "
         f"logits differ by at most {figures['largest_difference']:.4f}; test accuracy {figures['accuracy']:.3f} on "
         f"shares, {figures['accuracy_in_the_clear']:.3f} in the clear",
-        soft_wrap=True,
     )
-    console.print(
+    say(
+        console,
         f"{figures['seconds_per_image'] * 1000:.0f} ms, {figures['megabytes_per_image']:.2f} MB for an image, "
         f"{figures['rounds_per_batch']:.0f} rounds for a batch of {figures['batch']}",
-        soft_wrap=True,
     )
 
 
-def _show_blocks(console: Any, figures: dict[str, Any]) -> None:
+def _show_blocks(console: Console, figures: dict[str, Any]) -> None:
+    def row(name: str, seconds: float, sent: dict[str, int], rounds: int, error: str = "") -> tuple[str, ...]:
+        return name, f"{seconds:.3f}", " / ".join(f"{count / 1e6:.2f}" for count in sent.values()), str(rounds), error
+
     title = f"{figures['model']}, blocks: {figures['blocks']}, batch: {figures['batch']}, input: {figures['input']}"
-    if figures["latency_ms"] is not None:
-        title += f", {figures['latency_ms']:g} ms"
-    if figures["bandwidth_mbit"] is not None:
-        title += f", {figures['bandwidth_mbit']:g} Mbit/s"
-    table = _table("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error", title=title)
-    names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}
-    for key, name in names.items():
-        if key in figures:
-            row = figures[key]
-            megabytes = " / ".join(f"{sent / 1e6:.2f}" for sent in row["online_bytes_sent"].values())
-            error = f"{row['relative_error']:.1e}"
-            table.add_row(name, f"{row['online_seconds']:.3f}", megabytes, f"{row['rounds']}", error)
-    for operation, row in figures["ours"]["per_operation"].items():
-        megabytes = " / ".join(f"{sent / 1e6:.2f}" for sent in row["bytes_sent"].values())
-        table.add_row(f"  {operation}", f"{row['seconds']:.3f}", megabytes, f"{row['rounds']}", "")
-    console.print(table)
+    for key, unit in (("latency_ms", "ms"), ("bandwidth_mbit", "Mbit/s")):
+        if figures[key] is not None:
+            title += f", {figures[key]:g} {unit}"
     ours = figures["ours"]
-    console.print(
+    names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}
+    found = [(name, figures[key]) for key, name in names.items() if key in figures]
+    rows = [
+        row(name, one["online_seconds"], one["online_bytes_sent"], one["rounds"], f"{one['relative_error']:.1e}")
+        for name, one in found
+    ]
+    rows += [
+        row(f"  {operation}", one["seconds"], one["bytes_sent"], one["rounds"])
+        for operation, one in ours["per_operation"].items()
+    ]
+    headings = ("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error")
+    console.print(table(headings, rows, title=title))
+    say(
+        console,
         f"ahead of each pass: {ours['offline_bytes'] / 1e6:.1f} MB from the dealer, {ours['offline_seconds']:.2f} s; "
         f"a pass with the material fetched beside it: {ours['overlapped_seconds']:.2f} s; once for the weights: "
         f"{ours['weights_bytes'] / 1e6:.1f} MB",
-        soft_wrap=True,
     )
 
 
-def _show_crypten(console: Any, figures: dict[str, Any]) -> None:
+def _show_crypten(console: Console, figures: dict[str, Any]) -> None:
     headings = ("milliseconds", "gloo", "plain", "CURVE", "plain/gloo", "CURVE/gloo", "rounds", "MB sent")
-    table = _table(*headings, title=f"CrypTen over three transports, median of {figures['repeats']}", padding=(0, 0))
-    table.columns[0].no_wrap = True
-    for name, row in figures["rows"].items():
-        times = [f"{row[f'{transport}_ms']:.2f}" for transport in ("gloo", "plain", "curve")]
-        ratios = [f"{row[f'{transport}_to_gloo']:.2f}" for transport in ("plain", "curve")]
-        table.add_row(name, *times, *ratios, f"{row['rounds']}", f"{row['megabytes_sent']:.2f}")
-    console.print(table)
+    keys = ("gloo_ms", "plain_ms", "curve_ms", "plain_to_gloo", "curve_to_gloo")
+    rows = [
+        (name, *(f"{row[key]:.2f}" for key in keys), str(row["rounds"]), f"{row['megabytes_sent']:.2f}")
+        for name, row in figures["rows"].items()
+    ]
+    made = table(headings, rows, title=f"CrypTen over three transports, median of {figures['repeats']}")
+    made.padding = (0, 0)
+    made.columns[0].no_wrap = True
+    console.print(made)
 
 
-def _show_protection(console: Any, figures: dict[str, Any]) -> None:
+def _show_protection(console: Console, figures: dict[str, Any]) -> None:
     large, default = figures["large"], figures["default"]
-    table = _table("", "milliseconds", title=f"{large['parameters']:,} parameters")
-    table.add_row("binary masks", f"{large['binary_masks_ms']:.1f}")
-    table.add_row("coordinated masks", f"{large['coordinated_masks_ms']:.1f}")
+    costs = {"binary masks": large["binary_masks_ms"], "coordinated masks": large["coordinated_masks_ms"]}
+    rows = [(name, f"{cost:.1f}") for name, cost in costs.items()]
     for matrix in ("orthogonal", "gaussian"):
         kind = large[matrix]
-        table.add_row(f"{matrix} key, condition {kind['condition']:.3g}", f"{kind['draw_ms']:.1f}")
-        table.add_row("  encrypt", f"{kind['encrypt_ms']:.1f}")
-        table.add_row("  decrypt", f"{kind['decrypt_ms']:.1f}")
-    console.print(table)
-    schemes = _table("scheme", "milliseconds", "of a local round", title=f"{default['parameters']:,} parameters")
-    schemes.add_row(f"local round, {default['samples']} images", f"{default['local_round_ms']:.0f}", "")
+        rows += [
+            (f"{matrix} key, condition {kind['condition']:.3g}", f"{kind['draw_ms']:.1f}"),
+            ("  encrypt", f"{kind['encrypt_ms']:.1f}"),
+            ("  decrypt", f"{kind['decrypt_ms']:.1f}"),
+        ]
+    console.print(table(("", "milliseconds"), rows, title=f"{large['parameters']:,} parameters"))
+    schemes = [(f"local round, {default['samples']} images", f"{default['local_round_ms']:.0f}", "")]
     for scheme, cost in default["cost_ms"].items():
-        schemes.add_row(scheme, f"{cost:.2f}", f"{default['cost_percent'][scheme]:.2f}%")
-    console.print(schemes)
+        schemes.append((scheme, f"{cost:.2f}", f"{default['cost_percent'][scheme]:.2f}%"))
+    headings = ("scheme", "milliseconds", "of a local round")
+    console.print(table(headings, schemes, title=f"{default['parameters']:,} parameters"))
 
 
-def _show(console: Any, figures: dict[str, Any]) -> None:
-    from rich.table import Table
-
-    phases = _table("phase", "client, median", "client, p95", "server", title="milliseconds by phase")
-    for phase, client in figures["client_ms"].items():
-        phases.add_row(
-            phase, f"{client:.2f}", f"{figures['client_p95_ms'][phase]:.2f}", f"{figures['server_ms'][phase]:.1f}"
-        )
-    phases.add_row(
-        "total",
-        f"{figures['client_total_ms']:.2f}",
-        f"{figures['client_total_p95_ms']:.2f}",
-        f"{figures['server_total_ms']:.1f}",
-    )
-    console.print(phases)
+def _show_sum(console: Console, figures: dict[str, Any]) -> None:
+    costs = [
+        (phase, client, figures["client_p95_ms"][phase], figures["server_ms"][phase])
+        for phase, client in figures["client_ms"].items()
+    ]
+    costs.append(("total", *(figures[key] for key in ("client_total_ms", "client_total_p95_ms", "server_total_ms"))))
+    rows = [(phase, f"{middle:.2f}", f"{most:.2f}", f"{server:.1f}") for phase, middle, most, server in costs]
+    headings = ("phase", "client, median", "client, p95", "server")
+    console.print(table(headings, rows, title="milliseconds by phase"))
     rest = Table(show_header=False)
     for key, value in figures.items():
         if not isinstance(value, dict | bool) and not key.endswith("_ms"):
@@ -325,7 +266,9 @@ def _show(console: Any, figures: dict[str, Any]) -> None:
     rest.add_row("sum_is_exact", "yes" if figures["sum_is_exact"] else "NO")
     console.print(rest)
     if kinds := figures.get("profile_seconds"):
-        work = _table("work", "seconds", "share of all", title="seconds by kind of work, all parties together")
-        for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1]):
-            work.add_row(kind, f"{seconds:.2f}", f"{seconds / figures['wall_seconds']:.0%}")
-        console.print(work)
+        shares = [
+            (kind, f"{seconds:.2f}", f"{seconds / figures['wall_seconds']:.0%}")
+            for kind, seconds in sorted(kinds.items(), key=lambda item: -item[1])
+        ]
+        title = "seconds by kind of work, all parties together"
+        console.print(table(("work", "seconds", "share of all"), shares, title=title))

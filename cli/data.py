@@ -6,20 +6,18 @@ Everything slow is imported inside the command, so that --help answers at once.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
+from rich.measure import Measurement
+from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
+from rich.table import Table
 
-from tacit.cli.json_file import check_json, keep_json
-from tacit.cli.outcome import WRONG_INPUT
+from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, say, screen, table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-    from rich.table import Table
-
     from tacit.models.datasets.samples import Source
     from tacit.simulate.runs.experiment import Experiment
 
@@ -47,7 +45,7 @@ def inspect(
     partition: Annotated[str | None, typer.Option(help="How to divide: dirichlet, iid or centre.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the division; that of the experiment, else 0.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
+    json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
 ) -> None:
     """Show the classes and images of a data set, and the images of every client.
 
@@ -55,10 +53,6 @@ def inspect(
 
     Exit status: 0 done; 1 the file of --json cannot be written; 2 wrong input.
     """
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
-
-    check_json(json_file)
     errors = Console(stderr=True, highlight=False)
     columns = (SpinnerColumn(), *Progress.get_default_columns(), TimeElapsedColumn())
     given = {
@@ -67,15 +61,13 @@ def inspect(
         "partition": partition,
         "alpha": alpha,
     }
-    try:
-        with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
-            chosen = _chosen(experiment, given, clients, seed)
-            figures = _figures(chosen, progress)
-    except (ValueError, OSError) as error:
-        errors.print(f"tacit: {error}", style="red", markup=False, soft_wrap=True)
-        raise typer.Exit(WRONG_INPUT) from None
+    with (
+        complaining(((ValueError, OSError), WRONG_INPUT)),
+        Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
+    ):
+        figures = _figures(_chosen(experiment, given, clients, seed), progress)
     keep_json(json_file, figures)
-    _show(figures, Console(highlight=False))
+    _show(figures, screen())
 
 
 def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed: int | None) -> Experiment:
@@ -138,67 +130,47 @@ def _sizes(source: Source, progress: Progress) -> Counter[tuple[int, int]]:
 
 def _show(figures: dict[str, Any], console: Console) -> None:
     sizes = figures["image_sizes"]
-    largest = max(sizes, key=lambda size: size["height"] * size["width"])
-    smallest = min(sizes, key=lambda size: size["height"] * size["width"])
-    words = _size(sizes[0]) if len(sizes) == 1 else f"{len(sizes)} sizes from {_size(smallest)} to {_size(largest)}"
+    ranked = sorted(sizes, key=lambda size: size["height"] * size["width"])
+    words = _size(sizes[0]) if len(sizes) == 1 else f"{len(sizes)} sizes from {_size(ranked[0])} to {_size(ranked[-1])}"
     channels = figures["channels"]
-    console.print(
+    say(
+        console,
         f"{figures['source']}: {figures['train']:,} training and {figures['test']:,} test images in "
         f"{len(figures['class_names'])} classes; {channels} channel{'s' * (channels > 1)}; {words}",
-        markup=False,
-        soft_wrap=True,
     )
     if figures["train_by_centre"] is not None:
         counts = ", ".join(f"{centre}: {count:,}" for centre, count in enumerate(figures["train_by_centre"]))
-        console.print(f"training images by centre: {counts}", soft_wrap=True)
-    division = {"alpha": figures["alpha"], "seed": figures["seed"]}
-    title = ", ".join(
-        [figures["partition"], *(f"{key} {value}" for key, value in division.items() if value is not None)]
-    )
-    if len(figures["clients_by_class"]) <= MOST_COLUMNS:
-        _print_whole(_class_table(figures, figures["clients_by_class"], title), console)
-    else:
-        _print_whole(_class_table(figures, [], "classes"), console)
-        _print_whole(_client_table(figures, title), console)
+        say(console, f"training images by centre: {counts}")
+    division = [f"{key} {figures[key]}" for key in ("alpha", "seed") if figures[key] is not None]
+    title, clients = ", ".join([figures["partition"], *division]), figures["clients_by_class"]
+    names = [f"client-{number + 1}" for number in range(len(clients))]
+    if len(clients) <= MOST_COLUMNS:
+        _print_whole(_class_table(figures, dict(zip(names, clients, strict=True)), title), console)
+        return
+    _print_whole(_class_table(figures, {}, "classes"), console)
+    rows = []
+    for name, counts in zip(names, clients, strict=True):
+        # Its images, its classes, and the one with most images.
+        most, total = max(counts), sum(counts)
+        largest = figures["class_names"][counts.index(most)]
+        rows.append((name, f"{total:,}", str(sum(map(bool, counts))), largest, f"{most / total:.0%}"))
+    _print_whole(table(("client", "images", "classes", "most images of", "share"), rows, title=title), console)
 
 
-def _class_table(figures: dict[str, Any], clients: Sequence[Sequence[int]], title: str) -> Table:
+def _class_table(figures: dict[str, Any], clients: dict[str, list[int]], title: str) -> Table:
     """A row for each class: training images, test images, training images of each client."""
-    headings = ["class", "train", "test", *(f"client-{number + 1}" for number in range(len(clients)))]
-    columns = [figures["train_by_class"], figures["test_by_class"], *clients]
-    table = _table(title, headings)
-    for name, *counts in zip(figures["class_names"], *columns, strict=True):
-        table.add_row(name, *(f"{count:,}" for count in counts))
-    table.add_section()
-    table.add_row("all", *(f"{sum(column):,}" for column in columns))
-    return table
-
-
-def _client_table(figures: dict[str, Any], title: str) -> Table:
-    """A row for each client: its images, its classes, and the one with most images."""
-    table = _table(title, ["client", "images", "classes", "most images of", "share"])
-    for number, counts in enumerate(figures["clients_by_class"]):
-        most = max(counts)
-        name = figures["class_names"][counts.index(most)]
-        present = sum(count > 0 for count in counts)
-        table.add_row(f"client-{number + 1}", f"{sum(counts):,}", str(present), name, f"{most / sum(counts):.0%}")
-    return table
-
-
-def _table(title: str, headings: Sequence[str]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(title=Text(title))
-    for number, heading in enumerate(headings):
-        table.add_column(Text(heading), justify="right" if number else "left", no_wrap=True)
-    return table
+    columns = {"train": figures["train_by_class"], "test": figures["test_by_class"], **clients}
+    rows = zip(figures["class_names"], *columns.values(), strict=True)
+    made = table(
+        ("class", *columns), ((name, *(f"{count:,}" for count in counts)) for name, *counts in rows), title=title
+    )
+    made.add_section()
+    made.add_row("all", *(f"{sum(column):,}" for column in columns.values()))
+    return made
 
 
 def _print_whole(table: Table, console: Console) -> None:
     """Print at full width: a terminal wraps a line that is too long, but a figure is never cut short."""
-    from rich.measure import Measurement
-
     needed = Measurement.get(console, console.options.update(max_width=UNBOUNDED), table).maximum
     console.width = max(console.width, needed)
     console.print(table)

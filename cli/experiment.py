@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from tacit.cli.json_file import check_json
+from tacit.cli import output
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from tacit.simulate.experiments.engine import PreparedStudy
-    from tacit.simulate.experiments.study import ArmResult
+    from tacit.simulate.experiments.study import ArmResult, ClaimVerdict, Study
+    from tacit.simulate.experiments.tastan_approximations import Measurement
 
 LIST = "list"
 
@@ -27,11 +28,11 @@ def experiment(
         Path | None,
         typer.Option(metavar="FILE.npz|DIRECTORY", help="Images, or the files of CIFAR-10; default of a twin: digits."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
+    device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Default runs/<name>, for a twin <name>-small.")
     ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write table.json here too.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write table.json here too.", metavar="FILE")] = None,
 ) -> None:
     """Reproduce a table or figure of a paper: every arm with every seed, by real parties under secure aggregation.
 
@@ -41,119 +42,137 @@ def experiment(
     Exit status: 0 all runs completed; 1 a run failed; 2 wrong input; 3 a round was aborted; 4 a server was lost;
     130 Ctrl-C.
     """
-    from rich.console import Console
-
-    if name == LIST:
-        _list(Console(highlight=False))
-        return
-    check_json(json_file)
-    raise typer.Exit(_run(name, small=small, seeds=seeds, data=data, device=device, out=out, json_file=json_file))
-
-
-def _run(
-    name: str, *, small: bool, seeds: str, data: Path | None, device: str, out: Path | None, json_file: Path | None
-) -> int:
-    from rich.console import Console
-
-    from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
-    from tacit.cli.simulation import interruptible
-    from tacit.cli.study_screen import StudyScreen
-    from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.catalogue import STUDIES
-    from tacit.simulate.experiments.data import DataError
-    from tacit.simulate.experiments.engine import AbortedError, OutputError, prepare, run_study
-    from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
+
+    console = output.screen()
+    if name == LIST:
+        _list(console)
+        return
+    directory = out or Path("runs") / (f"{name}-small" if small else name)
+    chosen = _Chosen(small, seeds, data, device, directory, json_file)
+    if study := STUDIES.get(name):
+        verdicts: Sequence[ClaimVerdict] = _run(console, study, chosen)
+    elif measurement := MEASUREMENTS.get(name):
+        verdicts = _measure(console, measurement, chosen)
+    else:
+        names = ", ".join([*STUDIES, *MEASUREMENTS])
+        raise output.failure(f"there is no experiment {name!r}; choose one of {names}", output.WRONG_INPUT)
+    for verdict in verdicts:
+        word = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}[verdict.holds]
+        output.say(console, f"{word}: {verdict.claim} ({verdict.detail})")
+    output.say(console, f"table.md, table.json and plot.svg are in {directory}")
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """What the command line says."""
+
+    small: bool
+    seeds: str
+    data: Path | None
+    device: str
+    out: Path
+    json_file: Path | None
+
+    def command(self, name: str) -> str:
+        """That repeats it."""
+        # Imported here: drawing takes a second to load, and nobody waits for it before the runs are over.
+        from tacit.simulate.experiments.page import command_line
+
+        return command_line(name, small=self.small, seeds=self.seeds, data=self.data, device=self.device)
+
+
+def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
+    from tacit.cli.simulation import interruptible
+    from tacit.cli.study_screen import StudyScreen, results_table
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.experiments.data import DataError
+    from tacit.simulate.experiments.engine import AbortedError, prepare, run_study
+    from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.runs.directory import RunDirectoryError
 
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    study = STUDIES.get(name)
-    if study is None and name not in MEASUREMENTS:
-        names = ", ".join([*STUDIES, *MEASUREMENTS])
-        return complain(errors, f"there is no experiment {name!r}; choose one of {names}", WRONG_INPUT)
-    if device not in ("cpu", "cuda"):
-        return complain(errors, f"--device {device}: choose cpu or cuda", WRONG_INPUT)
-    if study is None:
-        from tacit.cli.measurement import run_measurement
-
-        return run_measurement(name, small=small, seeds=seeds, data=data, device=device, out=out, json_file=json_file)
-    directory = out or Path("runs") / (f"{name}-small" if small else name)
-    try:
-        work = prepare(study, small=small, seeds=read_seeds(seeds), data=data, device=device, out=directory)
-    except (SeedsError, DataError, OutputError) as error:
-        return complain(errors, error, WRONG_INPUT)
-    except OSError as error:
-        return complain(errors, error, FAILED)
-    screen = StudyScreen(console, work)
+    with output.complaining(((SeedsError, DataError, RunDirectoryError), output.WRONG_INPUT), (OSError, output.FAILED)):
+        numbers, out = read_seeds(chosen.seeds), chosen.out
+        work = prepare(study, small=chosen.small, seeds=numbers, data=chosen.data, device=chosen.device, out=out)
+    watcher = StudyScreen(console, work)
     kept = "finished runs are kept: give the same command again"
 
     async def shown() -> list[ArmResult]:
-        with screen:
-            return await run_study(work, screen)
+        with watcher:
+            return await run_study(work, watcher)
 
     try:
         results = asyncio.run(interruptible(shown()))
-        _write(console, work, results, seeds=seeds, data=data, json_file=json_file)
+        from tacit.simulate.experiments.page import Page
+
+        Page(work=work, results=results, command=chosen.command(study.name)).write(out, chosen.json_file)
     except KeyboardInterrupt:
-        return complain(errors, f"interrupted; {kept}", INTERRUPTED)
+        raise output.failure(f"interrupted; {kept}", output.INTERRUPTED) from None
     except InputError as error:
-        return complain(errors, error, WRONG_INPUT)
+        raise output.failure(error, output.WRONG_INPUT) from None
     except AbortedError as error:
-        return complain(errors, error, ABORTED)
+        raise output.failure(error, output.ABORTED) from None
     except ServerLostError as error:
-        return complain(errors, f"{error}; {kept}", SERVER_LOST)
+        raise output.failure(f"{error}; {kept}", output.SERVER_LOST) from None
     except (SimulationError, ProcessError, EventLogError, RunDirectoryError, OSError) as error:
-        return complain(errors, f"{error}; {kept}", FAILED)
-    return 0
+        raise output.failure(f"{error}; {kept}", output.FAILED) from None
+    console.print(results_table(study, results))
+    return study.judge(results)
 
 
-def _write(
-    console: Console,
-    work: PreparedStudy,
-    results: list[ArmResult],
-    *,
-    seeds: str,
-    data: Path | None,
-    json_file: Path | None,
-) -> None:
-    # Imported here: drawing takes a second to load, and nobody waits for it before the runs are over.
-    from tacit.cli.study_screen import results_table
-    from tacit.simulate.experiments.page import Page, command_line
-    from tacit.simulate.runs.directory import write_json
+def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> list[ClaimVerdict]:
+    """What needs no federation is measured in this process."""
+    from tacit.simulate.experiments.seeds import read_seeds
+    from tacit.simulate.experiments.tastan_approximations import measure, setting
+    from tacit.simulate.runs.directory import RunDirectoryError, claim
 
-    command = command_line(work.study.name, small=work.small, seeds=seeds, data=data, device=work.device)
-    page = Page(work=work, results=results, command=command)
-    page.write(work.out)
-    if json_file is not None:
-        write_json(page.figures(), json_file)
-    console.print(results_table(work.study, results))
-    for verdict in work.study.judge(results):
-        word = {True: "holds", False: "DOES NOT HOLD", None: "not decided"}[verdict.holds]
-        console.print(f"{word}: {verdict.claim} ({verdict.detail})", markup=False, soft_wrap=True)
-    console.print(f"table.md, table.json and plot.svg are in {work.out}", markup=False, soft_wrap=True)
+    begun = False
+
+    def progress(line: str) -> None:
+        nonlocal begun
+        begun = True
+        output.say(console, line)
+        status.update(measurement.shows)
+
+    with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT)):
+        size, numbers, out = setting(small=chosen.small, data=chosen.data), read_seeds(chosen.seeds), chosen.out
+        claim(out)
+    try:
+        with console.status("training the teacher") as status:
+            figures = measure(measurement, size, seeds=numbers, device=chosen.device, progress=progress)
+        from tacit.simulate.experiments.tastan_page import write
+
+        command = chosen.command(measurement.name)
+        return write(
+            measurement, size, figures, small=chosen.small, command=command, directory=out, json_file=chosen.json_file
+        )
+    except KeyboardInterrupt:
+        raise output.failure("interrupted; nothing is kept", output.INTERRUPTED) from None
+    except (ValueError, OSError, FloatingPointError) as error:
+        if not any(out.iterdir()):
+            out.rmdir()
+        raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
 
 
 def _list(console: Console) -> None:
     from tacit.simulate.experiments.catalogue import STUDIES
-    from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
-
-    def show(line: str, style: str = "") -> None:
-        console.print(line, style=style, markup=False, soft_wrap=True)
+    from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, name_of
 
     for study in STUDIES.values():
-        show(study.name, style="bold")
-        show(f"  {study.paper}: {study.shows}")
-        show(f"  arms: {', '.join(arm.name for arm in study.small.arms)}")
+        output.say(console, study.name, style="bold")
+        output.say(console, f"  {study.paper}: {study.shows}")
+        output.say(console, f"  arms: {', '.join(arm.name for arm in study.small.arms)}")
         for name, size, data in (("full size", study.full, "CIFAR-10"), ("--small", study.small, "digits or --data")):
             models = dict.fromkeys(arm.experiment.model.name for arm in size.arms)
             rounds = size.arms[0].experiment.federation.rounds
             data = f"{data} or GTSRB" if study.images_per_client and size is study.full else data
-            show(f"  {name}: {', '.join(models)}, {rounds} rounds, {data}")
+            output.say(console, f"  {name}: {', '.join(models)}, {rounds} rounds, {data}")
     for measurement in MEASUREMENTS.values():
-        show(measurement.name, style="bold")
-        show(f"  {measurement.paper}: {measurement.shows}")
-        show(f"  arms: degree {', '.join(row.name for row in measurement.rows)}")
-        show("  full size: vit_base_patch16_384, 1 epoch, Fed-ISIC2019")
-        show("  --small: vit, 1 epoch, digits or --data")
+        output.say(console, measurement.name, style="bold")
+        output.say(console, f"  {measurement.paper}: {measurement.shows}")
+        output.say(console, f"  arms: degree {', '.join(map(name_of, measurement.published))}")
+        output.say(console, "  full size: vit_base_patch16_384, 1 epoch, Fed-ISIC2019")
+        output.say(console, "  --small: vit, 1 epoch, digits or --data")

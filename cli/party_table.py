@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
+
+from tacit.cli.output import table
 
 MOST_ROWS = 24
 """Rows shown; of more parties, those that have been silent for longest."""
@@ -55,9 +56,7 @@ class PartyTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         now = self._clock()
-        table = Table()
-        for heading in ("party", "phase", "for", "sent", "received", "last heard", "waits for"):
-            table.add_column(heading, justify="left" if heading in ("party", "phase", "waits for") else "right")
+        rows = []
         silent = sorted(self._rows, key=lambda name: self._rows[name].heard)[:MOST_ROWS]
         for name, row in self._rows.items():
             if name not in silent:
@@ -66,13 +65,7 @@ class PartyTable:
             if row.waits:
                 named = ", ".join(row.waits[:MOST_NAMES]) + (", ..." if len(row.waits) > MOST_NAMES else "")
                 waits = f"{named} ({now - row.waits_since:.0f} s)"
-            table.add_row(
-                name,
-                row.phase,
-                f"{now - row.since:.0f} s",
-                f"{row.sent / 1e6:.1f} MB",
-                f"{row.received / 1e6:.1f} MB",
-                f"{now - row.heard:.0f} s ago",
-                waits,
-            )
-        yield table
+            moved = (f"{count / 1e6:.1f} MB" for count in (row.sent, row.received))
+            rows.append((name, row.phase, f"{now - row.since:.0f} s", *moved, f"{now - row.heard:.0f} s ago", waits))
+        headings = ("party", "phase", "for", "sent", "received", "last heard", "waits for")
+        yield table(headings, rows, left=("phase", "waits for"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.outcome import WRONG_INPUT
+from tacit.cli.output import WRONG_INPUT, complaining, failure
 
 
 def report(
@@ -24,11 +24,8 @@ def report(
     from tacit.simulate.runs.experiment import ExperimentError
 
     try:
-        typer.echo(write_report(RunDirectory(directory), out))
-    except (EventLogError, ExperimentError, RunDirectoryError) as error:
-        typer.echo(f"tacit: {' '.join(str(error).split())}", err=True)
-        raise typer.Exit(WRONG_INPUT) from None
+        with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
+            typer.echo(write_report(RunDirectory(directory), out))
     except OSError as error:
         place = error.filename or out or directory / "report.html"
-        typer.echo(f"tacit: {place}: {error.strerror}; choose another file with --out", err=True)
-        raise typer.Exit(WRONG_INPUT) from None
+        raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None

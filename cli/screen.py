@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.live import Live
-from rich.table import Table
 
+from tacit.cli.output import say, table
 from tacit.cli.party_table import PartyTable
-from tacit.simulate.federation.run import Plan
+
+if TYPE_CHECKING:
+    from tacit.simulate.federation.roles import Plan
 
 
 class Screen:
@@ -18,12 +21,13 @@ class Screen:
     def __init__(self, console: Console, plan: Plan) -> None:
         self._console = console
         self._plan = plan
+        self._say = partial(say, console)
         self._bytes = 0
         self._table = PartyTable()
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Screen:
-        self._print("starting the processes")
+        self._say("starting the processes")
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -38,38 +42,35 @@ class Screen:
         if event == "traffic":
             self._bytes += fields["sent"]
         elif event == "listening":
-            self._print(f"{party} listens at {fields['address']}; run directory {self._plan.run.path}")
+            self._say(f"{party} listens at {fields['address']}; run directory {self._plan.run.path}")
         elif event == "configuration":
             mode, clients = self._plan.experiment.aggregation.mode, self._plan.experiment.federation.clients
             secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
-            self._print(
+            self._say(
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
                 f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
             )
         elif event == "round-done":
-            self._print(_round_line(fields, total, self._bytes))
+            self._say(_round_line(fields, total, self._bytes))
             self._bytes = 0
         elif event == "evaluated":
-            self._print(f"  {party}, after round {fields['round']}:{_judged(fields)}")
+            self._say(f"  {party}, after round {fields['round']}:{_judged(fields)}")
         elif event == "agreed":
-            self._print(f"  group key {fields['epoch']} of {len(fields['members'])} clients")
+            self._say(f"  group key {fields['epoch']} of {len(fields['members'])} clients")
         elif event == "key-failed":
-            self._print(f"  no group key {fields['epoch']}: {fields['detail']}", style="yellow")
+            self._say(f"  no group key {fields['epoch']}: {fields['detail']}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":
                 details = ", ".join(f"{key} {value}" for key, value in fields.items() if value)
-                self._print(f"  {event}: {details}", style="yellow")
+                self._say(f"  {event}: {details}", style="yellow")
         elif event == "failed":
-            self._print(f"  {party}: {fields['reason']}", style="red")
+            self._say(f"  {party}: {fields['reason']}", style="red")
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The figures of the whole run."""
-        self._print(f"{summary['name']}: {summary['ended']}")
-        table = Table()
-        for heading in ("party", "sent", "received", "training", "protocol"):
-            # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
-            table.add_column(heading, justify="left" if heading == "party" else "right", overflow="fold")
+        self._say(f"{summary['name']}: {summary['ended']}")
+        rows = []
         for name, party in summary["parties"].items():
             phases = party["phases"]
             sent = sum(phase["bytes_sent"] for phase in phases.values())
@@ -78,29 +79,25 @@ class Screen:
             protocol = sum(
                 phase["seconds"] for key, phase in phases.items() if key not in ("TRAIN", "ADVERTISE_KEYS", "SESSION")
             )
-            table.add_row(name, _megabytes(sent), _megabytes(received), f"{training:.1f} s", f"{protocol:.2f} s")
-        self._console.print(table)
+            rows.append((name, _megabytes(sent), _megabytes(received), f"{training:.1f} s", f"{protocol:.2f} s"))
+        self._console.print(table(("party", "sent", "received", "training", "protocol"), rows))
         for entry in summary.get("verified", ()):
-            self._print(
+            self._say(
                 f"round {entry['round']}: ring sum exact over {entry['clients']} clients; float sum off by at most "
                 f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
             )
         if privacy := summary.get("privacy"):
             update, sums = (_epsilon(privacy[key]) for key in ("epsilon_update", "epsilon_sum"))
-            self._print(
+            self._say(
                 f"differential privacy of a client, delta {privacy['delta']:g}: epsilon {update} for one that sees its "
                 f"updates, {sums} for one that sees sums alone"
             )
         accuracy = summary["final_accuracy"]
-        self._print(
+        self._say(
             f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "
             f"{summary['wall_seconds']:.1f} s; "
             f"everything is in {self._plan.run.path}"
         )
-
-    def _print(self, line: str, style: str = "") -> None:
-        # As it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one.
-        self._console.print(line, style=style, markup=False, soft_wrap=True)
 
 
 def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:

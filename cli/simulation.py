@@ -4,109 +4,118 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Coroutine, Sequence
+import time
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+import typer
 from rich.console import Console
 
-from tacit.cli.outcome import ABORTED, FAILED, INTERRUPTED, SERVER_LOST, WRONG_INPUT, complain
+from tacit.cli import output
 from tacit.cli.screen import Screen
-from tacit.parties.session.event_log import EventLogError
-from tacit.simulate.federation.faults import FaultError, Faults, read_faults
-from tacit.simulate.federation.processes import ProcessError
-from tacit.simulate.federation.run import (
-    Plan,
-    default_directory,
-    kept,
-    new_plan,
-    party_names,
-    resumed_plan,
-    simulate,
-)
-from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
-from tacit.simulate.federation.verification import VerificationError
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, write_json
-from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
+
+BEGAN = time.monotonic()
 
 Result = TypeVar("Result")
 
 
-class UsageError(Exception):
-    """Arguments that do not go together."""
+def simulate(
+    experiment: Annotated[
+        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; `tacit config` prints one.")
+    ] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds of the run, those of a resumed run included.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes the model reproducible, bit for bit.")] = None,
+    device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Record every update, and check every secure sum.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this directory.")] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a party when it enters a phase. Repeatable."),
+    ] = None,
+    stall: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Freeze a party. Repeatable.")
+    ] = None,
+    restart: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARTY@PHASE[:ROUND]", help="Kill a client and start it again. Repeatable."),
+    ] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(metavar="PARTY:KBIT", help="Limit a link, in 1,000 bits/s. Repeatable.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
+) -> None:
+    """Train a model with one server and several clients on this machine, under secure aggregation.
 
+    Every party is a process of its own; they talk over ZeroMQ with CURVE on loopback TCP. Without arguments five
+    clients train a small vision transformer on scikit-learn's digits.
 
-def run_simulation(
-    *,
-    experiment: Path | None,
-    clients: int | None,
-    rounds: int | None,
-    seed: int | None,
-    device: str,
-    out: Path | None,
-    json_file: Path | None,
-    verify: bool,
-    resume: Path | None,
-    drop: Sequence[str],
-    stall: Sequence[str],
-    restart: Sequence[str],
-    slow: Sequence[str],
-    quiet: bool,
-    began: float,
-) -> int:
-    """Run it; returns the exit status."""
-    console, errors = Console(highlight=False, quiet=quiet), Console(stderr=True, highlight=False)
+    Parties are server, client-1, client-2, ...; phases are TRAIN, ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT,
+    CONSISTENCY_CHECK and UNMASK; rounds count from 1.
 
-    def faults(chosen: Experiment) -> Faults:
-        parties = party_names(chosen.federation.clients)
-        return read_faults(drop=drop, stall=stall, restart=restart, slow=slow, parties=parties)
+    Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
+    130 Ctrl-C.
+    """
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.federation import run as federation
+    from tacit.simulate.federation.faults import FaultError, read_faults
+    from tacit.simulate.federation.processes import ProcessError
+    from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
+    from tacit.simulate.federation.verification import VerificationError
+    from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
+    from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
 
-    try:
-        options = {"device": device, "verify": verify, "began": began}
-        if device not in ("cpu", "cuda"):
-            raise UsageError(f"--device {device}: choose cpu or cuda")
+    with output.complaining(
+        ((ExperimentError, RunDirectoryError, FaultError), output.WRONG_INPUT), (OSError, output.FAILED)
+    ):
         if resume is not None:
             given = {"an experiment file": experiment, "--clients": clients, "--seed": seed, "--out": out}
             if surplus := [name for name, value in given.items() if value is not None]:
-                raise UsageError(f"--resume continues a run as it is: leave out {', '.join(surplus)}")
-            run = RunDirectory.open(resume)
-            chosen = with_overrides(load(run.experiment), rounds=rounds, where="--rounds")
-            plan = resumed_plan(chosen, run, faults=faults(chosen), **options)
+                raise output.failure(
+                    f"--resume continues a run as it is: leave out {', '.join(surplus)}", output.WRONG_INPUT
+                )
+            base, where = load(RunDirectory.open(resume).experiment), "--rounds"
         else:
-            base = load(experiment) if experiment is not None else Experiment()
-            chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, where="command line")
-            plan = new_plan(chosen, out or default_directory(chosen.name), faults=faults(chosen), **options)
-    except (ExperimentError, RunDirectoryError, UsageError, FaultError) as error:
-        return complain(errors, error, WRONG_INPUT)
-    except OSError as error:
-        return complain(errors, error, FAILED)
+            base, where = load(experiment) if experiment is not None else Experiment(), "command line"
+        chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, where=where)
+        parties = federation.party_names(chosen.federation.clients)
+        faults = read_faults(
+            drop=drop or (), stall=stall or (), restart=restart or (), slow=slow or (), parties=parties
+        )
+        options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
+        if resume is not None:
+            plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
+        else:
+            plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
+    screen = Screen(Console(highlight=False, quiet=quiet), plan)
+
+    async def shown() -> dict[str, Any]:
+        # In here: whoever interrupts what the screen has announced finds a loop that runs.
+        with screen:
+            return await federation.simulate(plan, screen.show)
+
     try:
-        screen = Screen(console, plan)
-        summary = asyncio.run(interruptible(_shown(plan, screen)))
-        if json_file is not None:
-            write_json(summary, json_file)
+        summary = asyncio.run(interruptible(shown()))
     except KeyboardInterrupt:
-        if remedy := kept(plan):
-            return complain(errors, f"interrupted; {remedy}", INTERRUPTED)
+        if remedy := federation.kept(plan):
+            raise output.failure(f"interrupted; {remedy}", output.INTERRUPTED) from None
         plan.run.discard()
-        return complain(errors, "interrupted before the first round; nothing is kept", INTERRUPTED)
+        raise output.failure("interrupted before the first round; nothing is kept", output.INTERRUPTED) from None
     except InputError as error:
         if resume is None:
             plan.run.discard()
-        return complain(errors, error, WRONG_INPUT)
+        raise output.failure(error, output.WRONG_INPUT) from None
     except ServerLostError as error:
-        return complain(errors, f"{error}; {kept(plan) or 'no model is kept'}", SERVER_LOST)
+        raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
     except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
-        return complain(errors, error, FAILED)
+        raise output.failure(error, output.FAILED) from None
+    output.keep_json(json_file, summary)
     screen.finish(summary)
     statuses = [entry["status"] for entry in summary["rounds"]]
-    return 0 if statuses.count("completed") == plan.experiment.federation.rounds else ABORTED
-
-
-async def _shown(plan: Plan, screen: Screen) -> dict[str, Any]:
-    # In here: whoever interrupts what the screen has announced finds a loop that runs.
-    with screen:
-        return await simulate(plan, screen.show)
+    raise typer.Exit(0 if statuses.count("completed") == chosen.federation.rounds else output.ABORTED)
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

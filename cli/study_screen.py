@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tacit.cli.output import say, table
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, RunResult, Study, spread
 from tacit.simulate.federation.supervision import Show
@@ -19,7 +21,7 @@ class StudyScreen:
     """The progress of a study; without a terminal, the lines alone."""
 
     def __init__(self, console: Console, work: PreparedStudy) -> None:
-        self._console = console
+        self._say = partial(say, console)
         jobs = list(work.jobs())
         self._rounds = jobs[0].experiment.federation.rounds
         missing = sum(work.finished(job) is None for job in jobs)
@@ -34,7 +36,7 @@ class StudyScreen:
 
     def __enter__(self) -> StudyScreen:
         kept = f", {self._kept} of them finished before" if self._kept else ""
-        self._print(f"{self._total} runs of {self._rounds} rounds{kept}")
+        self._say(f"{self._total} runs of {self._rounds} rounds{kept}")
         self._progress.start()
         return self
 
@@ -47,11 +49,11 @@ class StudyScreen:
 
         def show(party: str, event: str, fields: dict[str, Any]) -> None:
             if event == "pretrained":
-                self._print(f"trained before, seed {fields['seed']}: test accuracy {fields['accuracy']:.3f}")
+                self._say(f"trained before, seed {fields['seed']}: test accuracy {fields['accuracy']:.3f}")
             elif event == "round-done":
                 self._progress.update(self._task, description=f"{title}, round {fields['round']} of {self._rounds}")
             elif event == "failed":
-                self._print(f"  {title}, {party}: {fields['reason']}", style="red")
+                self._say(f"  {title}, {party}: {fields['reason']}", style="red")
 
         return show
 
@@ -60,20 +62,14 @@ class StudyScreen:
         self._over += 1
         self._progress.update(self._task, completed=self._over)
         accuracy, seconds = f"test accuracy {result.accuracy:.3f}", f"{result.seconds:.1f} s"
-        self._print(f"{self._over:>4} of {self._total}  {title}: {accuracy}, {seconds}")
-
-    def _print(self, line: str, style: str = "") -> None:
-        self._console.print(line, style=style, markup=False, soft_wrap=True)
+        self._say(f"{self._over:>4} of {self._total}  {title}: {accuracy}, {seconds}")
 
 
 def results_table(study: Study, results: Sequence[ArmResult]) -> Table:
     """Mean and spread of every arm."""
-    quantity, _ = study.quantity(results[0])
-    table = Table(title=quantity)
-    for heading in ("arm", "mean", "spread", "runs"):
-        table.add_column(heading, justify="left" if heading == "arm" else "right", overflow="fold")
+    rows = []
     for result in results:
-        _, values = study.quantity(result)
+        title, values = study.quantity(result)
         deviation = f"{spread(values):.2f}" if len(values) > 1 else ""
-        table.add_row(result.arm.name, f"{statistics.mean(values):.2f}", deviation, str(len(values)))
-    return table
+        rows.append((result.arm.name, f"{statistics.mean(values):.2f}", deviation, str(len(values))))
+    return table(("arm", "mean", "spread", "runs"), rows, title=title)

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final
 
-from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
-from tacit.simulate.experiments import figures
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences, test_accuracy
-from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.simulate.experiments import figures, sawada
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences
+from tacit.simulate.runs.experiment import Aggregation
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-Sum = Literal["plain-sum", "secure-sum"]
-
-CLIENTS: Final = 5
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""
-PLAIN_POLICY: Final = ClientPolicy(modes=("none",), largest_clip=CLIP, accept_known_plaintext=True)
-SUMS: Final[dict[Sum, dict[str, Any]]] = {
-    "plain-sum": {"aggregation": {"mode": "none"}, "policy": PLAIN_POLICY},
-    "secure-sum": {"aggregation": {"mode": "active"}, "policy": ClientPolicy(largest_clip=CLIP)},
+SUMS: Final[dict[str, dict[str, Any]]] = {
+    "plain-sum": {
+        "aggregation": Aggregation(mode="none", value_bits=32, clip=CLIP),
+        "policy": ClientPolicy(modes=("none",), largest_clip=CLIP, accept_known_plaintext=True),
+    },
+    "secure-sum": {
+        "aggregation": Aggregation(mode="active", value_bits=32, clip=CLIP),
+        "policy": ClientPolicy(largest_clip=CLIP),
+    },
 }
-PUBLISHED: Final = {"plain-sum-unencrypted": "89.77", "plain-sum-orthogonal": "89.77", "plain-sum-gaussian": "89.77"}
 KNOWN_PLAINTEXT: Final = (
     "the server knows the plain first model, as in the paper, so that the encryption hides nothing from it "
     "(docs/threat-model.md): these runs compare accuracies"
@@ -34,8 +32,6 @@ ROUNDING: Final = (
     "updates are clipped to 16 and rounded to 32 bits at random, once encrypted, and added as integers: in plain-sum "
     "the server sees each of them, in secure-sum their sum; the paper's server adds floats"
 )
-
-
 SCHEMES: Final = {
     "unencrypted": None,
     # From the server's model, as the paper has it.
@@ -44,35 +40,19 @@ SCHEMES: Final = {
 }
 
 
-def experiment(encryption: Encryption | None, how: Sum, *, small: bool) -> Experiment:
-    """An arm of either size."""
-    return Experiment(
-        federation=Federation(clients=CLIENTS, rounds=30 if small else 10),
-        model=ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4)
-        if small
-        else ModelConfiguration(name="vit_small_patch16_224", image_size=224, pretrained=True),
-        training=TrainingConfiguration(algorithm="fedsgd", learning_rate=0.005, batch_size=256)
-        if small
-        else TrainingConfiguration(
-            algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
-        ),
-        encryption=encryption,
-        aggregation=Aggregation(value_bits=32, clip=CLIP, **SUMS[how]["aggregation"]),
-        deadlines=Deadlines() if small else Deadlines(join=600.0, train=86400.0, phase=600.0),
-        policy=SUMS[how]["policy"],
-    )
-
-
 def arms(*, small: bool) -> tuple[Arm, ...]:
     """Without encryption and with both kinds of matrix, in the clear and under secure aggregation."""
+    twin = TrainingConfiguration(algorithm="fedsgd", learning_rate=0.005, batch_size=256)
     return tuple(
         Arm(
             name=f"{how}-{name}",
-            experiment=experiment(encryption, how, small=small),
+            experiment=sawada.small(rounds=30, training=twin, encryption=encryption, **sections)
+            if small
+            else sawada.full(pretrained=True, encryption=encryption, **sections),
             pretrained=True,
-            published=PUBLISHED.get(f"{how}-{name}", "not in the table"),
+            published="89.77" if how == "plain-sum" else "not in the table",
         )
-        for how in SUMS
+        for how, sections in SUMS.items()
         for name, encryption in SCHEMES.items()
     )
 
@@ -84,15 +64,13 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     for how in SUMS:
         plain = by_name[f"{how}-unencrypted"]
         images = plain.runs[0].test_images
-        for name in ("orthogonal", "gaussian"):
+        for name, article in (("orthogonal", "an"), ("gaussian", "a")):
             off = [round(images * difference) for difference in differences(by_name[f"{how}-{name}"], plain)]
             largest = max(map(abs, off))
             clipped = sum(run.clipped for result in (plain, by_name[f"{how}-{name}"]) for run in result.runs)
             verdicts.append(
                 ClaimVerdict(
-                    claim=f"{how}: encryption with an {name} matrix does not change the accuracy"
-                    if name == "orthogonal"
-                    else f"{how}: encryption with a {name} matrix does not change the accuracy",
+                    claim=f"{how}: encryption with {article} {name} matrix does not change the accuracy",
                     criterion=f"with every seed the two differ by at most one of the {images:,} test images",
                     holds=largest <= 1,
                     detail=f"differences of {', '.join(f'{value:+d}' for value in off)} images; "
@@ -100,11 +78,6 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
                 )
             )
     return verdicts
-
-
-def draw(results: Sequence[ArmResult]) -> Figure:
-    """Every run as a point."""
-    return figures.points(results, quantity="test accuracy (%)")
 
 
 STUDY: Final = Study(
@@ -147,7 +120,6 @@ STUDY: Final = Study(
             ROUNDING,
         ),
     ),
-    quantity=test_accuracy,
     judge=judge,
-    draw=draw,
+    draw=figures.points,
 )

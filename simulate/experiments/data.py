@@ -1,27 +1,29 @@
-"""The images of a study: found and checked before anything starts, and halved where a study trains a model before.
+"""The images of a study: found and checked before anything starts.
 
-Nothing here loads torch. A half is drawn class by class, so that both halves have all classes, and always in the same
-way; the test images are the same for both.
+They are halved where a study trains a model before, class by class, so that both halves have all classes; the test
+images are the same for both. Where a paper gives every client a fixed number of images, they are a sample. Both are
+always drawn in the same way. Nothing here loads torch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets import cifar, digits, gtsrb, npz
-from tacit.models.datasets.samples import Indices, Pixels, Samples, Source
-from tacit.simulate.runs.directory import writing
+from tacit.models.datasets.samples import Indices, Source
+from tacit.simulate.runs.directory import write_arrays
 
 GTSRB_CLASSES: Final = 43
 CIFAR10_SHAPE: Final = (32, 32, 3)
 CIFAR10_SAMPLES: Final = (50_000, 10_000)
-_SPLIT_SEED = 0
+_SEED: Final = 0
 
 
 class DataError(ValueError):
@@ -114,30 +116,42 @@ def halve(images: StudyImages, directory: Path) -> tuple[DataConfiguration, Data
     images: found as `halved`. OSError if the files cannot be written.
     """
     train, test = images.source.train, images.source.test
-    generator = np.random.default_rng(_SPLIT_SEED)
+    generator = np.random.default_rng(_SEED)
     halves: tuple[list[Indices], list[Indices]] = ([], [])
     for label in range(len(images.source.class_names)):
         members = generator.permutation(np.flatnonzero(train.labels == label))
         halves[0].append(members[: len(members) // 2])
         halves[1].append(members[len(members) // 2 :])
-    directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, parts in zip(("pretraining", "federated"), halves, strict=True):
-        path = directory / f"{name}.npz"
-        indices = np.sort(np.concatenate(parts))
-        with writing(path):
-            np.savez(
-                path,
-                x_train=_pixels(train, indices),
-                y_train=train.labels[indices],
-                x_test=_pixels(test, np.arange(len(test.labels))),
-                y_test=test.labels,
-            )
-        paths.append(path)
+    everything = np.arange(len(test.labels))
     first, second = (
-        msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="") for path in paths
+        _write(images, directory / f"{name}.npz", np.sort(np.concatenate(parts)), everything)
+        for name, parts in zip(("pretraining", "federated"), halves, strict=True)
     )
     return first, second
+
+
+def sample(images: StudyImages, directory: Path, *, per_client: int, clients: int) -> DataConfiguration:
+    """Write `sample.npz`, with so many training and as many test images for every client, drawn at random; returns how
+    to read it. DataError if there are fewer, OSError if the file cannot be written."""
+    wanted = per_client * clients
+    drawn: list[Indices] = []
+    generator = np.random.default_rng(_SEED)
+    for part, found in zip(("train", "test"), images.samples, strict=True):
+        if found < wanted:
+            raise DataError(
+                f"{images.name} has {found:,} {part} images; {clients} clients with {per_client:,} each need {wanted:,}"
+            )
+        drawn.append(np.sort(generator.permutation(found)[:wanted]))
+    return _write(images, directory / "sample.npz", *drawn, size=CIFAR10_SHAPE[0])
+
+
+def _write(images: StudyImages, path: Path, train: Indices, test: Indices, *, size: int = 0) -> DataConfiguration:
+    """Write these images; returns how to read them. size: of photographs; what is stored as an array stays as it is."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for part, samples, indices in (("train", images.source.train, train), ("test", images.source.test, test)):
+        arrays |= {f"x_{part}": samples.images.pixels(indices, size=size), f"y_{part}": samples.labels[indices]}
+    write_arrays(path, **arrays)
+    return msgspec.structs.replace(images.configuration, source=str(path.resolve()), directory="")
 
 
 def _read(configuration: DataConfiguration) -> Source:
@@ -148,8 +162,3 @@ def _read(configuration: DataConfiguration) -> Source:
     if configuration.directory:
         return cifar.read(Path(configuration.directory), variant=cifar.CIFAR10)
     return npz.read(Path(configuration.source))
-
-
-def _pixels(samples: Samples, indices: Indices) -> Pixels:
-    # All of these sources keep arrays, whose pixels come as they are, whatever the size that is named.
-    return samples.images.pixels(indices, size=0)

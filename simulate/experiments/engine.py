@@ -14,6 +14,7 @@ table.md, table.json, plot.svg      the results (page.py)
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,15 +24,15 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
-from tacit.models.configuration import DataConfiguration
-from tacit.simulate.experiments.data import StudyImages, find, halve
-from tacit.simulate.experiments.pretraining import pretrain
-from tacit.simulate.experiments.sample import sample
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
+from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.processes import Exit, Processes
-from tacit.simulate.federation.run import GRACE_SECONDS, Plan, new_plan, resumed_plan, simulate
+from tacit.simulate.federation.roles import Plan
+from tacit.simulate.federation.run import GRACE_SECONDS, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError, Show, SimulationError
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, writing
+from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, claim, writing
 from tacit.simulate.runs.experiment import Experiment
 
 
@@ -45,10 +46,6 @@ class Watcher(Protocol):
     def ended(self, title: str, result: RunResult) -> None:
         """A run is over."""
         ...
-
-
-class OutputError(ValueError):
-    """The directory cannot take these results; the message says why and what to do."""
 
 
 class AbortedError(SimulationError):
@@ -152,7 +149,7 @@ def prepare(
 ) -> PreparedStudy:
     """Check everything that can be checked before a run, and write what all runs share.
 
-    Raises DataError for the images and OutputError for the directory; OSError if the disk is full.
+    Raises DataError for the images and RunDirectoryError for the directory; OSError if the disk is full.
     """
     size = study.size(small=small)
     clients = max(arm.experiment.federation.clients for arm in size.arms)
@@ -246,17 +243,48 @@ async def _pretrain(work: PreparedStudy, watcher: Watcher) -> None:
             checkpoints=missing,
             device=work.device,
         )
-        finished = False
         async for name, message in processes.messages():
             if isinstance(message, Exit):
-                if not finished:
-                    raise SimulationError(f"{name}: its process ended unexpectedly: {message}")
-            elif "event" in message:
-                show(name, message.pop("event"), message)
-            elif "failed" in message:
+                raise SimulationError(f"{name}: its process ended unexpectedly: {message}")
+            if "failed" in message:
                 raise InputError(f"{name}: {message['failed']} (details in {message['log']})")
-            else:
-                finished = True
+            if "finished" in message:
+                return
+            show(name, message.pop("event"), message)
+
+
+async def pretrain(
+    control: Control,
+    *,
+    data: DataConfiguration,
+    model: ModelConfiguration,
+    training: TrainingConfiguration,
+    checkpoints: dict[int, Path],
+    device: str,
+) -> dict[str, Any]:
+    """Runs in a process of its own: writes a model for every seed in `checkpoints`, and tells how accurate it is."""
+    import torch
+
+    from tacit.models import checkpoint
+    from tacit.models import data as images
+    from tacit.models.device import resolve_device
+    from tacit.models.layout import Layout
+    from tacit.models.training import evaluate, train
+    from tacit.models.vision_transformer import build
+
+    torch.set_num_threads(1)
+    chosen = resolve_device(device)
+    loaded = images.load(data, image_size=model.image_size)
+    for seed, path in checkpoints.items():
+        # The federation's own initial weights come from the bare seed: the two starts are to be independent.
+        network = build(model, classes=loaded.classes, channels=loaded.channels, seed=seed + 1_000_000)
+        train(network, loaded.x_train, loaded.y_train, training, seed=seed, device=chosen)
+        judged = evaluate(network, loaded.x_test, loaded.y_test, batch_size=256, device=chosen)
+        layout = Layout.of(network)
+        metadata = {"accuracy": f"{judged.accuracy:.4f}"}
+        checkpoint.save(path, layout=layout, flat=layout.flatten(network), metadata=metadata)
+        control.send({"event": "pretrained", "seed": seed, "accuracy": judged.accuracy})
+    return {"status": 0}
 
 
 def _claim(out: Path, study: Study, size: Size, images: StudyImages, *, small: bool, device: str) -> None:
@@ -272,17 +300,12 @@ def _claim(out: Path, study: Study, size: Size, images: StudyImages, *, small: b
         }
     )
     path = out / "study.json"
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            if path.read_bytes() != stamp:
-                raise OutputError(
-                    f"{out} holds results of another study, or of other settings, data or device: choose another "
-                    "directory with --out"
-                )
-        elif any(out.iterdir()):
-            raise OutputError(f"{out} exists already and is not that of a study: choose another one with --out")
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise OutputError(f"{out} cannot be made: {error.strerror}; choose another one with --out") from None
+    if not os.path.exists(path):
+        claim(out, taken="exists already and is not that of a study: choose another one with --out")
+    elif path.read_bytes() != stamp:
+        raise RunDirectoryError(
+            f"{out} holds results of another study, or of other settings, data or device: choose another directory "
+            "with --out"
+        )
     with writing(path):
         path.write_bytes(stamp)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -28,18 +28,14 @@ from tacit.simulate.experiments.study import (
     Arm,
     ArmResult,
     ClaimVerdict,
-    RunCost,
     Size,
     Study,
     compare,
     differences,
+    markdown_table,
     spread,
-    test_accuracy,
 )
 from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""
@@ -149,7 +145,7 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
                 detail=f"{100 * (statistics.mean(sent) / statistics.mean(whole) - 1):+.1f} %",
             )
         )
-        shares = [cost.choosing_seconds / cost.training_seconds for cost in _costs(ours)]
+        shares = [run.cost.choosing_seconds / run.cost.training_seconds for run in ours.runs]
         verdicts.append(
             ClaimVerdict(
                 claim=f"{model}: choosing layers takes at most {RSA_SHARE:.0%} of the local training",
@@ -175,33 +171,26 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
 def details(results: Sequence[ArmResult]) -> list[str]:
     """The results in the arrangement of Table II."""
     by_model = _by_model(results)
-    head = " | ".join(f"{model}: accuracy | sent (MiB) | rounds (s)" for model in by_model)
-    lines = [
+    headings = [heading for model in by_model for heading in (f"{model}: accuracy", "sent (MiB)", "rounds (s)")]
+    ours = [
+        [title, *(cell for arms_of in by_model.values() for cell in _cells(arms_of[method]))]
+        for method, title in NAMES.items()
+    ]
+    theirs = [
+        [NAMES[method], *(f"{one}; {other}" for one, other in zip(signs, objects, strict=True))]
+        for method, (signs, objects) in PUBLISHED.items()
+    ]
+    return [
         "In the arrangement of Table II, mean over the seeds. Sent: Formula 8, from the bytes that left the clients.",
         "What is kept back is left out of them, but for the secure sum, where masks hide which layers are zeros.",
         "",
-        f"| method | {head} |",
-        f"|---|{'---|' * (3 * len(by_model))}",
-    ]
-    for method, title in NAMES.items():
-        cells = [cell for arms_of in by_model.values() for cell in _cells(arms_of[method])]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    lines += [
+        *markdown_table(["method", *headings], ours),
         "",
         "The paper's own, accuracy, gigabytes and seconds (GTSRB; CIFAR-10):",
         "",
-        "| method | LeNet | ConvNet | ResNet18 |",
-        "|---|---|---|---|",
+        *markdown_table(["method", "LeNet", "ConvNet", "ResNet18"], theirs),
+        "",
     ]
-    for method, (signs, objects) in PUBLISHED.items():
-        pairs = [f"{one}; {other}" for one, other in zip(signs, objects, strict=True)]
-        lines.append(f"| {NAMES.get(method, method)} | {' | '.join(pairs)} |")
-    return [*lines, ""]
-
-
-def draw(results: Sequence[ArmResult]) -> Figure:
-    """Every run as a point."""
-    return figures.points(results, quantity="test accuracy (%)")
 
 
 def _published(model: str, method: str) -> str:
@@ -219,25 +208,17 @@ def _by_model(results: Sequence[ArmResult]) -> dict[str, dict[str, ArmResult]]:
     return found
 
 
-def _costs(result: ArmResult) -> list[RunCost]:
-    costs = [run.cost for run in result.runs if run.cost is not None]
-    if len(costs) < len(result.runs):
-        raise ValueError(f"{result.arm.name}: a run did not record what it cost")
-    return costs
-
-
 def _uploaded(result: ArmResult) -> list[int]:
-    return [cost.sent for cost in _costs(result)]
+    return [run.cost.sent for run in result.runs]
 
 
 def _seconds(result: ArmResult) -> float:
-    return statistics.mean(cost.seconds for cost in _costs(result))
+    return statistics.mean(run.cost.seconds for run in result.runs)
 
 
 def _cells(result: ArmResult) -> list[str]:
-    costs = _costs(result)
     accuracy = f"{statistics.mean(result.accuracies):.3f}"
-    accuracy += f" ± {spread(result.accuracies):.3f}" if len(costs) > 1 else ""
+    accuracy += f" ± {spread(result.accuracies):.3f}" if len(result.runs) > 1 else ""
     return [accuracy, f"{statistics.mean(_uploaded(result)) / 2**20:.3f}", f"{_seconds(result):.1f}"]
 
 
@@ -289,9 +270,8 @@ STUDY: Final = Study(
             f"FedCG's server takes {SMALL_DISTILLATION} steps in a round",
         ),
     ),
-    quantity=test_accuracy,
     judge=judge,
-    draw=draw,
+    draw=figures.points,
     details=details,
     images_per_client={10: 500, 43: 1000},
 )

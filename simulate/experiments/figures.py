@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -39,7 +39,7 @@ def curves(panels: Mapping[str, Sequence[ArmResult]], *, labels: Mapping[str, st
     return figure
 
 
-def points(results: Sequence[ArmResult], *, quantity: str) -> Figure:
+def points(results: Sequence[ArmResult]) -> Figure:
     """The final accuracy of every run, in percent, and the mean of each arm."""
     from matplotlib.figure import Figure
 
@@ -51,14 +51,12 @@ def points(results: Sequence[ArmResult], *, quantity: str) -> Figure:
         axes.plot(statistics.mean(values), row, "|", color="#000000", markersize=16, markeredgewidth=2)
     axes.set_yticks(range(len(results)), [result.arm.name for result in results])
     axes.set_ylim(len(results) - 0.5, -0.5)
-    axes.set_xlabel(f"{quantity}: every run, and the mean")
+    axes.set_xlabel("test accuracy (%): every run, and the mean")
     axes.grid(axis="x")
     return figure
 
 
-def distributions(
-    results: Sequence[ArmResult], computed: Mapping[str, npt.NDArray[np.float64]], *, labels: Mapping[str, str]
-) -> Figure:
+def distributions(results: Sequence[ArmResult], computed: Callable[[ArmResult], npt.NDArray[np.float64]]) -> Figure:
     """How many of the coordinates were updated f times: measured as bars, computed as marks, on a logarithmic axis."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -70,9 +68,9 @@ def distributions(
         shares = (moves / moves.sum(axis=1, keepdims=True)).mean(axis=0)
         counts = np.arange(len(shares))
         axes.bar(counts, shares, color=colour, alpha=0.55, width=0.8)
-        expected = computed[result.arm.name]
+        expected = computed(result)
         axes.plot(counts[expected > 0], expected[expected > 0], "kx", markersize=5)
-        axes.set_title(labels[result.arm.name], fontsize=9.5)
+        axes.set_title(result.arm.name, fontsize=9.5)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

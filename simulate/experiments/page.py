@@ -9,22 +9,60 @@ import os
 import platform
 import shlex
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib
 import msgspec
+from matplotlib.figure import Figure
 
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
-from tacit.simulate.experiments.study import ArmResult, spread
-from tacit.simulate.report.figures import STYLE
+from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
+from tacit.simulate.report.figures import style
 from tacit.simulate.runs.directory import write_json, writing
 
 NOT_RUN: Final = "not run"
+
+
+def write(
+    directory: Path, lines: Iterable[str], figures: dict[str, Any], draw: Callable[[], Figure], json_file: Path | None
+) -> None:
+    """All three files, and a copy of table.json. OSError, which names the file, if one cannot be written."""
+    with writing(directory / "table.md"):
+        (directory / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for path in filter(None, (directory / "table.json", json_file)):
+        write_json(figures, path)
+    with writing(directory / "plot.svg"), style():
+        draw().savefig(directory / "plot.svg", metadata={"Date": None})
+
+
+def origin(claim: Claim, *, small: bool, command: str) -> dict[str, Any]:
+    """The first keys of table.json."""
+    size = "small" if small else "full"
+    return {"study": claim.name, "size": size, "command": command, "machine": machine(), "date": date()}
+
+
+def head(claim: Claim, verdicts: Iterable[ClaimVerdict]) -> list[str]:
+    """The first lines of table.md, up to the plot."""
+    words = {True: "holds", False: "does not hold", None: "not decided by these runs"}
+    return [
+        f"## {claim.name}: {claim.shows}",
+        "",
+        claim.paper,
+        "",
+        f"The paper's claim: {claim.claim}",
+        "",
+        *(
+            f"- **{words[verdict.holds]}**: {verdict.claim}. Criterion: {verdict.criterion}. Found: {verdict.detail}."
+            for verdict in verdicts
+        ),
+        "",
+        "![Plot of the table](plot.svg)",
+        "",
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,13 +73,10 @@ class Page:
     results: Sequence[ArmResult]
     command: str
 
-    def write(self, directory: Path) -> None:
-        """All three files. OSError, which names the file, if one cannot be written."""
-        with writing(directory / "table.md"):
-            (directory / "table.md").write_text("\n".join(self.markdown()) + "\n", encoding="utf-8")
-        write_json(self.figures(), directory / "table.json")
-        with writing(directory / "plot.svg"), matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
-            self.work.study.draw(self.results).savefig(directory / "plot.svg", metadata={"Date": None})
+    def write(self, directory: Path, json_file: Path | None = None) -> None:
+        """All files of the study. Raises as `write` does."""
+        draw = self.work.study.draw
+        write(directory, self.markdown(), self.figures(), lambda: draw(self.results), json_file)
 
     def figures(self) -> dict[str, Any]:
         """The content of table.json; docs/experiments.md lists the keys."""
@@ -62,12 +97,7 @@ class Page:
                     ],
                 }
             )
-        return {
-            "study": study.name,
-            "size": "small" if self.work.small else "full",
-            "command": self.command,
-            "machine": machine(),
-            "date": date(),
+        return origin(study, small=self.work.small, command=self.command) | {
             "data": self.work.images.description,
             "device": self.work.device,
             "seeds": list(self.work.seeds),
@@ -80,25 +110,14 @@ class Page:
         """The lines of table.md."""
         study = self.work.study
         return [
-            f"## {study.name}: {study.shows}",
-            "",
-            f"{study.paper}",
-            "",
-            f"The paper's claim: {study.claim}",
-            "",
-            *self._verdicts(),
-            "",
-            "![Plot of the table](plot.svg)",
-            "",
+            *head(study, study.judge(self.results)),
             *self._table(),
             "",
             *study.details(self.results),
             f"`{self.command}` on {date()}, {machine()}; {self.work.images.description}. "
             f"All runs together took {sum(run.seconds for result in self.results for run in result.runs):.0f} s.",
             "",
-            "| the paper's settings | |",
-            "|---|---|",
-            *(f"| {what} | {value} |" for what, value in study.settings),
+            *markdown_table(["the paper's settings", ""], study.settings),
             "",
             "What the paper does not say, and what the full size takes:",
             "",
@@ -117,25 +136,19 @@ class Page:
             found.append(f"{train:,} training and {test:,} test images instead of 50,000 and 10,000")
         return found
 
-    def _verdicts(self) -> list[str]:
-        words = {True: "holds", False: "does not hold", None: "not decided by these runs"}
-        return [
-            f"- **{words[verdict.holds]}**: {verdict.claim}. Criterion: {verdict.criterion}. Found: {verdict.detail}."
-            for verdict in self.work.study.judge(self.results)
-        ]
-
     def _table(self) -> list[str]:
         quantity, _ = self.work.study.quantity(self.results[0])
         sizes = [f"full size: {quantity}", f"small twin: {quantity}"]
         seeds = [f"seed {seed}" for seed in self.work.seeds]
-        lines = [_row(["arm", "the paper", *sizes, *seeds]), _row(["---"] * (4 + len(seeds)))]
+        rows = []
         for result in self.results:
             _, values = self.work.study.quantity(result)
             ours = _number(statistics.mean(values))
             ours += f" ± {_number(spread(values))}" if len(values) > 1 else ""
             both = [NOT_RUN, ours] if self.work.small else [ours, NOT_RUN]
-            lines.append(_row([result.arm.name, result.arm.published, *both, *map(_number, values)]))
-        return [*lines, "", "Mean ± sample standard deviation over the seeds, and every run."]
+            rows.append([result.arm.name, result.arm.published, *both, *map(_number, values)])
+        table = markdown_table(["arm", "the paper", *sizes, *seeds], rows)
+        return [*table, "", "Mean ± sample standard deviation over the seeds, and every run."]
 
 
 def command_line(name: str, *, small: bool, seeds: str, data: Path | None, device: str) -> str:
@@ -144,10 +157,6 @@ def command_line(name: str, *, small: bool, seeds: str, data: Path | None, devic
     words += ["--data", data.name] if data is not None else []
     words += ["--device", device] if device != "cpu" else []
     return shlex.join(words)
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _number(value: float) -> str:

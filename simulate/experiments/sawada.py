@@ -1,8 +1,11 @@
-"""What the studies of Sawada et al. 2024 share: the schemes that they compare, and the paper's settings."""
+"""What the studies of Sawada et al. 2024 share: the schemes that they compare, and the paper's settings.
+
+Those of Aso et al. 2023, of the same group, have the same model and training in the full size, and the same twin.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
@@ -40,6 +43,7 @@ SECURE_SUM: Final = (
     "sees floats in the clear"
 )
 
+AGGREGATION: Final = Aggregation(value_bits=24)
 BINARY: Final[dict[str, Protection]] = {
     f"binary-weights-{zero}": BinaryWeights(zero_probability=zero) for zero in ZERO_PROBABILITIES
 }
@@ -51,7 +55,7 @@ def locked(zero: float) -> dict[str, Protection]:
     return {f"locked-binary-weights-{zero}": LockedBinaryWeights(zero_probability=zero)}
 
 
-def full(protection: Protection, *, pretrained: bool) -> Experiment:
+def full(*, pretrained: bool, **sections: Any) -> Experiment:
     """An arm with the paper's settings."""
     return Experiment(
         federation=Federation(clients=CLIENTS, rounds=ROUNDS),
@@ -59,26 +63,22 @@ def full(protection: Protection, *, pretrained: bool) -> Experiment:
         training=TrainingConfiguration(
             algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
         ),
-        protection=protection,
-        aggregation=Aggregation(value_bits=24),
         # On a processor an epoch of 10,000 images takes hours.
         deadlines=Deadlines(join=600.0, train=86400.0, phase=600.0),
+        **{"aggregation": AGGREGATION, **sections},
     )
 
 
-SMALL_MODEL: Final = ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4)
 SMALL_DIFFERENCES: Final = (
     "digits (8 x 8, grey) or the images of --data, resized to 16 x 16, instead of CIFAR-10 at 224 x 224",
     "a vision transformer of width 32, depth 2 and 4 x 4 patches, 18,602 parameters for digits, instead of ViT-S/16",
 )
 
 
-def small(protection: Protection, *, training: TrainingConfiguration, rounds: int) -> Experiment:
+def small(*, rounds: int, **sections: Any) -> Experiment:
     """An arm of a twin."""
     return Experiment(
         federation=Federation(clients=CLIENTS, rounds=rounds),
-        model=SMALL_MODEL,
-        training=training,
-        protection=protection,
-        aggregation=Aggregation(value_bits=24),
+        model=ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4),
+        **{"aggregation": AGGREGATION, **sections},
     )

@@ -19,7 +19,6 @@ from tacit.simulate.experiments.study import (
     Study,
     compare,
     differences,
-    test_accuracy,
 )
 
 if TYPE_CHECKING:
@@ -43,9 +42,9 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     return tuple(
         Arm(
             name=f"{start}-{scheme}",
-            experiment=sawada.small(protection, training=training, rounds=ROUNDS)
+            experiment=sawada.small(protection=protection, training=training, rounds=ROUNDS)
             if small
-            else sawada.full(protection, pretrained=start == "pretrained"),
+            else sawada.full(protection=protection, pretrained=start == "pretrained"),
             pretrained=start == "pretrained",
             published=_published(start, scheme),
         )
@@ -123,7 +122,6 @@ STUDY: Final = Study(
             "locked binary weights are not in the paper's figure",
         ),
     ),
-    quantity=test_accuracy,
     judge=judge,
     draw=draw,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,7 @@ from tacit.models.binary_weights import update_distribution
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.simulate.experiments import figures, sawada
-from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, RunResult, Size, Study, markdown_table
 
 LOCKED: Final = {name: scheme for zero in sawada.ZERO_PROBABILITIES for name, scheme in sawada.locked(zero).items()}
 SCHEMES: Final = sawada.FIXED | sawada.BINARY | LOCKED
@@ -36,9 +33,9 @@ def arms(*, small: bool) -> tuple[Arm, ...]:
     return tuple(
         Arm(
             name=name,
-            experiment=sawada.small(scheme, training=training, rounds=sawada.ROUNDS)
+            experiment=sawada.small(protection=scheme, training=training, rounds=sawada.ROUNDS)
             if small
-            else sawada.full(scheme, pretrained=False),
+            else sawada.full(protection=scheme, pretrained=False),
             published="a bar chart of the same distribution",
         )
         for name, scheme in SCHEMES.items()
@@ -115,29 +112,20 @@ def judge(results: Sequence[ArmResult]) -> list[ClaimVerdict]:
     ]
 
 
-def draw(results: Sequence[ArmResult]) -> Figure:
-    """A panel for every arm."""
-    return figures.distributions(
-        results,
-        {result.arm.name: computed(result) for result in results},
-        labels={result.arm.name: result.arm.name for result in results},
-    )
-
-
 def details(results: Sequence[ArmResult]) -> list[str]:
     """Both distributions as a table, in percent."""
-    lines = [
+    counted = [100 * np.mean([measured(run) for run in result.runs], axis=0) for result in results]
+    expected = [100 * computed(result) for result in results]
+    rows = [
+        [str(count), *(f"{c[count]:.3f} / {e[count]:.3f}" for c, e in zip(counted, expected, strict=True))]
+        for count in range(len(expected[0]))
+    ]
+    return [
         "Share of the coordinates (%) that were updated f times, counted (mean over the seeds) and computed:",
         "",
-        f"| f | {' | '.join(result.arm.name for result in results)} |",
-        f"|{'---|' * (len(results) + 1)}",
+        *markdown_table(["f", *(result.arm.name for result in results)], rows),
+        "",
     ]
-    counted = [np.mean([measured(run) for run in result.runs], axis=0) for result in results]
-    expected = [computed(result) for result in results]
-    for count in range(len(expected[0])):
-        cells = [f"{100 * c[count]:.3f} / {100 * e[count]:.3f}" for c, e in zip(counted, expected, strict=True)]
-        lines.append(f"| {count} | {' | '.join(cells)} |")
-    return [*lines, ""]
 
 
 def _moves(run: RunResult) -> list[int]:
@@ -168,7 +156,7 @@ STUDY: Final = Study(
     ),
     quantity=quantity,
     judge=judge,
-    draw=draw,
+    draw=lambda results: figures.distributions(results, computed),
     details=details,
     record_moves=True,
 )

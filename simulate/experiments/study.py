@@ -9,7 +9,7 @@ before, that model.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -85,7 +85,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     clipped: int
     """Coordinates of updates that were clipped, in all rounds."""
     seconds: float
-    cost: RunCost | None = None
+    cost: RunCost
     moves: list[int] | None = None
     """How many coordinates of the model were moved by 0, 1, 2, ... of the rounds, where that was recorded."""
 
@@ -118,9 +118,14 @@ class ClaimVerdict(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
 
 
+def test_accuracy(result: ArmResult) -> tuple[str, list[float]]:
+    """The quantity of studies that compare accuracies, in percent."""
+    return "test accuracy (%)", [100 * accuracy for accuracy in result.accuracies]
+
+
 @dataclass(frozen=True, kw_only=True)
-class Study:
-    """A table or figure of a paper."""
+class Claim:
+    """A table or figure of a paper, and what the paper says of it."""
 
     name: str
     """On the command line."""
@@ -128,13 +133,19 @@ class Study:
     shows: str
     """Which table or figure, and of what."""
     claim: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(Claim):
+    """One whose arms are federations."""
+
     settings: tuple[tuple[str, str], ...]
     """The paper's own: what, and how much."""
     silent: tuple[str, ...]
     """What the paper does not say, and what is taken instead."""
     full: Size
     small: Size
-    quantity: Callable[[ArmResult], tuple[str, list[float]]]
+    quantity: Callable[[ArmResult], tuple[str, list[float]]] = test_accuracy
     """What the table lists of an arm: its name with the unit, and a value for every run."""
     judge: Callable[[Sequence[ArmResult]], list[ClaimVerdict]]
     draw: Callable[[Sequence[ArmResult]], Figure]
@@ -150,9 +161,9 @@ class Study:
         return self.small if small else self.full
 
 
-def test_accuracy(result: ArmResult) -> tuple[str, list[float]]:
-    """The quantity of studies that compare accuracies, in percent."""
-    return "test accuracy (%)", [100 * accuracy for accuracy in result.accuracies]
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    return [f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows)]
 
 
 def spread(values: Sequence[float]) -> float:

@@ -18,13 +18,11 @@ import msgspec
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.simulate.experiments.study import MARGIN, ClaimVerdict
+from tacit.simulate.experiments.study import MARGIN, Claim, ClaimVerdict
 
 if TYPE_CHECKING:
     import torch
-    from torch import nn
 
-    from tacit.models.data import Dataset
     from tacit.models.friendly.blocks import Approximation
     from tacit.models.friendly.transformer import FriendlyTransformer
 
@@ -37,24 +35,8 @@ BATCH: Final = 8
 REPETITIONS: Final = 15
 CENTRE: Final = 0
 """Of Fed-ISIC2019, whose images the paper takes."""
-EXACT: Final = "exact"
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DegreeRow:
-    """One degree, and the paper's figures for it."""
-
-    degree: int | None
-    """None: the function itself."""
-    published: tuple[float, float, float, float, float]
-    """Memory (GB), latency (Table 5: s, Table 6: ms), attention loss, representation loss, one-epoch accuracy (%)."""
-
-    @property
-    def name(self) -> str:
-        """For tables."""
-        return EXACT if self.degree is None else str(self.degree)
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,28 +56,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(Claim):
     """One of the two tables."""
 
-    name: str
-    shows: str
+    paper: str = PAPER
     varies: str
     """The field of Approximation."""
     chosen: int
     """The degree that the paper takes."""
-    rows: tuple[DegreeRow, ...]
-    paper: str = PAPER
+    published: dict[int | None, tuple[float, float, float, float, float]]
+    """By degree, None for the function itself: memory (GB), latency (Table 5: s, Table 6: ms), attention loss,
+    representation loss, one-epoch accuracy (%)."""
 
     def approximation(self, degree: int | None) -> Approximation:
         """That of a row; what is not varied is as in the paper."""
         from tacit.models.friendly.blocks import Approximation
 
         return Approximation(**{self.varies: degree})
-
-    @property
-    def claim(self) -> str:
-        """Of the paper, in one sentence."""
-        return f"losses fall and accuracy rises with the degree, and degree {self.chosen} comes close to the function"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,58 +125,45 @@ def measure(
     measurement: Measurement, chosen: MeasurementSize, *, seeds: Sequence[int], device: str, progress: Progress
 ) -> list[Figures]:
     """Every row with every seed. Raises ValueError or OSError for data, model or device that cannot be used."""
-    from tacit.models import data as images
+    import numpy as np
+
+    from tacit.models.data import load
     from tacit.models.device import resolve_device
+    from tacit.models.friendly.convert import convert
+    from tacit.models.friendly.distillation import distill
     from tacit.models.training import EVALUATION_BATCH, evaluate, train
     from tacit.models.vision_transformer import build
 
     place = resolve_device(device)
-    loaded = images.load(chosen.data, image_size=chosen.model.image_size)
-    x, y = _training_images(loaded)
-    test = loaded.x_test, loaded.y_test
+    loaded = load(chosen.data, image_size=chosen.model.image_size)
+    x, y, test = loaded.x_train, loaded.y_train, (loaded.x_test, loaded.y_test)
+    if loaded.centres is not None:
+        x, y = loaded.share(np.flatnonzero(loaded.centres == CENTRE))
+    few = x[:BATCH].to(place)
     figures: list[Figures] = []
     for seed in seeds:
         teacher = build(chosen.model, classes=loaded.classes, channels=loaded.channels, seed=seed)
         train(teacher, x, y, chosen.teacher, seed=seed, device=place)
         judged = evaluate(teacher, *test, batch_size=EVALUATION_BATCH, device=place)
         progress(f"teacher, seed {seed}: test accuracy {judged.accuracy:.3f}")
-        for row in measurement.rows:
-            found = _one(measurement.approximation(row.degree), teacher, x, test, chosen, seed, place)
-            figures.append(Figures(degree=row.degree, seed=seed, **found))
-            progress(f"degree {row.name}, seed {seed}: test accuracy {figures[-1].accuracy:.3f}")
+        for degree in measurement.published:
+            student = convert(teacher, measurement.approximation(degree))
+            # The settings of all rows are the same, the range of the scores too, so that losses can be compared.
+            settings = chosen.distillation
+            (epoch,) = distill(teacher, student, x, test, settings, seed=seed, device=place, stages=("layers",))
+            figures.append(
+                Figures(
+                    degree=degree,
+                    seed=seed,
+                    attention=epoch.losses["attention"],
+                    hidden=epoch.losses["hidden"],
+                    accuracy=epoch.accuracy,
+                    milliseconds=_latency(student, few),
+                    megabytes=memory(student, few),
+                )
+            )
+            progress(f"degree {name_of(degree)}, seed {seed}: test accuracy {epoch.accuracy:.3f}")
     return figures
-
-
-def _training_images(data: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
-    import numpy as np
-
-    if data.centres is None:
-        return data.x_train, data.y_train
-    return data.share(np.flatnonzero(data.centres == CENTRE))
-
-
-def _one(
-    approximation: Approximation,
-    teacher: nn.Module,
-    x: torch.Tensor,
-    test: tuple[torch.Tensor, torch.Tensor],
-    chosen: MeasurementSize,
-    seed: int,
-    device: torch.device,
-) -> dict[str, float]:
-    from tacit.models.friendly.convert import convert
-    from tacit.models.friendly.distillation import distill
-
-    student = convert(teacher, approximation)
-    # The settings of all rows are the same, the range of the scores too, so that losses can be compared.
-    (epoch,) = distill(teacher, student, x, test, chosen.distillation, seed=seed, device=device, stages=("layers",))
-    return {
-        "attention": epoch.losses["attention"],
-        "hidden": epoch.losses["hidden"],
-        "accuracy": epoch.accuracy,
-        "milliseconds": _latency(student, x[:BATCH].to(device)),
-        "megabytes": memory(student, x[:BATCH].to(device)),
-    }
 
 
 def _latency(student: FriendlyTransformer, images: torch.Tensor) -> float:
@@ -236,18 +200,17 @@ def memory(student: FriendlyTransformer, images: torch.Tensor) -> float:
     return sum(size for place, size in storages.items() if place not in parameters) / 1e6
 
 
+@dataclass(eq=False)
 class _Kept:
     """Holds a tensor for the backward pass."""
 
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
+    tensor: torch.Tensor
 
 
 def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVerdict]:
     """The claims of the paper, by criteria that were fixed before the runs."""
-    lowest, exact, chosen = (
-        means(figures, degree) for degree in (measurement.rows[0].degree, None, measurement.chosen)
-    )
+    least = next(iter(measurement.published))
+    lowest, exact, chosen = (means(figures, degree) for degree in (least, None, measurement.chosen))
     by_seed = [
         ours.accuracy - theirs.accuracy
         for ours, theirs in zip(of(figures, measurement.chosen), of(figures, None), strict=True)
@@ -256,7 +219,7 @@ def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVer
     difference = round(statistics.mean(by_seed), 9)
     return [
         ClaimVerdict(
-            claim=f"losses fall from degree {measurement.rows[0].name} to the function itself",
+            claim=f"losses fall from degree {name_of(least)} to the function itself",
             criterion="both mean losses of the function are lower than those of the lowest degree",
             holds=exact["attention"] < lowest["attention"] and exact["hidden"] < lowest["hidden"],
             detail=f"attention {lowest['attention']:.3f} and {exact['attention']:.3f}, "
@@ -271,6 +234,11 @@ def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVer
     ]
 
 
+def name_of(degree: int | None) -> str:
+    """For tables."""
+    return "exact" if degree is None else str(degree)
+
+
 def of(figures: Sequence[Figures], degree: int | None) -> list[Figures]:
     """Those of one row."""
     return [entry for entry in figures if entry.degree == degree]
@@ -282,37 +250,43 @@ def means(figures: Sequence[Figures], degree: int | None) -> dict[str, float]:
     return {field: statistics.mean(getattr(entry, field) for entry in of(figures, degree)) for field in fields}
 
 
+def _claim(chosen: int) -> str:
+    return f"losses fall and accuracy rises with the degree, and degree {chosen} comes close to the function"
+
+
 TABLE5: Final = Measurement(
     name="tastan-table5",
     shows="Table 5, the degree of the softmax",
     varies="softmax_degree",
+    claim=_claim(6),
     chosen=6,
-    rows=(
-        DegreeRow(degree=2, published=(16.82, 0.41, 44.37, 915.46, 75.17)),
-        DegreeRow(degree=4, published=(19.68, 0.48, 38.31, 748.62, 83.85)),
-        DegreeRow(degree=6, published=(22.54, 0.52, 33.92, 655.26, 84.36)),
-        DegreeRow(degree=8, published=(25.39, 0.58, 30.91, 603.53, 84.47)),
-        DegreeRow(degree=10, published=(28.99, 0.62, 28.17, 573.54, 84.16)),
-        DegreeRow(degree=16, published=(36.83, 0.81, 20.31, 527.95, 85.08)),
-        DegreeRow(degree=None, published=(15.36, 0.35, 13.59, 508.64, 86.91)),
-    ),
+    published={
+        2: (16.82, 0.41, 44.37, 915.46, 75.17),
+        4: (19.68, 0.48, 38.31, 748.62, 83.85),
+        6: (22.54, 0.52, 33.92, 655.26, 84.36),
+        8: (25.39, 0.58, 30.91, 603.53, 84.47),
+        10: (28.99, 0.62, 28.17, 573.54, 84.16),
+        16: (36.83, 0.81, 20.31, 527.95, 85.08),
+        None: (15.36, 0.35, 13.59, 508.64, 86.91),
+    },
 )
 TABLE6: Final = Measurement(
     name="tastan-table6",
     shows="Table 6, the steps of the inverse",
     varies="inverse_steps",
+    claim=_claim(7),
     chosen=7,
-    rows=(
-        DegreeRow(degree=2, published=(22.42, 118.70, 61.50, 1698.19, 57.87)),
-        DegreeRow(degree=4, published=(22.44, 119.64, 57.42, 1534.97, 76.64)),
-        DegreeRow(degree=6, published=(22.45, 120.27, 45.67, 1352.91, 81.77)),
-        DegreeRow(degree=7, published=(22.46, 120.43, 44.11, 1334.32, 82.96)),
-        DegreeRow(degree=8, published=(22.47, 120.97, 45.10, 1352.55, 83.23)),
-        DegreeRow(degree=10, published=(22.48, 121.70, 43.23, 1332.62, 80.61)),
-        DegreeRow(degree=12, published=(22.50, 122.98, 40.40, 1302.41, 82.55)),
-        DegreeRow(degree=16, published=(22.53, 124.76, 38.86, 1292.36, 83.04)),
-        DegreeRow(degree=None, published=(22.46, 10.57, 38.77, 1289.71, 83.15)),
-    ),
+    published={
+        2: (22.42, 118.70, 61.50, 1698.19, 57.87),
+        4: (22.44, 119.64, 57.42, 1534.97, 76.64),
+        6: (22.45, 120.27, 45.67, 1352.91, 81.77),
+        7: (22.46, 120.43, 44.11, 1334.32, 82.96),
+        8: (22.47, 120.97, 45.10, 1352.55, 83.23),
+        10: (22.48, 121.70, 43.23, 1332.62, 80.61),
+        12: (22.50, 122.98, 40.40, 1302.41, 82.55),
+        16: (22.53, 124.76, 38.86, 1292.36, 83.04),
+        None: (22.46, 10.57, 38.77, 1289.71, 83.15),
+    },
 )
 MEASUREMENTS: Final[dict[str, Measurement]] = {table.name: table for table in (TABLE5, TABLE6)}
 """By the names that the command takes."""

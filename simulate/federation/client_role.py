@@ -25,14 +25,13 @@ from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
-from tacit.simulate.runs.directory import RunDirectory, writing
+from tacit.simulate.runs.directory import write_arrays, writing
 
 
 async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:
     """Join at the address, and train on this client's share of the data in every round."""
     torch.set_num_threads(1)
-    run = RunDirectory(role.directory)
-    experiment, name = role.experiment, role.keys.name
+    plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
     seed = experiment.federation.seed
     learners: list[Learner] = []
@@ -41,7 +40,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         data = load(experiment.data, image_size=experiment.model.image_size)
         labels = data.y_train.numpy()
         clients = len(role.roster.clients)
-        shares = divide(labels, experiment.data, clients=clients, seed=role.split_seed, centres=data.centres)
+        shares = divide(labels, experiment.data, clients=clients, seed=plan.split_seed, centres=data.centres)
         # Without what the server shows to everybody.
         x, y = data.share(np.setdiff1d(shares[index], experiment.protection.shown(labels, data.classes)))
         learners.append(
@@ -50,14 +49,14 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
                 x,
                 y,
                 seed=None if seed is None else client_seed(seed, index),
-                device=resolve_device(role.device),
+                device=resolve_device(plan.device),
             )
         )
         return learners[-1]
 
     def keep(round: int, update: Update) -> None:
-        if role.verify:
-            run.save_update(round, name, words=update.words, values=update.values)
+        if plan.verify:
+            write_arrays(run.verification(round, name), words=update.words, values=update.values)
         diary.write("update", round=round, **asdict(update.local))
 
     def judge(learner: Learner, model: Flat, group: Group | None, round: int) -> None:

@@ -59,8 +59,8 @@ class Faults:
 
     def of(self, party: str) -> Surroundings:
         """The surroundings of one party."""
-        speed = dict(self.kilobits).get(party)
         moments = tuple(fault for fault in self.moments if fault.party == party)
+        speed = dict(self.kilobits).get(party)
         return FaultySurroundings(moments, speed) if moments or speed else Surroundings()
 
     def after_kill(self, party: str) -> Faults | None:

@@ -7,9 +7,9 @@ drawn from the operating system here as there. The work itself is in server_role
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tacit.parties.links.endpoint import EndpointError
@@ -22,6 +22,7 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
+from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
 
 USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
@@ -33,29 +34,43 @@ FAILED, ABORTED, SERVER_LOST = 1, 3, 4
 
 
 @dataclass(frozen=True)
+class Plan:
+    """What to run, and where."""
+
+    experiment: Experiment
+    run: RunDirectory
+    rounds: int
+    """Rounds to run now."""
+    completed: int
+    """Rounds of the run that are done already."""
+    split_seed: int
+    """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
+    device: str = "cpu"
+    verify: bool = False
+    report: bool = True
+    """Whether report.html is drawn, which takes a second or two."""
+    record_moves: bool = False
+    """Record which coordinates of the model every round moves."""
+    faults: Faults = field(default_factory=Faults)
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
 class Role:
     """What every process of a run is given."""
 
-    experiment: Experiment
+    plan: Plan
     keys: PartyKeys
     roster: Roster
-    directory: Path
-    device: str
-    verify: bool
-    split_seed: int
-    """Seeds the split and the initial weights: all parties must agree on the first, and a resumed run on both."""
-    faults: Faults
-    record_moves: bool = False
-    """Whether the server records which coordinates of the model every round moves."""
 
     def surroundings(self) -> Surroundings:
         """What is to happen around this party."""
-        return self.faults.of(self.keys.name)
+        return self.plan.faults.of(self.keys.name)
 
     def after_kill(self) -> Role | None:
         """What the same party is given when it is started again; None if it stays away."""
-        faults = self.faults.after_kill(self.keys.name)
-        return None if faults is None else replace(self, faults=faults)
+        faults = self.plan.faults.after_kill(self.keys.name)
+        return None if faults is None else replace(self, plan=replace(self.plan, faults=faults))
 
 
 def server_outcome(ended: Ended) -> dict[str, Any]:

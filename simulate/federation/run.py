@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from tacit.parties.links.keys import generate
 from tacit.protocol.core.roster import Roster
-from tacit.simulate.federation.faults import Faults
 from tacit.simulate.federation.processes import Processes
-from tacit.simulate.federation.roles import Role
+from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.federation.verification import verify
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
@@ -28,27 +26,6 @@ from tacit.simulate.runs.summary import summarise
 
 GRACE_SECONDS = 5.0
 """How long processes get to end by themselves before they are made to."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run, and where."""
-
-    experiment: Experiment
-    run: RunDirectory
-    rounds: int
-    """Rounds to run now."""
-    completed: int
-    """Rounds of the run that are done already."""
-    split_seed: int
-    device: str = "cpu"
-    verify: bool = False
-    report: bool = True
-    """Whether report.html is drawn, which takes a second or two."""
-    record_moves: bool = False
-    """Record which coordinates of the model every round moves."""
-    faults: Faults = field(default_factory=Faults)
-    began: float = field(default_factory=time.monotonic)
 
 
 def party_names(clients: int) -> tuple[str, ...]:
@@ -120,24 +97,11 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     names = party_names(plan.experiment.federation.clients)
     keys = {name: generate(name) for name in names}
     roster = Roster(members=tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
-    roles = {
-        name: Role(
-            experiment=plan.experiment,
-            keys=keys[name],
-            roster=roster,
-            directory=plan.run.path,
-            device=plan.device,
-            verify=plan.verify,
-            split_seed=plan.split_seed,
-            faults=plan.faults,
-            record_moves=plan.record_moves,
-        )
-        for name in names
-    }
+    roles = {name: Role(plan, keys[name], roster) for name in names}
     failure: SimulationError | None = None
     async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
         try:
-            ended = await Supervisor(processes, roles, show).follow(rounds=plan.rounds, completed=plan.completed)
+            ended = await Supervisor(processes, roles, show).follow()
         except InputError:
             raise
         except SimulationError as error:

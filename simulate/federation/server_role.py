@@ -24,18 +24,17 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
-from tacit.simulate.runs.directory import Progress, RunDirectory, writing
+from tacit.simulate.runs.directory import Progress, write_arrays, writing
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 
 
-async def run_server(control: Control, *, role: Role, rounds: int, completed: int) -> dict[str, Any]:
+async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
-    run = RunDirectory(role.directory)
+    plan, experiment, run = role.plan, role.plan.experiment, role.plan.run
     try:
-        experiment = role.experiment
-        device = resolve_device(role.device)
+        device = resolve_device(plan.device)
         data = load(experiment.data, image_size=experiment.model.image_size)
         task = Task(
             model=experiment.model,
@@ -46,23 +45,24 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             channels=data.channels,
             stimuli=prepare_stimuli(experiment.protection, data),
         )
-        model = task.build(seed=role.split_seed)
+        model = task.build(seed=plan.split_seed)
         layout = Layout.of(model)
-        if completed:
+        if plan.completed:
             layout.load_into(model, checkpoint.load(run.model, layout)[0])
         configuration = configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
         keeper = Keeper(configuration, model, seed=experiment.federation.seed, device=device)
 
         def save(round: int) -> None:
-            progress = Progress(round=round, split_seed=role.split_seed)
+            progress = Progress(round=round, split_seed=plan.split_seed)
             with writing(run.model):
                 checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
 
         def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
-            if role.verify and total is not None and done.total is not None:
+            if plan.verify and total is not None and done.total is not None:
                 bound = configuration.packing().error_bound(len(done.survivors))
-                run.save_sum(done.round, words=done.total, values=total.values, bound=bound, names=done.survivors)
-            if role.record_moves and total is not None:
+                found = {"words": done.total, "values": total.values, "bound": bound, "names": list(done.survivors)}
+                write_arrays(run.verification(done.round, "sum"), **found)
+            if plan.record_moves and total is not None:
                 run.save_moves(done.round, keeper.mean(total)[1])
             if total is not None:
                 save(done.round)
@@ -71,15 +71,15 @@ async def run_server(control: Control, *, role: Role, rounds: int, completed: in
             judged = evaluate(keeper.model, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
 
-        if not completed:
+        if not plan.completed:
             save(0)
         settings = ServerSettings(
             address=LOOPBACK,
             keys=role.keys,
             roster=role.roster,
             configuration=configuration,
-            rounds=rounds,
-            completed=completed,
+            rounds=plan.rounds,
+            completed=plan.completed,
             smallest_cohort=experiment.policy.smallest_cohort,
             join_seconds=experiment.deadlines.join,
             grace=experiment.deadlines.grace,

@@ -69,19 +69,23 @@ class Supervisor:
         self._silence = ""
         """Why the server was ended, if it froze."""
         self._watching: asyncio.Task[None] | None = None
-        self._experiment = roles[SERVER].experiment
-        self._grace = self._experiment.deadlines.grace
+        self._experiment = roles[SERVER].plan.experiment
 
-    async def follow(self, *, rounds: int, completed: int) -> str:
+    async def follow(self) -> str:
         """Run until everybody has ended; returns how the server says it ended, or raises SimulationError."""
-        await self._processes.start(SERVER, serve, role=self._roles[SERVER], rounds=rounds, completed=completed)
+        await self._processes.start(SERVER, serve, role=self._roles[SERVER])
         try:
             async for name, message in self._processes.messages():
                 self._words += name == SERVER
                 if isinstance(message, Exit):
                     await self._bury(name, message)
                 elif "event" in message:
-                    await self._relay(name, message.pop("event"), message)
+                    event = message.pop("event")
+                    self._show(name, event, message)
+                    if event == "listening":
+                        self._address = message["address"]
+                        for client in [name for name in self._roles if name != SERVER]:
+                            await self._start_client(client)
                 else:
                     self._last[name] = message
         except asyncio.CancelledError:
@@ -95,14 +99,6 @@ class Supervisor:
         if self._failure is not None:
             raise self._failure
         return self._ended
-
-    async def _relay(self, name: str, event: str, fields: dict[str, Any]) -> None:
-        self._show(name, event, fields)
-        if event == "listening":
-            self._address = fields["address"]
-            for client in self._roles:
-                if client != SERVER:
-                    await self._start_client(client)
 
     async def _start_client(self, name: str) -> None:
         await self._processes.start(name, take_part, role=self._roles[name], address=self._address)
@@ -119,7 +115,9 @@ class Supervisor:
                 self._roles[name] = revived
                 await self._start_client(name)
             elif last.get("finished", {}).get("status") == SERVER_LOST and self._watching is None:
-                self._watching = asyncio.ensure_future(self._end_silent_server(self._grace + LEAVE_SECONDS))
+                self._watching = asyncio.ensure_future(
+                    self._end_silent_server(self._experiment.deadlines.grace + LEAVE_SECONDS)
+                )
             return
         if self._watching is not None:
             self._watching.cancel()
@@ -137,7 +135,7 @@ class Supervisor:
         kind = ServerLostError if exit.signal is not None else SimulationError
         self._failure = kind(f"{name}: {reason}")
         # The clients shall notice by themselves, and say so.
-        self._clear("the server is gone", self._grace + LEAVE_SECONDS)
+        self._clear("the server is gone", self._experiment.deadlines.grace + LEAVE_SECONDS)
 
     async def _end_silent_server(self, patience: float) -> None:
         """End the run if the server, which says every second that it is alive, says nothing for so many seconds."""

@@ -1,7 +1,9 @@
 """What --verify checks when a run is over: that every secure sum is the sum.
 
 The clients' quantised vectors must add up in the ring, exactly, to the words that the server unmasked; and the float
-sum of their weighted updates must lie within the bound that stochastic rounding allows (Packing.error_bound).
+sum of their weighted updates must lie within the bound that stochastic rounding allows (Packing.error_bound). A client
+records its words, and the weighted values that they stand for; the server the sum of the words, the values decoded from
+it, their error bound, and the names of the survivors.
 """
 
 from __future__ import annotations

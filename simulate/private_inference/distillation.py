@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import secrets
 import time
-import tomllib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,14 +22,13 @@ from msgspec import Meta
 
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.runs.directory import write_json, writing
-from tacit.simulate.runs.experiment import Experiment, ExperimentError
-from tacit.simulate.runs.explain import read_section, refusal
+from tacit.simulate.runs.experiment import Experiment
+from tacit.simulate.runs.explain import read_section
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tacit.models.data import Dataset
-    from tacit.models.friendly.distillation import Epoch
     from tacit.models.friendly.transformer import FriendlyTransformer
 
 Progress = Callable[[str, dict[str, Any]], None]
@@ -42,35 +40,7 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
 
     distillation: Annotated[
         DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
-    ] = msgspec.field(default_factory=DistillationConfiguration)
-
-
-class ResultsError(ValueError):
-    """The results cannot be written there; the message says why and what to do."""
-
-
-def load(path: Path) -> DistillationExperiment:
-    """Reads an experiment file with or without the section [distillation]. Raises ExperimentError."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ExperimentError(f"{path}: is not TOML: {error}") from error
-    try:
-        return msgspec.convert(data, DistillationExperiment, dec_hook=read_section)
-    except msgspec.ValidationError as error:
-        raise ExperimentError(f"{path}: {refusal(error, data, DistillationExperiment)}") from error
-
-
-def claim(directory: Path) -> None:
-    """Make the directory of the results. ResultsError unless it is empty then."""
-    try:
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise ResultsError(f"{directory} exists already and is not empty: choose another directory with --out")
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResultsError(f"{directory} cannot be made: {error.strerror}; choose another with --out") from error
+    ] = DistillationConfiguration()
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
@@ -79,6 +49,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     Raises ValueError (ConversionError is one) or OSError for data, model or device that cannot be used, before
     anything is trained; FloatingPointError or ActivationError when a training diverges.
     """
+    from tacit.models.checkpoint import save
     from tacit.models.data import load as load_images
     from tacit.models.device import resolve_device
     from tacit.models.friendly import checkpoint, distillation
@@ -86,6 +57,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     from tacit.models.friendly.calibration import calibrate, error_bounds
     from tacit.models.friendly.convert import convert
     from tacit.models.layout import Layout
+    from tacit.models.vision_transformer import build
 
     settings = experiment.distillation
     approximation = Approximation(softmax_degree=settings.softmax_degree, inverse_steps=settings.inverse_steps)
@@ -94,21 +66,26 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     seed = experiment.federation.seed
     seed = secrets.randbits(63) if seed is None else seed
     began = time.monotonic()
-    teacher = _untrained(experiment, data, seed)
+    teacher = build(experiment.model, classes=data.classes, channels=data.channels, seed=seed)
     convert(teacher, approximation)  # A model that cannot be converted says so before it is trained.
     test = data.x_test, data.y_test
     judged = _train(teacher, experiment, data, seed, chosen)
     progress("teacher", judged)
-    _keep(teacher, out / "teacher.safetensors")
+    layout, path = Layout.of(teacher), out / "teacher.safetensors"
+    with writing(path):
+        save(path, layout=layout, flat=layout.flatten(teacher), metadata={})
     student = convert(teacher, approximation).to(chosen)
     before = {"accuracy": distillation.accuracy(student, *test, device=chosen)}
     progress("converted", before)
-
-    def show(epoch: Epoch) -> None:
-        progress("epoch", asdict(epoch))
-
     epochs = distillation.distill(
-        teacher, student, data.x_train, test, settings, seed=seed, device=chosen, progress=show
+        teacher,
+        student,
+        data.x_train,
+        test,
+        settings,
+        seed=seed,
+        device=chosen,
+        progress=lambda epoch: progress("epoch", asdict(epoch)),
     )
     calibrate(student, data.x_train, margin=settings.margin)
     after = distillation.judge(student, teacher, *test, device=chosen)
@@ -118,7 +95,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
         "name": experiment.name,
         "seed": seed,
         "device": device,
-        "parameters": Layout.of(student).size,
+        "parameters": layout.size,
         "test_images": len(test[0]),
         "teacher": judged,
         "converted": before,
@@ -183,13 +160,12 @@ def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTran
 
 def draw(figures: dict[str, Any], path: Path) -> None:
     """Accuracy and losses by epoch as a PNG, the two stages apart, like Fig. 7 of the paper."""
-    import matplotlib
     from matplotlib.figure import Figure
 
     from tacit.simulate.experiments.figures import COLOURS
-    from tacit.simulate.report.figures import STYLE
+    from tacit.simulate.report.figures import style
 
-    with matplotlib.rc_context(STYLE):  # type: ignore[arg-type]
+    with style():
         figure = Figure(figsize=(9.0, 4.0), dpi=120)
         left, right = figure.subplots(1, 2)
         epochs = figures["epochs"]
@@ -219,12 +195,6 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         figure.savefig(path)
 
 
-def _untrained(experiment: Experiment, data: Dataset, seed: int) -> nn.Module:
-    from tacit.models.vision_transformer import build
-
-    return build(experiment.model, classes=data.classes, channels=data.channels, seed=seed)
-
-
 def _train(teacher: nn.Module, experiment: DistillationExperiment, data: Dataset, seed: int, device: Any) -> Any:
     from tacit.models.training import EVALUATION_BATCH, evaluate, train
 
@@ -234,12 +204,3 @@ def _train(teacher: nn.Module, experiment: DistillationExperiment, data: Dataset
         train(teacher, data.x_train, data.y_train, training, seed=seed, device=device)
     judged = evaluate(teacher, data.x_test, data.y_test, batch_size=EVALUATION_BATCH, device=device)
     return {"accuracy": judged.accuracy, "loss": judged.loss, "epochs": epochs}
-
-
-def _keep(teacher: nn.Module, path: Path) -> None:
-    from tacit.models import checkpoint
-    from tacit.models.layout import Layout
-
-    layout = Layout.of(teacher)
-    with writing(path):
-        checkpoint.save(path, layout=layout, flat=layout.flatten(teacher), metadata={})

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Literal
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -37,7 +39,7 @@ MOST_ROWS = 16
 TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 BYTE_UNITS = ((1.0, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 INK = "#1d2733"
-STYLE = {
+_STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tacit",
     "text.parse_math": False,
@@ -66,77 +68,65 @@ Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
 
 
-def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int]) -> str:
+def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int]) -> Markup:
     """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds."""
-    with _style():
+    with style():
         figure = Figure(figsize=(WIDTH, 3.0))
         axes = figure.subplots()
         results = [(round.number, round.result) for round in rounds if round.result]
         curves = (
-            ("test images (server)", "#0072B2", "o-", [(n, getattr(r, metric)) for n, r in results]),
-            (
-                "training images (secure sum)",
-                "#D55E00",
-                "s--",
-                [(n, getattr(r, f"train_{metric}")) for n, r in results],
-            ),
+            ("test images (server)", "#0072B2", "o-", metric),
+            ("training images (secure sum)", "#D55E00", "s--", f"train_{metric}"),
         )
-        for label, colour, line, points in curves:
-            known = [(number, value) for number, value in points if value is not None]
+        for label, colour, line, key in curves:
+            known = [(number, getattr(result, key)) for number, result in results if getattr(result, key) is not None]
             size = 5 if len(known) <= 40 else 0
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
         for number in failed:
             axes.axvline(number, color="#8a949e", linestyle=":", label="no result" if number == failed[0] else None)
-        axes.set_title(f"{metric.capitalize()} by round")
-        axes.set_xlabel("round")
-        axes.set_ylabel("accuracy (share of images)" if metric == "accuracy" else "loss (nats)")
-        if metric == "accuracy":
-            axes.set_ylim(0, 1.02)
-        else:
-            axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(axis="y")
+        unit = "accuracy (share of images)" if metric == "accuracy" else "loss (nats)"
+        _by_round(axes, f"{metric.capitalize()} by round", unit)
+        axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
         figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
         return _svg(figure, metric)
 
 
-def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> str:
+def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
     """Clipped coordinates of every completed round, in percent of all that went into the sum."""
-    with _style():
+    with style():
         figure = Figure(figsize=(WIDTH, 2.6))
         axes = figure.subplots()
         results = [(round.number, round.result) for round in rounds if round.result and round.result.survivors]
         shares = [100 * (result.clipped or 0) / (parameters * len(result.survivors)) for _, result in results]
         axes.bar([number for number, _ in results], shares, color="#0072B2", width=0.7)
-        axes.set_title("Clipped coordinates by round")
-        axes.set_xlabel("round")
-        axes.set_ylabel("clipped (% of coordinates)")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-        axes.grid(axis="y")
+        _by_round(axes, "Clipped coordinates by round", "clipped (% of coordinates)")
         return _svg(figure, "clipped")
 
 
 def party_bars(
     server: PartyHistory | None,
     clients: Sequence[PartyHistory],
-    values: Callable[[PartyHistory], Mapping[Phase, float]],
+    amount: Literal["seconds", "sent", "received"],
     *,
-    phases: Sequence[Phase],
-    units: Sequence[Unit],
+    phases: Sequence[Phase] = PHASES,
     title: str,
     axis: str,
     name: str,
-) -> str:
+) -> Markup:
     """Bars of one amount per party, stacked by phase; the server has an axis of its own, as it serves them all."""
+    units = TIME_UNITS if amount == "seconds" else BYTE_UNITS
+
+    def values(party: PartyHistory) -> list[float]:
+        return [getattr(party, amount).get(phase, 0) for phase in phases]
 
     def total(party: PartyHistory) -> float:
-        return sum(values(party).get(phase, 0) for phase in phases)
+        return sum(values(party))
 
     shown = sample(sorted(clients, key=total, reverse=True), MOST_ROWS)
     if len(shown) == len(clients):
         shown = list(clients)
     groups = [group for group in ([server] if server else [], shown) if group]
-    with _style():
+    with style():
         figure = Figure(figsize=(WIDTH, 1.2 + 0.55 * len(groups) + 0.24 * sum(map(len, groups))))
         ratios = [len(group) + 0.6 for group in groups]
         columns = figure.subplots(len(groups), 1, squeeze=False, height_ratios=ratios)[:, 0]
@@ -144,8 +134,8 @@ def party_bars(
             largest = max(map(total, group))
             scale, unit = _unit(largest, units)
             left = [0.0] * len(group)
-            for phase in phases:
-                widths = [values(party).get(phase, 0) / scale for party in group]
+            for phase, amounts in zip(phases, zip(*map(values, group), strict=True), strict=True):
+                widths = [value / scale for value in amounts]
                 axes.barh(range(len(group)), widths, left=left, color=COLOURS[phase], height=0.72)
                 left = [before + width for before, width in zip(left, widths, strict=True)]
             _rows(axes, [party.name for party in group])
@@ -155,11 +145,11 @@ def party_bars(
         return _svg(figure, name)
 
 
-def timeline(round: RoundHistory, server: str | None, *, window: Window, title: str, axis: str, name: str) -> str:
+def timeline(round: RoundHistory, server: str | None, *, window: Window, title: str, axis: str, name: str) -> Markup:
     """Who was in which phase when, within a window of times; crosses mark who was dropped, hatches where a log ends."""
     rows = _timeline_rows(round, server)
     begin, end = window
-    with _style():
+    with style():
         figure = Figure(figsize=(WIDTH, 1.1 + 0.24 * len(rows)))
         axes = figure.subplots()
         scale, unit = _unit(end - begin, TIME_UNITS)
@@ -209,6 +199,14 @@ def _bar(axes: Axes, row: int, span: Span, window: Window, scale: float) -> None
         axes.barh(row, (end - start) / scale, left=(start - window[0]) / scale, height=0.72, **style)  # type: ignore[arg-type]
 
 
+def _by_round(axes: Axes, title: str, unit: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel("round")
+    axes.set_ylabel(unit)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.grid(axis="y")
+
+
 def _rows(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(range(len(names)), [name if len(name) <= 20 else f"{name[:19]}…" for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
@@ -221,11 +219,12 @@ def _unit(largest: float, units: Sequence[Unit]) -> Unit:
     return next((unit for unit in reversed(units) if largest >= unit[0]), units[0])
 
 
-def _style() -> AbstractContextManager[None]:
-    return matplotlib.rc_context(STYLE)  # type: ignore[arg-type]
+def style() -> AbstractContextManager[None]:
+    """For everything that is drawn."""
+    return matplotlib.rc_context(_STYLE)  # type: ignore[arg-type]
 
 
-def _svg(figure: Figure, name: str) -> str:
+def _svg(figure: Figure, name: str) -> Markup:
     """The figure as an <svg> element whose identifiers begin with its name: they must be unique in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
@@ -233,4 +232,4 @@ def _svg(figure: Figure, name: str) -> str:
     # Its style sheet would hold for the whole page, which has the same rule for figures only.
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", svg)
-    return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1)
+    return Markup(re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1))

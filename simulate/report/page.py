@@ -7,7 +7,7 @@ wrote goes through jinja's escaping. The same logs give the same page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -26,8 +26,6 @@ from tacit.simulate.report.figures import (
     COLOURS,
     MOST_ROWS,
     PHASES,
-    TIME_UNITS,
-    Unit,
     clipped_bars,
     learning_curve,
     party_bars,
@@ -155,42 +153,27 @@ def _curves(history: History) -> list[Markup]:
         return []
     numbers = {round.number for round in history.completed}
     failed = sorted({round.number for round in history.rounds} - numbers)
-    return [Markup(learning_curve(history.completed, metric=metric, failed=failed)) for metric in ("accuracy", "loss")]
+    return [learning_curve(history.completed, metric=metric, failed=failed) for metric in ("accuracy", "loss")]
 
 
 def _clipping(history: History) -> Markup | None:
     """None if nothing was clipped."""
     clipped = any(round.result and round.result.clipped for round in history.completed)
-    return (
-        Markup(clipped_bars(history.completed, history.configured.parameters))
-        if clipped and history.configured
-        else None
-    )
+    return clipped_bars(history.completed, history.configured.parameters) if clipped and history.configured else None
 
 
 def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory], *, secure: bool) -> dict[str, list[Markup]]:
-    draw = partial(party_bars, server, clients)
-
-    def of(
-        values: Callable[[PartyHistory], Any],
-        phases: Sequence[Phase],
-        units: Sequence[Unit],
-        title: str,
-        axis: str,
-        name: str,
-    ) -> Markup:
-        return Markup(draw(values, phases=phases, units=units, title=title, axis=axis, name=name))
-
     if not server and not clients:
         return {}
+    draw = partial(party_bars, server, clients)
+    time = [draw("seconds", title="Time in each phase", axis="time", name="time")]
+    if secure:
+        time.append(draw("seconds", phases=SECURE_SUM, title="Of this, the secure sum", axis="time", name="sum"))
     return {
-        "time": [
-            of(lambda party: party.seconds, PHASES, TIME_UNITS, "Time in each phase", "time", "time"),
-        ]
-        + [of(lambda party: party.seconds, SECURE_SUM, TIME_UNITS, "Of this, the secure sum", "time", "sum")] * secure,
+        "time": time,
         "traffic": [
-            of(lambda party: party.sent, PHASES, BYTE_UNITS, "Payload sent", "sent", "sent"),
-            of(lambda party: party.received, PHASES, BYTE_UNITS, "Payload received", "received", "received"),
+            draw("sent", title="Payload sent", axis="sent", name="sent"),
+            draw("received", title="Payload received", axis="received", name="received"),
         ],
     }
 
@@ -213,11 +196,6 @@ def _work(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> list[
 
 def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, Any]:
     times = [client.seconds[phase] for client in clients]
-
-    def middle(amounts: Iterable[int]) -> float | None:
-        listed = list(amounts)
-        return median(listed) if listed else None
-
     return {
         "phase": phase,
         "server_seconds": server.seconds[phase] if server else None,
@@ -226,8 +204,8 @@ def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[Part
         "least": min(times, default=None),
         "middle": median(times) if times else None,
         "most": max(times, default=None),
-        "sent": middle(client.sent[phase] for client in clients),
-        "received": middle(client.received[phase] for client in clients),
+        "sent": median(client.sent[phase] for client in clients) if clients else None,
+        "received": median(client.received[phase] for client in clients) if clients else None,
     }
 
 
@@ -238,27 +216,21 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     finished = history.completed or history.rounds
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
-    reasons: dict[int, list[str]] = {}
-    chosen: dict[int, RoundHistory] = {}
+    chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
     for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
-            chosen[id(round)] = round
-            reasons.setdefault(id(round), []).extend([reason] if reason else [])
+            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [reason]))
     shown = []
-    for index, (key, round) in enumerate(chosen.items()):
+    for index, (round, reasons) in enumerate(chosen.values()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]
         if secure and (window := secure_sum_window(round, history.server)):
             windows.append((window, f"Round {round.number}: the secure sum", "time since all keys were known"))
         shown.append(
             {
                 "round": round,
-                "reasons": reasons[key],
+                "reasons": reasons,
                 "figures": [
-                    Markup(
-                        timeline(
-                            round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}"
-                        )
-                    )
+                    timeline(round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
                     for part, (window, title, axis) in enumerate(windows)
                     if window[1] > window[0]
                 ],

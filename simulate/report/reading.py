@@ -46,21 +46,12 @@ TROUBLE = {
 Events = list[dict[str, Any]]
 
 
-class _RoundBegan(msgspec.Struct, frozen=True):
-    round: int
-    cohort: tuple[str, ...]
-
-
 class _PhaseEnded(msgspec.Struct, frozen=True):
     time: float
     round: int
     phase: Phase
     seconds: float
     next: Phase
-
-
-class _Worked(msgspec.Struct, frozen=True):
-    seconds: dict[str, float]
 
 
 class _Moved(msgspec.Struct, frozen=True):
@@ -140,11 +131,11 @@ class _Session:
         if kind == "configuration":
             self._history.configured = msgspec.convert(event, Configured)
         elif kind == "round":
-            began = msgspec.convert(event, _RoundBegan)
+            number, cohort = msgspec.convert((event["round"], event["cohort"]), tuple[int, tuple[str, ...]])
             if current is not None and current.result is None:
                 current.ended = time
-            self._rounds[began.round] = RoundHistory(self._number, began.round, time, self._ended, began.cohort)
-            self._history.rounds.append(self._rounds[began.round])
+            self._rounds[number] = RoundHistory(self._number, number, time, self._ended, cohort)
+            self._history.rounds.append(self._rounds[number])
         elif kind == "round-done":
             round = self._rounds[event["round"]]
             round.result, round.ended = msgspec.convert(event, RoundResult), time
@@ -174,7 +165,7 @@ class _Session:
             if name == self._history.server and (round := self._rounds.get(moved.round)):
                 round.moved += moved.sent + moved.received
         elif kind == "work":
-            for work, seconds in msgspec.convert(event, _Worked).seconds.items():
+            for work, seconds in msgspec.convert(event["seconds"], dict[str, float]).items():
                 party.work[work] += seconds
         elif self._is_trouble(event):
             about = next((event[key] for key in ("member", "from", "against", "to", "peer") if key in event), "")

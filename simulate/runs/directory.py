@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,31 @@ def write_json(value: Any, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
+def write_arrays(path: Path, **arrays: Any) -> None:
+    """Write an .npz file, and the folder that it stands in. OSError, as of `writing`, if it cannot be written."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(path, **arrays)
+
+
+def claim(
+    path: Path,
+    *parts: Path,
+    taken: str = "exists already and is not empty: choose another directory with --out",
+) -> None:
+    """Make a directory for results, or take an empty one. RunDirectoryError if it is `taken`, or cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise FileExistsError
+        for part in parts:
+            part.mkdir()
+    except FileExistsError:
+        raise RunDirectoryError(f"{path} {taken}") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """What the model file says about the run beside the model."""
 
@@ -78,18 +103,8 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path) -> RunDirectory:
         """A new run directory, or an empty one. RunDirectoryError if something is there, or it cannot be made."""
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            if any(path.iterdir()):
-                raise FileExistsError
-            for part in ("events", "journal", "logs"):
-                (path / part).mkdir()
-        except FileExistsError:
-            raise RunDirectoryError(
-                f"{path} exists already: choose another directory with --out, or continue that run with --resume {path}"
-            ) from None
-        except OSError as error:
-            raise RunDirectoryError(f"{path} cannot be made: {error.strerror}; choose another with --out") from None
+        taken = f"exists already: choose another directory with --out, or continue that run with --resume {path}"
+        claim(path, *(path / part for part in ("events", "journal", "logs")), taken=taken)
         return cls(path)
 
     def keep_experiment(self, text: str) -> None:
@@ -133,34 +148,13 @@ class RunDirectory:
         """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
 
-    def save_update(self, round: int, name: str, *, words: npt.NDArray[Any], values: npt.NDArray[np.float32]) -> None:
-        """What a client contributed: quantised words, and the weighted values that they stand for."""
-        path = self.path / "verify" / str(round) / f"{name}.npz"
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, words=words, values=values)
-
-    def save_sum(
-        self,
-        round: int,
-        *,
-        words: npt.NDArray[Any],
-        values: npt.NDArray[np.float64],
-        bound: float,
-        names: Iterable[str],
-    ) -> None:
-        """What the server got: the sum of the words, the values decoded from it, their error bound, the survivors."""
-        path = self.path / "verify" / str(round) / "sum.npz"
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, words=words, values=values, bound=bound, names=list(names))
+    def verification(self, round: int, name: str) -> Path:
+        """What a client contributed to a round, or the server's "sum" (federation/verification.py)."""
+        return self.path / "verify" / str(round) / f"{name}.npz"
 
     def save_moves(self, round: int, moved: npt.NDArray[np.bool_]) -> None:
         """Which coordinates [D] of the model a round moved."""
-        path = self.path / "moves" / f"{round}.npz"
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            np.savez(path, bits=np.packbits(moved), size=moved.size)
+        write_arrays(self.path / "moves" / f"{round}.npz", bits=np.packbits(moved), size=moved.size)
 
     def count_moves(self) -> npt.NDArray[np.uint16]:
         """How often each coordinate [D] of the model was moved, as the rounds recorded it. ValueError if none did."""

@@ -9,7 +9,7 @@ import math
 import tomllib
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -106,17 +106,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Annotated[
         str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
     ] = "digits"
-    federation: Annotated[Federation, Meta(description="Who takes part, and for how long.")] = msgspec.field(
-        default_factory=Federation
-    )
+    federation: Annotated[Federation, Meta(description="Who takes part, and for how long.")] = Federation()
     data: Annotated[DataConfiguration, Meta(description="The labelled images and how the clients share them.")] = (
-        msgspec.field(default_factory=DataConfiguration)
+        DataConfiguration()
     )
-    model: Annotated[ModelConfiguration, Meta(description="The network.")] = msgspec.field(
-        default_factory=ModelConfiguration
-    )
+    model: Annotated[ModelConfiguration, Meta(description="The network.")] = ModelConfiguration()
     training: Annotated[TrainingConfiguration, Meta(description="What a client computes in one round.")] = (
-        msgspec.field(default_factory=TrainingConfiguration)
+        TrainingConfiguration()
     )
     protection: Annotated[Protection, Meta(description="What a client does to its update before it is summed.")] = (
         NoProtection()
@@ -128,15 +124,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             "clients, beside a protection that works on encrypted updates. Without this section it is in the clear."
         ),
     ] = None
-    aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = msgspec.field(
-        default_factory=Aggregation
-    )
-    deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = msgspec.field(
-        default_factory=Deadlines
-    )
-    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
-        default_factory=ClientPolicy
-    )
+    aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
+    deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = Deadlines()
+    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = ClientPolicy()
 
     def __post_init__(self) -> None:
         self._check_policy()
@@ -193,39 +183,29 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         )
 
     def _check_policy(self) -> None:
-        clients, mode, clip = self.federation.clients, self.aggregation.mode, self.aggregation.clip
-        if clients < self.policy.smallest_cohort:
-            raise ValueError(
-                f"federation.clients = {clients}: policy.smallest_cohort asks for at least "
-                f"{self.policy.smallest_cohort} clients"
+        policy, clients, mode = self.policy, self.federation.clients, self.aggregation.mode
+        clip, corrupt = self.aggregation.clip, self.aggregation.corrupt
+        if clients < policy.smallest_cohort:
+            wanted = f"policy.smallest_cohort asks for at least {policy.smallest_cohort} clients"
+            raise _refused("federation.clients", clients, wanted)
+        if mode not in policy.modes:
+            remedy = f"add {literal(mode)} there if the clients shall accept it"
+            raise _refused("aggregation.mode", mode, f"policy.modes accepts only {literal(policy.modes)}; {remedy}")
+        if mode != "none" and corrupt < policy.least_corrupt:
+            raise _refused(
+                "aggregation.corrupt", corrupt, f"policy.least_corrupt accepts at least {policy.least_corrupt}"
             )
-        if mode not in self.policy.modes:
-            raise ValueError(
-                f"aggregation.mode = {literal(mode)}: policy.modes accepts only {literal(self.policy.modes)}; "
-                f"add {literal(mode)} there if the clients shall accept it"
-            )
-        if mode != "none" and self.aggregation.corrupt < self.policy.least_corrupt:
-            raise ValueError(
-                f"aggregation.corrupt = {self.aggregation.corrupt}: policy.least_corrupt accepts at least "
-                f"{self.policy.least_corrupt}"
-            )
-        if self.training.algorithm not in self.policy.schemes:
-            raise ValueError(
-                f"training.algorithm = {literal(self.training.algorithm)}: policy.schemes accepts only "
-                f"{literal(self.policy.schemes)}"
-            )
+        if self.training.algorithm not in policy.schemes:
+            wanted = f"policy.schemes accepts only {literal(policy.schemes)}"
+            raise _refused("training.algorithm", self.training.algorithm, wanted)
         fewest = self.protection.facts().min_contributors
-        if 0 < fewest < self.policy.least_contributors:
-            raise ValueError(
-                f"protection.min_contributors = {fewest}: policy.least_contributors accepts at least "
-                f"{self.policy.least_contributors}"
-            )
-        for key, value, accepted in self.policy.complaints(self.protection, self.encryption):
-            raise ValueError(f"{key} = {literal(value)}: [policy] accepts {accepted}")
-        if clip > self.policy.largest_clip:
-            raise ValueError(
-                f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"
-            )
+        if 0 < fewest < policy.least_contributors:
+            wanted = f"policy.least_contributors accepts at least {policy.least_contributors}"
+            raise _refused("protection.min_contributors", fewest, wanted)
+        for key, value, accepted in policy.complaints(self.protection, self.encryption):
+            raise _refused(key, value, f"[policy] accepts {accepted}")
+        if clip > policy.largest_clip:
+            raise _refused("aggregation.clip", clip, f"policy.largest_clip accepts at most {policy.largest_clip}")
 
     def _check_protection(self) -> None:
         check_together(self.protection, self.encryption, self.terms(), self.training)
@@ -247,67 +227,87 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, active = self.federation.clients, self.aggregation.mode == "active"
+        clients, active, threshold = (
+            self.federation.clients,
+            self.aggregation.mode == "active",
+            self.aggregation.threshold,
+        )
         if self.aggregation.mode == "none":
-            if self.aggregation.threshold:
-                raise ValueError(
-                    f"aggregation.threshold = {self.aggregation.threshold}: without secure aggregation there is none; "
-                    "set it to 0"
-                )
+            if threshold:
+                wanted = "without secure aggregation there is none; set it to 0"
+                raise _refused("aggregation.threshold", threshold, wanted)
             return
         try:
             computed = self._computed_graph()
         except ValueError as error:
             key = "graph" if self.aggregation.graph == "regular" else "corrupt"
-            raise ValueError(f"aggregation.{key} = {literal(getattr(self.aggregation, key))}: {error}") from error
+            raise _refused(f"aggregation.{key}", getattr(self.aggregation, key), error) from error
         complete = computed.neighbours == clients - 1
         # In a complete graph a client's own share counts; the computed threshold of a regular one is the least safe.
         most = clients if complete else computed.neighbours
         corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
         least = (clients + corrupt) // 2 + 1 if complete and active else computed.threshold
-        threshold = self.aggregation.threshold or computed.threshold
+        threshold = threshold or computed.threshold
         if not least <= threshold <= most:
-            raise ValueError(
-                f"aggregation.threshold = {threshold}: expected {least} to {most}, or 0 to compute it: {clients} "
-                f"clients in {self.aggregation.mode} mode, up to {corrupt} of them corrupt, "
-                f"{computed.neighbours} neighbours each"
+            raise _refused(
+                "aggregation.threshold",
+                threshold,
+                f"expected {least} to {most}, or 0 to compute it: {clients} clients in {self.aggregation.mode} mode, "
+                f"up to {corrupt} of them corrupt, {computed.neighbours} neighbours each",
             )
         default_floor = (2 * clients // 3 if active else clients // 2) + 1 if complete else computed.threshold
         floor = self.policy.threshold_floor or default_floor
         if threshold < floor:
-            raise ValueError(
-                f"aggregation.threshold = {threshold}: below the lowest that clients accept, {floor}; raise it"
+            raise _refused(
+                "aggregation.threshold",
+                threshold,
+                f"below the lowest that clients accept, {floor}; raise it"
                 f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower policy.threshold_floor"
-                f"{'' if self.policy.threshold_floor else f' (0 means {floor} here)'}"
+                f"{'' if self.policy.threshold_floor else f' (0 means {floor} here)'}",
             )
 
     def _check_ring(self) -> None:
         try:
             self.packing(tensor_sizes=(1,), metrics=())
         except ValueError as error:
-            raise ValueError(
-                f"aggregation.ring_bits = {self.aggregation.ring_bits}: {error} (0 computes ring_bits)"
-            ) from error
+            reason = f"{error} (0 computes ring_bits)"
+            raise _refused("aggregation.ring_bits", self.aggregation.ring_bits, reason) from error
+
+
+def _refused(key: str, value: object, reason: object) -> ValueError:
+    return ValueError(f"{key} = {literal(value)}: {reason}")
+
+
+Kind = TypeVar("Kind", bound=Experiment)
 
 
 def load(path: Path) -> Experiment:
     """Reads an experiment file. Raises ExperimentError."""
+    return load_as(Experiment, path)
+
+
+def load_as(kind: type[Kind], path: Path) -> Kind:
+    """Reads the file of an experiment that has more sections. Raises ExperimentError."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ExperimentError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
-    return parse(text, str(path))
+    return _parse(kind, text, str(path))
 
 
 def parse(text: str, where: str) -> Experiment:
     """Reads an experiment from TOML text; `where` stands in front of every refusal. Raises ExperimentError."""
+    return _parse(Experiment, text, where)
+
+
+def _parse(kind: type[Kind], text: str, where: str) -> Kind:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
-    return _build(data, where)
+    return _build(kind, data, where)
 
 
 def with_overrides(
@@ -322,11 +322,11 @@ def with_overrides(
     data = msgspec.to_builtins(experiment)
     given = {"clients": clients, "rounds": rounds, "seed": seed}
     data["federation"].update({key: value for key, value in given.items() if value is not None})
-    return _build(data, where)
+    return _build(Experiment, data, where)
 
 
-def _build(data: dict[str, Any], where: str) -> Experiment:
+def _build(kind: type[Kind], data: dict[str, Any], where: str) -> Kind:
     try:
-        return msgspec.convert(data, Experiment, dec_hook=read_section)
+        return msgspec.convert(data, kind, dec_hook=read_section)
     except msgspec.ValidationError as error:
-        raise ExperimentError(f"{where}: {refusal(error, data, Experiment)}") from error
+        raise ExperimentError(f"{where}: {refusal(error, data, kind)}") from error

@@ -4,7 +4,6 @@ Nothing here is written by hand twice: descriptions, accepted values and default
 """
 
 import textwrap
-from collections.abc import Iterator
 from operator import attrgetter
 
 from tacit.simulate.runs.experiment import Experiment
@@ -14,37 +13,29 @@ _WIDTH = 100
 
 
 def experiment_toml(experiment: Experiment) -> str:
-    """An experiment as TOML, every key explained in comments; parses back to the same experiment."""
-    return "\n".join(_toml_lines(experiment)) + "\n"
+    """An experiment as TOML, every key explained in comments; parses back to the same experiment.
 
-
-def reference_markdown() -> str:
-    """The reference page of the experiment file (docs/configuration.md): a table for each section."""
-    return "\n".join(_markdown_lines()) + "\n"
-
-
-def _toml_lines(experiment: Experiment) -> Iterator[str]:
-    """What the experiment does not have, a section or the keys of other protections, stands there as a comment."""
+    What the experiment does not have, a section or the keys of other protections, stands there as a comment.
+    """
+    lines: list[str] = []
     for key in keys(Experiment):
         name, absent = _name(key), not holds(experiment, key)
         mark = "# " if absent else ""
         if key.is_section:
-            yield from ["", *_comment(key.description), f"{mark}[{key.path}]"]
+            lines += ["", *_comment(key.description), f"{mark}[{key.path}]"]
         elif name == "scheme":
-            yield from ["", *_comment(key.description), f"{mark}scheme = {literal(key.default)}"]
+            lines += ["", *_comment(key.description), f"{mark}scheme = {literal(key.default)}"]
         else:
-            yield from _comment(f"{key.description} Accepted: {accepted(key.type)}.")
             value = key.default if absent else attrgetter(key.path)(experiment)
-            yield f"# {name} = 0" if value is None else f"{mark}{name} = {literal(value, longest=None)}"
+            lines += _comment(f"{key.description} Accepted: {accepted(key.type)}.")
+            lines.append(f"# {name} = 0" if value is None else f"{mark}{name} = {literal(value, longest=None)}")
+    return "\n".join([*lines, ""])
 
 
-def _comment(text: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
-
-
-def _markdown_lines() -> Iterator[str]:
+def reference_markdown() -> str:
+    """The reference page of the experiment file (docs/configuration.md): a table for each section."""
     head = ["", "| key | default | accepted | meaning |", "|---|---|---|---|"]
-    yield from [
+    lines = [
         "# The experiment file",
         "",
         "An experiment is one TOML file. Every key has a default, so that a file needs only what differs. An unknown",
@@ -54,15 +45,17 @@ def _markdown_lines() -> Iterator[str]:
     ]
     for key in keys(Experiment):
         if key.is_section:
-            yield from ["", f"## [{key.path}]", "", key.description]
-            if key.path != "protection":
-                yield from head
+            lines += ["", f"## [{key.path}]", "", key.description, *(head if key.path != "protection" else ())]
             continue
         if _name(key) == "scheme":
-            yield from ["", f"### scheme = {literal(key.default)}", "", key.description, *head]
+            lines += ["", f"### scheme = {literal(key.default)}", "", key.description, *head]
         default = "none" if key.default is None else f"`{literal(key.default)}`"
-        cells = [f"`{_name(key)}`", default, accepted(key.type), key.description]
-        yield f"| {' | '.join(cells)} |"
+        lines.append(f"| `{_name(key)}` | {default} | {accepted(key.type)} | {key.description} |")
+    return "\n".join([*lines, ""])
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="#   ", break_on_hyphens=False)
 
 
 def _name(key: Key) -> str:

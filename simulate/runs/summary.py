@@ -40,6 +40,12 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     rounds = {event["round"]: event for event in server if event["event"] == "round-done"}
     sent = {name: _bytes_by_round(events, "sent") for name, events in logs.items()}
     local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
+    parties = {name: _party(events) for name, events in logs.items()}
+    updates = max((sum(event["event"] == "update" for event in events) for events in logs.values()), default=0)
+    phases: dict[str, dict[str, float]] = next(
+        (party["phases"] for party in parties.values() if party["role"] == "server"), {}
+    )
+    seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
     listed = [
         {key: event[key] for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
@@ -53,12 +59,10 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "final_loss": listed[-1]["loss"] if listed else None,
         "wall_seconds": wall_seconds,
         # Without secure aggregation the vectors come while others still train.
-        "protocol_share": protocol_share(_seconds_by_phase(server)) if experiment.aggregation.mode != "none" else None,
+        "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
-        "parties": {name: _party(events) for name, events in logs.items()},
-        "privacy": privacy.guarantee(
-            experiment, listed, max((_count(events, "update") for events in logs.values()), default=0)
-        ),
+        "parties": parties,
+        "privacy": privacy.guarantee(experiment, listed, updates),
         "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
     }
@@ -68,10 +72,6 @@ def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
     """The fraction of its rounds that the server spent in the secure sum; seconds: its time in each phase."""
     rounds = sum(spent for phase, spent in seconds.items() if phase is not Phase.SESSION)
     return sum(seconds.get(phase, 0.0) for phase in SECURE_SUM) / rounds if rounds else None
-
-
-def _count(events: list[dict[str, Any]], kind: str) -> int:
-    return sum(event["event"] == kind for event in events)
 
 
 def _is_server(events: list[dict[str, Any]]) -> bool:
@@ -89,14 +89,6 @@ def _bytes_by_round(events: list[dict[str, Any]], direction: str) -> Counter[int
 def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     """What a client's log says of its updates, by round."""
     return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
-
-
-def _seconds_by_phase(events: list[dict[str, Any]]) -> Counter[Phase]:
-    seconds: Counter[Phase] = Counter()
-    for event in events:
-        if event["event"] == "phase":
-            seconds[Phase(event["phase"])] += event["seconds"]
-    return seconds
 
 
 def _party(events: list[dict[str, Any]]) -> dict[str, Any]:

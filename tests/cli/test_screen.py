@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import Screen
-from tacit.simulate.federation.run import Plan
+from tacit.simulate.federation.roles import Plan
 from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
 

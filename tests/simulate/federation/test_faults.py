@@ -19,8 +19,9 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
 from tacit.simulate.federation.processes import Exit, Processes
-from tacit.simulate.federation.roles import Role, client_outcome, server_outcome
+from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
 from tacit.simulate.federation.supervision import Supervisor
+from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
 
 PARTIES = ("server", *(f"client-{number}" for number in range(1, 12)))
@@ -202,10 +203,8 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
     keys = {name: generate(name) for name in PARTIES[:2]}
     roster = Roster(members=(keys["server"].member("server"), keys["client-1"].member("client")))
-    roles = {
-        name: Role(Experiment(), own, roster, tmp_path, "cpu", False, 0, read(restart=["client-1@UNMASK:9"]))
-        for name, own in keys.items()
-    }
+    plan = Plan(Experiment(), RunDirectory(tmp_path), 1, 0, 0, faults=read(restart=["client-1@UNMASK:9"]))
+    roles = {name: Role(plan, own, roster) for name, own in keys.items()}
     supervisor = Supervisor(cast(Processes, processes), roles, lambda party, event, fields: None)
-    assert asyncio.run(supervisor.follow(rounds=1, completed=0)) == "all rounds are done"
+    assert asyncio.run(supervisor.follow()) == "all rounds are done"
     assert processes.started == ["server"] + ["client-1"] * starts

@@ -7,7 +7,7 @@ import pytest
 
 from tacit.secagg.ring import Ring
 from tacit.simulate.federation.verification import VerificationError, verify
-from tacit.simulate.runs.directory import RunDirectory
+from tacit.simulate.runs.directory import RunDirectory, write_arrays
 
 RING = Ring(24)
 NAMES = ("client-1", "client-2")
@@ -26,11 +26,11 @@ def record(
 ) -> None:
     """Both updates, and a sum that is off by `flip` in a word and by `shift` in a value."""
     for name, words, values in zip(NAMES, WORDS, VALUES, strict=True):
-        run.save_update(round, name, words=words, values=values)
+        write_arrays(run.verification(round, name), words=words, values=values)
     total = np.array([0, 1, 15], RING.word)
     total[1] ^= flip
     values = VALUES.astype(np.float64).sum(axis=0) + np.array([0.0, shift, 0.0])
-    run.save_sum(round, words=total, values=values, bound=BOUND, names=names)
+    write_arrays(run.verification(round, "sum"), words=total, values=values, bound=BOUND, names=names)
 
 
 def test_a_right_sum_is_reported_with_its_error(run: RunDirectory) -> None:
@@ -63,5 +63,5 @@ def test_only_the_survivors_count(run: RunDirectory) -> None:
 
 def test_a_round_without_a_sum_was_aborted_and_is_left_out(run: RunDirectory) -> None:
     record(run)
-    run.save_update(2, "client-1", words=WORDS[0], values=VALUES[0])
+    write_arrays(run.verification(2, "client-1"), words=WORDS[0], values=VALUES[0])
     assert [entry["round"] for entry in verify(run, RING.bits)] == [1]

@@ -1,0 +1,118 @@
+"""What all commands do alike: lines and tables on the screen, the file of --json, and how they end.
+
+A command that cannot do what it was asked says why in one line on standard error, and ends with an exit status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
+
+Failures = type[Exception] | tuple[type[Exception], ...]
+
+
+def screen() -> Console:
+    """Standard output."""
+    return Console(highlight=False)
+
+
+def say(console: Console, line: str, style: str = "") -> None:
+    """One line as it is: paths may hold brackets, and whoever reads a pipe wants one line where there is one."""
+    console.print(line, style=style, markup=False, soft_wrap=True)
+
+
+def table(
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    left: Collection[str] = (),
+    title: str | Text | None = None,
+) -> Table:
+    """Columns of figures, which are justified to the right, after one of names; `left`: other columns of text."""
+    made = Table(title=title)
+    for number, heading in enumerate(headings):
+        # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
+        made.add_column(heading, justify="right" if number and heading not in left else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def failure(complaint: object, status: int) -> typer.Exit:
+    """Complains; returns what ends the command."""
+    say(Console(stderr=True, highlight=False), f"tacit: {complaint}", style="red")
+    return typer.Exit(status)
+
+
+@contextmanager
+def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
+    """Ends the command when something of the kinds named is raised: the first that fits has the exit status."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise failure("interrupted", INTERRUPTED) from None
+    except Exception as error:
+        for kinds, status in statuses:
+            if isinstance(error, kinds):
+                raise failure(error, status) from None
+        raise
+
+
+def measured(
+    work: Callable[[Callable[[str], None]], dict[str, Any]],
+    show: Callable[[Console, dict[str, Any]], None],
+    json_file: Path | None,
+    *,
+    failed: Failures,
+) -> dict[str, Any]:
+    """Does the work, which gets somebody to tell how far it is; shows and keeps the figures. failed: no wrong input."""
+    console = screen()
+    with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), console.status("starting") as status:
+        figures = work(status.update)
+    show(console, figures)
+    keep_json(json_file, figures)
+    return figures
+
+
+def json_option(help: str, *, metavar: str | None = None) -> Any:
+    """The option --json: a file for programs, looked at before the command begins and written last."""
+    return typer.Option("--json", metavar=metavar, help=help, callback=_check_json)
+
+
+def _check_json(json_file: Path | None) -> Path | None:
+    if json_file is not None:
+        if json_file.is_dir():
+            raise failure(f"--json {json_file}: it is a folder; name a file", WRONG_INPUT)
+        if not json_file.parent.is_dir():
+            reason = f"there is no directory {json_file.parent}; make it first"
+            raise failure(f"--json {json_file}: {reason}", WRONG_INPUT)
+    return json_file
+
+
+def keep_json(json_file: Path | None, figures: Any) -> None:
+    """Writes the figures, if somebody asked for the file."""
+    from tacit.simulate.runs.directory import write_json
+
+    if json_file is not None:
+        with complaining((OSError, FAILED)):
+            write_json(figures, json_file)
+
+
+def device_option(help: str) -> Any:
+    """The option --device of a command that starts others, which would find out late that there is none."""
+    return typer.Option(help=help, callback=_check_device)
+
+
+def _check_device(device: str) -> str:
+    if device not in ("cpu", "cuda"):
+        raise failure(f"--device {device}: choose cpu or cuda", WRONG_INPUT)
+    return device
