@@ -47,11 +47,6 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("BODY_LIMIT", messages.BODY_LIMIT, "bytes of an encoded body"),
     ("CHUNK_BYTES", messages.CHUNK_BYTES, "bytes of a raw frame"),
     ("LARGEST_COHORT", messages.LARGEST_COHORT, "members of a cohort, and clients of a roster that a bitmap can name"),
-    (
-        "MOST_PROMISES",
-        session_messages.MOST_PROMISES,
-        "rounds that the promises of one hello, or the proofs of one start, name",
-    ),
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
     ("WINDOW", transfer.WINDOW, "chunks of a transfer asked for and not yet received"),
     ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
@@ -96,7 +91,7 @@ of [messages.md](messages.md).
 
 def messages_page() -> str:
     """docs/spec/messages.md: every structure on the wire with its fields in their order."""
-    nested = (messages.Blob, session_messages.Promise, session_messages.VoidedRound)
+    nested = (messages.Blob,)
     inference = {
         name: kind
         for name, kind in inference_messages.INFERENCE_MESSAGES.items()

@@ -14,11 +14,10 @@ from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Limit, NewModel, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, JournalEntry, Limit, NewModel, RoundDone, RoundOver, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Contribution, Journal
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets
@@ -26,20 +25,12 @@ from tacit.simulate.conformance.primitive_operations import MemberInput, roster_
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event
 
 
-class JournalEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A former contribution of a client."""
+class EnteredStage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A stage of a round that a client entered before."""
 
     session: Octets
     round: int
-    model: Octets
-    sharers: tuple[str, ...]
-    threshold: int
-    corrupt: int
-    unmasked: bool
-
-    def contribution(self) -> Contribution:
-        """The same for the machine."""
-        return Contribution(**msgspec.structs.asdict(self))
+    stage: int
 
 
 class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +55,7 @@ class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     entropy: Octets
     """What it draws in its rounds, one after the other."""
     policy: Policy
-    journal: tuple[JournalEntry, ...]
+    journal: tuple[EnteredStage, ...]
     patience: float
     grace: float
 
@@ -105,7 +96,7 @@ class SessionStage(Stage):
                 self._roster,
                 signing=SigningKey(client.signing_private),
                 policy=client.policy,
-                journal=[entry.contribution() for entry in client.journal],
+                journal=[JournalEntry(**msgspec.structs.asdict(entry)) for entry in client.journal],
                 entropy=entropy_of(client.entropy),
                 patience=client.patience,
                 grace=client.grace,
@@ -179,8 +170,8 @@ class SessionStage(Stage):
                 return [event("last model", output, "model") | {"key": key.key}]
             case NewModel():
                 return [event("new model", output, "model")]
-            case Journal(contribution=entry):
-                return [event("journal", entry, "sharers", "unmasked")]
+            case Journal(entry=entry):
+                return [event("journal", entry, "round", "stage")]
             case RoundOver():
                 return [event("round over", output, "code", "round")]
             case Ended():

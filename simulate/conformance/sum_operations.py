@@ -10,7 +10,7 @@ from tacit.protocol.core.machine import Output
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.results import ClientAborted, Contributed, Journal, ServerAborted, Summed
+from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.simulate.conformance.exchange_stage import ExchangeStage
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import SumTerms
@@ -55,8 +55,6 @@ class SumStage(ExchangeStage):
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
-            case Journal(contribution=entry):
-                return [event("journal", entry, "sharers", "unmasked")]
             case Contributed():
                 return []  # Its state says so.
             case ClientAborted() | ServerAborted():

@@ -1,4 +1,4 @@
-"""Vectors of sessions: joining, models, rounds and their ends, and promises never to open a round."""
+"""Vectors of sessions: joining, models, rounds and their ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
     signer = Script("secure sum", "primitive", "")
     rows = []
     for name in (SERVER, *names(clients)):
-        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign void round", parts=[])
+        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign ADVERTISE_KEYS", parts=[])
         role = "server" if name == SERVER else "client"
         curve = drawn(f"{name} curve")
         rows.append({"name": name, "role": role, "curve_public": curve, "signing_public": signed["public"]})
@@ -92,11 +92,8 @@ def session_active() -> Play:
     return ending(play, "round done")
 
 
-def session_void_round() -> Script:
-    play = begun(
-        "A vector comes too late and the round is aborted; all promise never to open it, and a second round is run "
-        "from the same model."
-    )
+def session_repeated_round() -> Script:
+    play = begun("A vector comes too late and the round is aborted; a second round is run from the same model.")
     late: list[Parcel] = []
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
@@ -128,6 +125,6 @@ def session_lost_links() -> Script:
 
 
 FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function for function in (session_active, session_void_round, session_lost_links)
+    function.__name__: function for function in (session_active, session_repeated_round, session_lost_links)
 }
 """File name without its ending, and what makes it."""

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from tacit.parties.links.endpoint import NotConnectedError, PeerStalledError, Received
@@ -22,7 +21,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -118,7 +117,6 @@ class AgainstClient:
         self._observation = Observation(len(self._roster.clients))
         self._deceived: Session | None = None
         """The session in which the lie of the case was told."""
-        self._former_model = b""
         clients = keyring.roster.clients
         self._stage = RoundKnowledge(
             len(clients),
@@ -135,7 +133,6 @@ class AgainstClient:
         try:
             await self._begin_round()
             await self._listen(self._settled)
-            await self._listen(lambda: self._observation.complete)
             self._conclude()
             if case.joins:
                 await self._dismiss()
@@ -175,7 +172,6 @@ class AgainstClient:
         done = next(iter(session.outcome(RoundDone)[-1:]), None)
         if done is None or done.total is None or self._name not in done.survivors:
             return f"no part in the honest round after it ({session.reproach})"
-        self._former_model = digest(Label.MODEL, session.model)
         packing = self._configuration.packing()
         share = done.total.copy()
         for name in done.survivors:
@@ -251,7 +247,7 @@ class AgainstClient:
         said = Saying(packet.parse(), packet.envelope.round, packet.payload)
         lies = [said]
         if self._deceived in (None, session):
-            lies = list(self._lie(replace(self._stage, former_model=self._former_model), said))
+            lies = list(self._lie(self._stage, said))
             if lies != [said] or (self._deceived is None and self._lie is honest):
                 self._deceived = session
                 self._observation.lie(said.message)

@@ -48,11 +48,6 @@ def refuses_session(code: Code) -> str:
     return f"refuses {code.name}, session over"
 
 
-def refuses_opening(code: Code) -> str:
-    """The verdict on a client that ends a round whose vector it has masked."""
-    return f"{refuses_round(code)}, promises to keep it closed"
-
-
 def _configured(**changes: Any) -> Lie:
     def change(stage: RoundKnowledge, welcome: Welcome) -> dict[str, Any]:
         configuration = decode_structure(welcome.configuration, Configuration, limit=BODY_LIMIT)
@@ -184,8 +179,6 @@ CLIENT_CASES: Final = (
          altered(StartRound, lambda stage, _: {"cohort": _some(stage, stage.size - 1, with_victim=False)})),
     Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
          altered(StartRound, lambda _, said: {"model": structs.replace(said.model, size=said.model.size + 4)})),
-    Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
-         altered(StartRound, lambda stage, said: {"model": structs.replace(said.model, digest=stage.former_model)})),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
          _pickled(StartRound)),
     Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),
@@ -224,18 +217,18 @@ CLIENT_CASES: Final = (
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
     Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
-    Case("few-survivors", "names fewer survivors than the threshold", refuses_opening(Code.THRESHOLD),
+    Case("few-survivors", "names fewer survivors than the threshold", refuses_round(Code.THRESHOLD),
          altered(Survivors, lambda stage, _: {"survivors": _fewer_than_threshold(stage)})),
-    Case("not-a-survivor", "leaves the client out of the survivors", refuses_opening(Code.MEMBERS),
+    Case("not-a-survivor", "leaves the client out of the survivors", refuses_round(Code.MEMBERS),
          altered(Survivors, lambda stage, _: {"survivors": _some(stage, stage.size - 1, with_victim=False)})),
-    Case("foreign-survivors", "names a survivor that is no sharer", refuses_opening(Code.MEMBERS), _foreign_survivors),
-    Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_opening(Code.MEMBERS),
+    Case("foreign-survivors", "names a survivor that is no sharer", refuses_round(Code.MEMBERS), _foreign_survivors),
+    Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_round(Code.MEMBERS),
          altered(UnmaskRequest, lambda stage, _: {"survivors": _some(stage, stage.size - 1)})),
-    Case("signatures-missing", "sends fewer signatures than the threshold", refuses_opening(Code.THRESHOLD),
+    Case("signatures-missing", "sends fewer signatures than the threshold", refuses_round(Code.THRESHOLD),
          altered(UnmaskRequest, _fewer_signers)),
-    Case("signatures-cut", "sends a signature too little", refuses_opening(Code.SIGNATURE),
+    Case("signatures-cut", "sends a signature too little", refuses_round(Code.SIGNATURE),
          altered(UnmaskRequest, lambda stage, message: {"signatures": message.signatures[:-SIGNATURE_BYTES]})),
-    Case("forged-signature", "sends a signature that does not verify", refuses_opening(Code.SIGNATURE),
+    Case("forged-signature", "sends a signature that does not verify", refuses_round(Code.SIGNATURE),
          altered(UnmaskRequest, lambda stage, message: {"signatures": flipped(message.signatures, -1)})),
     Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
          instead(UnmaskRequest, _thrice)),

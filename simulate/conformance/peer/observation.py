@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.session.messages import VoidRound
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest, UnmaskShares
 from tacit.simulate.conformance.peer.client_cases import TAKES_PART, refuses_round, refuses_session
@@ -41,23 +40,12 @@ class Observation:
         """The first abort, with its round."""
         return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
 
-    @property
-    def promised(self) -> bool:
-        """Whether the client promised to keep the round closed."""
-        return any(isinstance(said, VoidRound) for _, said in self.said)
-
-    @property
-    def complete(self) -> bool:
-        """Whether a client that has refused owes nothing more."""
-        return self.promised or not (self.late and self.refusal and self.refusal[0])
-
     def words(self) -> list[str]:
         """What was seen."""
         answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
         if self.refusal is not None:
             round, abort = self.refusal
             words = [refuses_round(abort.code) if round else refuses_session(abort.code)]
-            words += ["promises to keep it closed"] if self.promised else []
             return words + [f"says {said.TYPE} nevertheless" for said in answers]
         if not self.summed:
             return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]

@@ -10,7 +10,7 @@ from typing import Final
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Abort, Fetch, Message
-from tacit.protocol.session.messages import Hello, VoidRound
+from tacit.protocol.session.messages import Hello
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, MaskedInput, ShareKeys, UnmaskShares
 from tacit.simulate.conformance.peer.client_cases import PICKLE
 from tacit.simulate.conformance.peer.script import (
@@ -51,7 +51,6 @@ def _short_vector(stage: RoundKnowledge, said: Saying) -> list[Saying]:
 
 
 _NO_SESSION: Final = b"\x07" * 32
-_FORGED_PROMISE: Final = VoidRound(session=_NO_SESSION, round=1, signature=bytes(64))
 
 SERVER_CASES: Final = (
     HONEST,
@@ -59,8 +58,6 @@ SERVER_CASES: Final = (
     Case("other-roster", "holds another roster", refused(Code.ROSTER),
          altered(Hello, lambda stage, _: {"roster": bytes(32)}), True),
     Case("replayed-hello", "says hello again in the middle of a round", f"{STAYS}, {OTHERS}", joins=True),
-    Case("forged-promise", "forges a promise to keep a round closed", refused(Code.SIGNATURE),
-         altered(Hello, lambda stage, _: {"promises": (_FORGED_PROMISE,)}), True),
     Case("pickled-hello", "sends a pickle for the body of hello", refused(Code.MALFORMED),
          instead(Hello, lambda stage, said: [replace(said, body=PICKLE)]), True),
     Case("old-version", "writes version 0", refused(Code.VERSION), enveloped(AdvertiseKeys, version=0)),

@@ -94,7 +94,6 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
         StartRound(
             cohort=b"\x07",
             model=announce(federation.model, Label.MODEL),
-            voided=(),
         ),
         EndRound(code=Code.THRESHOLD, detail="too few"),
         Abort(code=Code.KEYS, detail="because", culprit=""),

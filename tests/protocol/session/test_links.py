@@ -286,7 +286,7 @@ def test_a_bad_hello_of_a_client_that_comes_back_is_answered_as_a_first_message(
     one = federation()
     one.start_client("client-0")
     one.advance()
-    hello = Hello(roster=bytes(32), promises=())
+    hello = Hello(roster=bytes(32))
     one.hook = lambda parcel: [altered(parcel, message=hello)] if parcel.sender == "client-0" else [parcel]
     one.start_client("client-0")
     one.advance()

@@ -78,7 +78,7 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
     """A well-formed message of this type, which the server accepts where it expects one and may know what it holds."""
     signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, bytes(32), (7).to_bytes(4, "little"), CLIENT.encode())
     examples: tuple[Message, ...] = (
-        Hello(roster=federation.roster.hash, promises=()),
+        Hello(roster=federation.roster.hash),
         VoidRound(session=bytes(32), round=7, signature=signature),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=CLIENT),
     )
@@ -152,7 +152,7 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
     elif verdict == "barred":
         assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
         assert barred == [(0, Code.UNEXPECTED)]
-        hello = Hello(roster=federation.roster.hash, promises=())
+        hello = Hello(roster=federation.roster.hash)
         assert federation.put(federation.forge(CLIENT, SERVER, hello, round=0, session=bytes(32), sequence=0)) == []
     elif verdict.startswith("dropped"):
         assert reports == [("dropped", CLIENT)]
@@ -211,7 +211,7 @@ def test_who_has_not_said_hello_is_not_heard(kind: type[Message], plain_message:
 @pytest.mark.parametrize("sender", ["server", "stranger"])
 def test_only_clients_are_heard(sender: str) -> None:
     federation = federation_in("gathering")
-    hello = Hello(roster=federation.roster.hash, promises=())
+    hello = Hello(roster=federation.roster.hash)
     parcel = federation.forge(sender, SERVER, hello, round=0, session=bytes(32))
     assert federation.server.feed(sender, parcel.frames, 0.0) == []
     assert federation.server.ignored == 1
