@@ -46,11 +46,6 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("BODY_LIMIT", messages.BODY_LIMIT, "bytes of an encoded body"),
     ("CHUNK_BYTES", messages.CHUNK_BYTES, "bytes of a raw frame"),
     ("LARGEST_COHORT", messages.LARGEST_COHORT, "members of a cohort, and clients of a roster that a bitmap can name"),
-    (
-        "MOST_PROMISES",
-        session_messages.MOST_PROMISES,
-        "rounds that the promises of one hello, or the proofs of one start, name",
-    ),
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
     ("WINDOW", blob.WINDOW, "chunks of a transfer asked for and not yet received"),
     ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
@@ -95,7 +90,7 @@ of [messages.md](messages.md).
 
 def messages_page() -> str:
     """docs/spec/messages.md: every structure on the wire with its fields in their order."""
-    nested = (messages.Blob, session_messages.Promise, session_messages.VoidedRound)
+    nested = (messages.Blob,)
     inference = {
         name: kind
         for name, kind in inference_messages.INFERENCE_MESSAGES.items()
@@ -195,10 +190,10 @@ def errors_page() -> str:
         "",
         *prose(
             "The field `code` of `abort` and `end-round` is one of these integers; any other is MALFORMED. The "
-            "name is for people. The numbers are never reused. An implementation MUST use the code that the rule "
-            "it found broken names ([encoding.md](encoding.md), [session.md](session.md), "
-            "[secure-aggregation.md](secure-aggregation.md)); the text in `detail` is free and MUST NOT be "
-            "interpreted."
+            "name is for people. The numbers are never reused; 10 stood for a rule that is gone. An implementation "
+            "MUST use the code that the rule it found broken names ([encoding.md](encoding.md), "
+            "[session.md](session.md), [secure-aggregation.md](secure-aggregation.md)); the text in `detail` is free "
+            "and MUST NOT be interpreted."
         ),
         "",
         *_table(("code", "name", "meaning"), rows),

@@ -111,20 +111,20 @@ def _primitives() -> Iterator[tuple[str, Any]]:
     yield "derive(S, SELF_SEED, salt = 32 bytes aa, info empty)", derive(COUNTING, Label.SELF_SEED, salt=b"\xaa" * 32)
     yield "public X25519 key of the private key S", AgreementKey(COUNTING).public
     yield "public Ed25519 key of the private key S", SigningKey(COUNTING).public
-    yield "sign(SIGN_VOID, S, u32(7), ASCII c0) under it", _void_signature()
+    yield "sign(SIGN_ADVERT, S, u32(7), ASCII c0) under it", _signature()
     yield "keystream(S, PAIRWISE_MASK, 32)", keystream(COUNTING, Usage.PAIRWISE_MASK, 32)
     yield "order(0 1 2 3 4 5, S)", ring_order(np.arange(6), COUNTING).tolist()
 
 
-def _void_signature() -> bytes:
-    return SigningKey(COUNTING).sign(Label.SIGN_VOID, COUNTING, (7).to_bytes(4, "little"), b"c0")
+def _signature() -> bytes:
+    return SigningKey(COUNTING).sign(Label.SIGN_ADVERT, COUNTING, (7).to_bytes(4, "little"), b"c0")
 
 
 def _encoding() -> Iterator[tuple[str, Any]]:
     envelope = Envelope(version=1, type="hello", session=NO_SESSION, round=0, sender="c0", sequence=0)
-    hello = encode(Hello(roster=COUNTING, promises=()), envelope)
+    hello = encode(Hello(roster=COUNTING), envelope)
     yield "envelope of a hello from c0", bytes(hello[0])
-    yield "body: roster hash S, no promises", bytes(hello[1])
+    yield "body: roster hash S", bytes(hello[1])
     later = msgspec.structs.replace(envelope, type="abort", session=COUNTING, round=300, sequence=70000)
     abort = Abort(code=Code.THRESHOLD, detail="caf\u00e9 " + "x" * 30, culprit="")
     yield "envelope of an abort, session S, round 300, sequence 70000", bytes(encode(abort, later)[0])

@@ -28,9 +28,8 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, Limit, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Journal
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
@@ -142,7 +141,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if isinstance(output, Transmit):
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
-            await asyncio.to_thread(self._settings.journal.write, output.contribution)
+            await asyncio.to_thread(self._settings.journal.write, output.entry)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._start_work(self._work, output)

@@ -1,6 +1,6 @@
-"""A client's journal: the models that it contributed to, on disk before its vector leaves.
+"""A client's journal: the stages of rounds that it entered, each on disk before anything of it leaves.
 
-JSON lines, appended and synchronised one by one; the last line of a round counts. No secret is in it.
+JSON lines, appended and synchronised one by one. No secret is in it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
-from tacit.protocol.sum.results import Contribution
+from tacit.protocol.session.rounds import JournalEntry
 
 
 class JournalError(Exception):
@@ -27,21 +27,20 @@ class JournalFile:
         self._named = False
         """Whether the name of the file is on the disk for sure."""
 
-    def read(self) -> list[Contribution]:
-        """Every contribution, once per round. A line cut off by a crash was never relied on, and is skipped."""
+    def read(self) -> list[JournalEntry]:
+        """Every entry. A line cut off by a crash was never relied on, and is skipped."""
         try:
             lines = remove_incomplete_line(self._path, self._files).splitlines()
-            entries = [msgspec.json.decode(line, type=Contribution) for line in lines]
+            return [msgspec.json.decode(line, type=JournalEntry) for line in lines]
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
-        return list({(entry.session, entry.round): entry for entry in entries}.values())
 
-    def write(self, contribution: Contribution) -> None:
+    def write(self, entry: JournalEntry) -> None:
         """Append, and return when it is on the disk."""
         try:
-            self._files.append(self._path, msgspec.json.encode(contribution) + b"\n")
+            self._files.append(self._path, msgspec.json.encode(entry) + b"\n")
             self._files.synchronise(self._path)
             if not self._named:
                 # Without this a failure of power may take a new file away, although its content is on the disk; new it

@@ -29,7 +29,6 @@ from tacit.parties.session.diary import Diary
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import NewModel, RoundDone
@@ -102,8 +101,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         return ended
 
     def _may_stop(self) -> bool:
-        # Once shares have been returned clients never contribute to this model again: the sum must be applied and kept.
-        return self._machine.phase is not Phase.UNMASK and self._working is None
+        # A round that is stopped is lost, and no more; a sum that is there is applied and kept.
+        return self._working is None
 
     def _take_event(self, event: Event) -> list[Output]:
         now = self._diary.now()
@@ -141,30 +140,31 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             self._rounds_left -= 1
             self._start_work(self._apply, output)
 
-    def _take_work(self, finished: asyncio.Future[dict[str, Any]]) -> list[Output]:
-        self._diary.write("round-done", **finished.result())
-        now = self._diary.now()
+    def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
+        unusable, fields = finished.result()
+        self._diary.write("round-done", **fields)
         following = self._machine.next_round if self._rounds_left else self._machine.finish
-        return following(self._keeper.bytes, now)
+        return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
 
-    def _apply(self, done: RoundDone) -> dict[str, Any]:
-        """Apply the sum of a round, if there is one; returns the fields of its event."""
+    def _apply(self, done: RoundDone) -> tuple[str, dict[str, Any]]:
+        """Apply the sum of a round, if there is one; returns why that is impossible, and the fields of its event."""
         total: Total | None = None
-        detail = done.detail
+        unusable, code = "", done.code
         if done.total is not None:
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
                 self._keeper.apply(total, done.vectors)
             except ValueError as error:
-                total, detail = None, f"the sum is not one of honest contributions: {error}"
+                total, code = None, Code.VECTOR
+                unusable = f"the sum is not one of honest contributions: {error}"
         metrics = total.metrics if total else {}
         samples = metrics.get("samples", 0)
         judged = self._on_round(done, total)
-        return {
+        return unusable, {
             "round": done.round,
             "status": "completed" if total else "aborted",
-            "code": done.code.name if done.code else None,
-            "detail": detail,
+            "code": code.name if code else None,
+            "detail": unusable or done.detail,
             "culprit": done.culprit,
             "cohort": list(done.cohort),
             "survivors": list(done.survivors),

@@ -35,8 +35,6 @@ class Code(IntEnum):
     """The proposal is below what this client's policy accepts."""
     MODEL = 9
     """The model is not the announced one, or not usable."""
-    REPEATED_MODEL = 10
-    """This client already contributed to an update of this very model."""
     KEYS = 11
     """The list of public keys breaks a rule (own key missing, equal keys, invalid point)."""
     SIGNATURE = 12

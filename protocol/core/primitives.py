@@ -46,7 +46,6 @@ class Label(bytes, Enum):
     SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
     SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
     SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
-    SIGN_VOID = b"tacit/1 sign void round"
     KEY_AGREEMENT = b"tacit/1 group key agreement"
     KEY_TRANSCRIPT = b"tacit/1 group key transcript"
     CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"

@@ -26,19 +26,20 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.tables import TO_HOLDER
-from tacit.protocol.session.messages import (
-    MOST_PROMISES,
-    EndRound,
-    Finish,
-    Hello,
-    StartRound,
-    StartSecondStage,
-    Welcome,
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.rounds import (
+    Accepted,
+    Journal,
+    JournalEntry,
+    Limit,
+    RoundOver,
+    SumClient,
+    Train,
+    agree,
+    sum_client,
 )
-from tacit.protocol.session.rounds import Accepted, Limit, RoundOver, SumClient, Train, agree, sum_client
 from tacit.protocol.session.server_link import ServerLink
 from tacit.protocol.session.tables import CLIENT_CONTAINS, NO_ROUND, TRAINING_CLIENT_TABLE, TrainingState
-from tacit.protocol.session.voiding import check_model_is_fresh, promise
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.counting import (
@@ -48,7 +49,7 @@ from tacit.protocol.sum.counting import (
     limits_bytes,
     second_agreement,
 )
-from tacit.protocol.sum.results import ClientAborted, Contributed, Contribution, Journal
+from tacit.protocol.sum.results import ClientAborted, Contributed
 from tacit.protocol.sum.tables import PHASES
 
 
@@ -77,8 +78,8 @@ class TrainingClient(
 ):
     """One client of one server.
 
-    journal: the contributions of this client so far, from its disk; patience: seconds to wait for the server outside of
-    a round; grace: seconds for a lost link to come back.
+    journal: the stages of rounds that this client entered before, from its disk; patience: seconds to wait for the
+    server outside of a round; grace: seconds for a lost link to come back.
     """
 
     sum: SumClient | None
@@ -91,7 +92,7 @@ class TrainingClient(
         *,
         signing: SigningKey,
         policy: Policy,
-        journal: Iterable[Contribution],
+        journal: Iterable[JournalEntry],
         entropy: Entropy,
         patience: float,
         grace: float,
@@ -102,7 +103,7 @@ class TrainingClient(
         self._server = roster.server.name
         self._signing = signing
         self._policy = policy
-        self._journal = {(entry.session, entry.round): entry for entry in journal}
+        self._entered = {(entry.session, entry.round) for entry in journal}
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
@@ -191,22 +192,12 @@ class TrainingClient(
             return self.trigger(Trigger.DROP, now)
         return super().expire(now)
 
-    def relay(self, part: Machine[Any], outputs: Iterable[Output], now: float) -> list[Output]:
-        outputs = list(outputs)
-        self._journal |= {
-            (entry.session, entry.round): entry
-            for entry in (output.contribution for output in outputs if isinstance(output, Journal))
-        }
-        return super().relay(part, outputs, now)
-
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         round = 0 if part is self.holder else self.round
         return (self._link.transmit(send.message, send.payload, round=round),)
 
     def on_start(self, now: float) -> Step[TrainingState]:
-        closed = [entry for entry in self._journal.values() if not entry.unmasked][-MOST_PROMISES:]
-        promises = tuple(promise(entry, self.name, self._signing) for entry in closed)
-        hello = Hello(roster=self._roster.hash, promises=promises)
+        hello = Hello(roster=self._roster.hash)
         return Step(TrainingState.AWAIT_WELCOME, (Send(self._server, hello),), deadline=now + self._patience)
 
     def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
@@ -233,10 +224,9 @@ class TrainingClient(
     def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
         message, round = heard.message, heard.envelope.round
         cohort = self._cohort_of(message.cohort)
-        if (heard.envelope.session, round) in self._journal:
+        if (heard.envelope.session, round) in self._entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
         self._check_size("model", message.model.size, 4 * sum(self.configuration.tensor_sizes))
-        check_model_is_fresh(self._roster, self._journal.values(), message.model.digest, message.voided)
         key = None if self.holder is None else self.holder.for_round(cohort)
         begun = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
 
@@ -273,12 +263,13 @@ class TrainingClient(
         begun = sum_client(
             self._agreement(part), self.name, signing=self._signing, vector=vector, entropy=self._entropy
         )
+        entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1)
 
         def commit() -> list[Output]:
             self.sum = begun
             return self.relay(begun, begun.start(now), now)
 
-        return Step(TrainingState.AGGREGATING, (), commit, data=part)
+        return Step(TrainingState.AGGREGATING, (Journal(entry),), commit, data=part)
 
     def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
         part = self.at(_Round)
@@ -325,9 +316,9 @@ class TrainingClient(
         never_begun = (RoundOver(error.round, error.code, error.detail),) if error.round > self.round else ()
 
         def commit() -> list[Output]:
-            said = over.commit() or ()
+            over.commit()
             self._link.round = error.round
-            return [*said, self._link.transmit(abort)]
+            return [self._link.transmit(abort)]
 
         return replace(over, outputs=over.outputs + never_begun, commit=commit)
 
@@ -374,15 +365,10 @@ class TrainingClient(
         return second_agreement(agreement, self.configuration, counted=len(part.counted), limits=part.limits)
 
     def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
-        """The round is over for this client; a vector that it masked and did not unmask stays closed, it promises."""
-        entry = self._journal.get((self._link.session, self.round))
-        promised = code is not None and entry is not None and not entry.unmasked and self.sum is not None
         told = (RoundOver(self.round, code, detail),) if self._open else ()
-        said = [promise(entry, self.name, self._signing)] if promised and entry is not None else []
 
-        def commit() -> list[Output]:
+        def commit() -> None:
             self._open = False
-            return [self._link.transmit(void) for void in said]
 
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 

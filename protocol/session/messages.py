@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final
 
-import msgspec
 from msgspec import Meta
 
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code
 from tacit.protocol.core.messages import (
     BODY_LIMIT,
-    LARGEST_COHORT,
     Abort,
     Bitmap,
     Blob,
@@ -19,28 +17,10 @@ from tacit.protocol.core.messages import (
     Hash,
     Message,
     Phase,
-    Round,
-    Signature,
     by_type,
 )
 from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
 from tacit.protocol.sum.messages import SUM_MESSAGES
-
-MOST_PROMISES: Final = 64
-"""Rounds that one member's promises, and the proofs for one model, may speak of."""
-
-
-class VoidRound(Message, frozen=True, kw_only=True):
-    """Client to server, at the end of a round that it masked a vector for without unmasking: it never will.
-
-    With such promises from more than sharers - threshold members nobody can have opened that round's sum, so the same
-    model may be contributed to again.
-    """
-
-    session: Hash
-    """Session of the void round."""
-    round: Round
-    signature: Signature
 
 
 class Hello(Message, frozen=True, kw_only=True):
@@ -48,8 +28,6 @@ class Hello(Message, frozen=True, kw_only=True):
 
     roster: Hash
     """Hash of the roster that the client was given out of band."""
-    promises: Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]
-    """For the latest rounds of former sessions whose vector it masked without unmasking."""
 
 
 class Welcome(Message, frozen=True, kw_only=True):
@@ -60,21 +38,6 @@ class Welcome(Message, frozen=True, kw_only=True):
     """Canonical encoding of a Configuration; its hash enters every signature and every mask."""
 
 
-class Promise(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A VoidRound of a member, as the server passes it on to the others."""
-
-    member: Annotated[str, Meta(max_length=64)]
-    signature: Signature
-
-
-class VoidedRound(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A former round of the same model with the promises that show that its sum was never opened."""
-
-    session: Hash
-    round: Round
-    promises: Annotated[tuple[Promise, ...], Meta(max_length=LARGEST_COHORT)]
-
-
 class StartRound(Message, frozen=True, kw_only=True):
     """Server to client: take part in this round (its number is in the envelope), from this model."""
 
@@ -83,7 +46,6 @@ class StartRound(Message, frozen=True, kw_only=True):
     """The clients selected, over the clients of the roster in its order."""
     model: Blob
     """Little-endian float32 bytes of the model, under the label of models."""
-    voided: Annotated[tuple[VoidedRound, ...], Meta(max_length=MOST_PROMISES)]
 
 
 class StartSecondStage(Message, frozen=True, kw_only=True):
@@ -109,7 +71,6 @@ class Finish(Message, frozen=True, kw_only=True):
 
 MESSAGES: Final = (
     by_type(
-        VoidRound,
         Hello,
         Welcome,
         StartRound,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
@@ -38,6 +39,22 @@ class Train(Output):
     round: int
     model: bytes = field(repr=False)
     key: GroupKey | None = None
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of a client's journal: it entered this stage of this round, and never enters it again."""
+
+    session: bytes
+    round: int
+    stage: int
+    """1, or 2 for the sum of the updates where contributors are counted before."""
+
+
+@dataclass(frozen=True)
+class Journal(Output):
+    """To be on the disk before the next output leaves."""
+
+    entry: JournalEntry
 
 
 @dataclass(frozen=True)

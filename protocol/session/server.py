@@ -24,19 +24,14 @@ from tacit.protocol.core.primitives import KEY_BYTES, Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, VoidRound, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.presence import Presence
 from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
-from tacit.protocol.session.server_rounds import Closing, CurrentRound, Model, Over, outcome, second_cohort
+from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, second_cohort
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
-from tacit.protocol.session.voiding import Promises, check_promise
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import (
-    COUNTING,
-    counting_agreement,
-    second_agreement,
-)
+from tacit.protocol.sum.counting import COUNTING, counting_agreement, second_agreement
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
 NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
@@ -82,7 +77,6 @@ class TrainingServer(
         self._roster = roster
         self._configuration = configuration
         self._smallest_cohort = smallest_cohort
-        self._promises = Promises()
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
@@ -139,13 +133,19 @@ class TrainingServer(
             return []
         return self.receive(sender, packet, now)
 
-    def next_round(self, model: bytes, now: float) -> list[Output]:
-        """End the last round for its members and start the next one from this model."""
-        return self.trigger(Trigger.NEXT_ROUND, now, model)
+    def next_round(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
+        """End the last round for its members and start the next one from this model.
 
-    def finish(self, model: bytes, now: float) -> list[Output]:
-        """No more rounds: tell everybody. The last model is handed out where only the clients can read it."""
-        return self.trigger(Trigger.FINISH, now, model)
+        unusable: why the sum of the last round was not applied, if there was one.
+        """
+        return self.trigger(Trigger.NEXT_ROUND, now, model, unusable)
+
+    def finish(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
+        """No more rounds: tell everybody. The last model is handed out where only the clients can read it.
+
+        unusable: as for `next_round`.
+        """
+        return self.trigger(Trigger.FINISH, now, model, unusable)
 
     def expire(self, now: float) -> list[Output]:
         outputs: list[Output] = []
@@ -159,24 +159,17 @@ class TrainingServer(
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def complete(self) -> bool:
-        if self.state is SessionState.GATHERING:
-            return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
-        closing = self.at(Closing)
-        return self._promises.count(self.session, self.round, closing.promisers) >= closing.needed
+        return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
         sender = heard.sender
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        for given in heard.message.promises:
-            check_promise(self._roster, sender, given, given.signature)
         again = sender in self.presence
         welcome = Welcome(roster=self._roster.hash, configuration=encode_structure(self._configuration))
 
         def commit() -> list[Output]:
             self.presence.join(sender)
-            for given in heard.message.promises:
-                self._promises.add(sender, given)
             greeted = [self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
             if not again:
                 return greeted
@@ -188,14 +181,14 @@ class TrainingServer(
         return Step(self.state, (), commit)
 
     def on_ready(self, now: float) -> Step[SessionState]:
-        return self._draw(self.presence.there, now)
+        return self._draw(self.presence.there, self._model, now)
 
-    def _draw(self, there: tuple[str, ...], now: float) -> Step[SessionState]:
-        """Go on with as many of these as a round takes."""
+    def _draw(self, there: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
+        """Go on from this model with as many of these as a round takes."""
         readers = () if self.keeper is None else self.keeper.readers
         # Where only some can read the model, none of them gives way to others.
         first = sorted(there, key=lambda name: name not in readers)[: self._configuration.clients]
-        return self._prepare(tuple(name for name in there if name in first), self._model, now)
+        return self._prepare(tuple(name for name in there if name in first), model, now)
 
     def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
         if result.model is None:
@@ -212,7 +205,7 @@ class TrainingServer(
     def on_key_failed(self, result: KeyFailed, now: float) -> Step[SessionState]:
         out = () if result.code is Code.LEFT else result.culprits
         # They are gone before the others are asked anew.
-        drawn = self._draw(tuple(name for name in self.presence.there if name not in out), now)
+        drawn = self._draw(tuple(name for name in self.presence.there if name not in out), self._model, now)
 
         def commit() -> list[Output]:
             parted = [said for member in out for said in self._part_with(member, result.code, result.detail, now)]
@@ -255,20 +248,18 @@ class TrainingServer(
     def on_sum_aborted(self, aborted: ServerAborted, now: float) -> Step[SessionState]:
         return self._round_done(self._finished(), aborted, now)
 
-    def on_next_round(self, model: bytes, now: float) -> Step[SessionState]:
-        following, over = Model.of(model), self.at(Over)
-        closing = over.closing if following.announced == self._model.announced else Closing(0)
-        ending = self._end_round(over.done)
+    def on_next_round(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
+        following, ending = Model.of(model), self._end_round(unusable)
+        drawn = self._draw(self.presence.there, following, now)
 
         def commit() -> list[Output]:
             self._model = following
-            return ending()
+            return [*ending(), *(drawn.commit() or ())]
 
-        deadline = now + self._configuration.phase_seconds
-        return Step(SessionState.AWAIT_PROMISES, (), commit, data=closing, deadline=deadline)
+        return replace(drawn, commit=commit)
 
-    def on_finish(self, model: bytes, now: float) -> Step[SessionState]:
-        ending, keeper = self._end_round(self.at(Over).done), self.keeper
+    def on_finish(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
+        ending, keeper = self._end_round(unusable), self.keeper
         if keeper is not None and keeper.readers:
             return Step(
                 SessionState.DISTRIBUTING,
@@ -276,16 +267,6 @@ class TrainingServer(
             )
         ended = self._ended(None, "all rounds are done")
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
-
-    def on_void_round(self, heard: Heard[VoidRound], now: float) -> Step[SessionState]:
-        check_promise(self._roster, heard.sender, heard.message, heard.message.signature)
-        return Step(self.state, commit=lambda: self._promises.add(heard.sender, heard.message))
-
-    def on_no_promises(self, now: float) -> Step[SessionState]:
-        return self._ended(
-            Code.REPEATED_MODEL,
-            f"round {self.round} was aborted, and too few clients promised never to open its sum to repeat it",
-        )
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
         return Step(self.state, commit=lambda: self._leave(heard.sender, f"it gave up: {heard.message.detail}", now))
@@ -356,7 +337,7 @@ class TrainingServer(
             return self._ended(Code.THRESHOLD, str(error))
         if self._configuration.enforce == "clients":
             agreement = counting_agreement(agreement, self._configuration)
-        start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced, voided=self._promises.proofs())
+        start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced)
 
         def commit() -> list[Output]:
             self.round, self.sum, self._in_round = agreement.round, sum_server(agreement, now), set(cohort)
@@ -381,19 +362,21 @@ class TrainingServer(
         )
 
     def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
-        over, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
+        done, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
             if isinstance(result, ServerAborted) and result.culprit:
                 outputs += self._part_with(result.culprit, result.code, result.detail, now, bar=True)
-            return [*outputs, over.done]
+            return [*outputs, done]
 
-        return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=over)
+        return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=done)
 
-    def _end_round(self, done: RoundDone) -> Callable[[], list[Output]]:
+    def _end_round(self, unusable: str) -> Callable[[], list[Output]]:
         """What tells the members of the last round that it is over."""
-        end = EndRound(code=done.code, detail=done.detail[:DETAIL_LIMIT])
+        done = self.at(RoundDone)
+        code, detail = (Code.VECTOR, unusable) if unusable else (done.code, done.detail)
+        end = EndRound(code=code, detail=detail[:DETAIL_LIMIT])
         return lambda: [self._transmit(name, end) for name in done.cohort if name in self._in_round]
 
     def _bar_culprits(self, drops: Sequence[Dropped], now: float) -> list[Output]:

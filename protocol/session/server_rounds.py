@@ -10,7 +10,6 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Blob
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.rounds import RoundDone, SumServer
-from tacit.protocol.session.voiding import promises_needed
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import check_second_cohort, derive_limits
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
@@ -43,22 +42,6 @@ class CurrentRound:
     """Who was dropped in its first stage."""
 
 
-@dataclass(frozen=True)
-class Closing:
-    """What the server waits for before it repeats a round from the same model: promises of so many of these members."""
-
-    needed: int
-    promisers: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Over:
-    """The last round, until the next one."""
-
-    done: RoundDone
-    closing: Closing
-
-
 def second_cohort(
     configuration: Configuration, counted: Summed, drops: Collection[Dropped], there: Collection[str]
 ) -> tuple[bytes, tuple[str, ...]]:
@@ -76,15 +59,11 @@ def second_cohort(
     return limits, cohort
 
 
-def outcome(number: int, part: CurrentRound, finished: SumServer, result: Summed | ServerAborted) -> Over:
+def outcome(number: int, part: CurrentRound, finished: SumServer, result: Summed | ServerAborted) -> RoundDone:
     """What the round of this number came to."""
-    sharers, agreement = finished.sharers, finished.agreement
     summed = result if isinstance(result, Summed) else None
     aborted = result if isinstance(result, ServerAborted) else None
-    closing = Closing(0)
-    if aborted and sharers and agreement.journalled:
-        closing = Closing(promises_needed(len(sharers), agreement.parameters.threshold, agreement.corrupt), sharers)
-    done = RoundDone(
+    return RoundDone(
         round=number,
         began=part.began,
         cohort=part.cohort,
@@ -96,4 +75,3 @@ def outcome(number: int, part: CurrentRound, finished: SumServer, result: Summed
         culprit=aborted.culprit if aborted else "",
         vectors=summed.vectors if summed else {},
     )
-    return Over(done, closing)

@@ -15,15 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
-from tacit.protocol.session.messages import (
-    EndRound,
-    Finish,
-    Hello,
-    StartRound,
-    StartSecondStage,
-    VoidRound,
-    Welcome,
-)
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
@@ -74,7 +66,6 @@ class SessionState(Enum):
     KEYING = "let the clients agree on a group key"
     IN_ROUND = "run a round"
     BETWEEN_ROUNDS = "wait for the next model"
-    AWAIT_PROMISES = "wait for promises that the last round stays closed"
     DISTRIBUTING = "let the clients fetch the last model"
     ENDED = "ended"
 
@@ -146,15 +137,12 @@ def _server_table() -> Table[SessionState]:
         **{(s.IN_ROUND, cause): Inside("sum") for cause in (*SUM_TO_SERVER, Trigger.DROP)},
         (s.IN_ROUND, Summed): Row("on_summed", (s.BETWEEN_ROUNDS, s.IN_ROUND)),
         (s.IN_ROUND, ServerAborted): Row("on_sum_aborted", (s.BETWEEN_ROUNDS,)),
-        (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", (s.AWAIT_PROMISES,)),
+        (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", prepared),
         (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED, s.DISTRIBUTING)),
-        (s.AWAIT_PROMISES, Trigger.COMPLETE): Row("on_ready", prepared),
-        (s.AWAIT_PROMISES, Trigger.EXPIRE): Row("on_no_promises", (s.ENDED,)),
         (s.DISTRIBUTING, Distributed): Row("on_distributed", (s.ENDED,)),
     }
     for state in SERVER_CONTAINS["keeper"]:
         table[state, Hello] = Row("on_hello", (state,))
-        table[state, VoidRound] = Row("on_void_round", (state,))
         table[state, Abort] = Row("on_abort", (state,))
         table[state, Refused] = Row("on_refused", (state,))
         table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})

@@ -54,8 +54,6 @@ class Agreement:
     """Hash of the transcript of the group key that the members use in this round, if they have one."""
     purpose: bytes = b""
     """What else tells this sum from another of the same round: its stage, and what was found in the one before."""
-    journalled: bool = True
-    """Whether the vectors are updates of the model, each to be contributed once in the life of a client."""
     secure: bool = True
     """Whether vectors are masked; if not, the server sees each of them."""
     skip_zeros: bool = False

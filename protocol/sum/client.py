@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
@@ -56,7 +55,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood, choose_holders
 from tacit.protocol.sum.participant import Participant
-from tacit.protocol.sum.results import Contributed, Contribution, Journal
+from tacit.protocol.sum.results import Contributed
 from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares, open_packet, seal_shares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
 from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
@@ -97,7 +96,6 @@ class _Masked(_Ready):
     """What it has once it has masked its vector. survivors: those that it has signed."""
 
     neighbourhood: Neighbourhood
-    contribution: Contribution
     held: Mapping[int, HeldShares] = field(repr=False)
     masks: Sequence[Mask] = field(repr=False)
     sharers: Members
@@ -231,21 +229,12 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
         sharing = agreement.sharing_digest(own.digest, sharers.bitmap)
         masks = self._derive_masks(own, sharing, sharers)
-        contribution = Contribution(
-            session=agreement.session,
-            round=agreement.round,
-            model=agreement.model,
-            sharers=tuple(agreement.cohort[member] for member in sharers),
-            threshold=agreement.parameters.threshold,
-            corrupt=agreement.corrupt,
-            unmasked=False,
-        )
         masked = MaskedInput(complaints=encode_members(complaints, agreement.size))
 
         def commit() -> None:
             self.masks = len(masks)
 
-        outputs: list[Output] = [Journal(contribution)] if agreement.journalled else []
+        outputs: list[Output] = []
         if complaints:
             outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in complaints]}))
         payload_now = self._masked_chunk(0, own.vector, masks) if agreement.chunks == 1 else None
@@ -254,7 +243,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             ClientState.AWAIT_SURVIVORS,
             tuple(outputs),
             commit,
-            data=_Masked(own.vector, own.neighbourhood, contribution, held, masks, sharers, sharing),
+            data=_Masked(own.vector, own.neighbourhood, held, masks, sharers, sharing),
             deadline=now + agreement.input_seconds + agreement.phase_seconds,
         )
 
@@ -297,11 +286,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             owners=encode_members([owner for owner, _ in shares], agreement.size),
             shares=b"".join(share for _, share in shares),
         )
-        opened = Journal(structs.replace(own.contribution, unmasked=True))
-        journal = (opened,) if agreement.journalled else ()
-
         done = Contributed(tuple(agreement.cohort[member] for member in survivors))
-        return Step(ClientState.DONE, (*journal, self._send(reply), done))
+        return Step(ClientState.DONE, (self._send(reply), done))
 
     def _require(self, count: int, what: str, least: int = 0) -> None:
         needed = max(self.agreement.parameters.threshold, least)

@@ -40,9 +40,7 @@ def limits_bytes(configuration: Configuration) -> int:
 
 def counting_agreement(agreement: Agreement, configuration: Configuration) -> Agreement:
     """The agreement of stage one, from that of a round in one stage."""
-    return replace(
-        agreement, ring=COUNTING_RING, length=packing(configuration).length, purpose=COUNTING, journalled=False
-    )
+    return replace(agreement, ring=COUNTING_RING, length=packing(configuration).length, purpose=COUNTING)
 
 
 def second_agreement(agreement: Agreement, configuration: Configuration, *, counted: int, limits: bytes) -> Agreement:

@@ -16,7 +16,7 @@ from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report,
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.results import ClientAborted, Contributed, Journal
+from tacit.protocol.sum.results import ClientAborted, Contributed
 from tacit.protocol.sum.tables import ClientState
 
 
@@ -62,7 +62,7 @@ class Answering(Machine[StateT]):
         return Send(self._server, message, payload)
 
 
-class Participant(Answering[ClientState], outputs=Send | Report | Journal | Contributed | ClientAborted):
+class Participant(Answering[ClientState], outputs=Send | Report | Contributed | ClientAborted):
     """One client in one sum. vector: ring words of the agreement's length; not modified."""
 
     ends = (ClientState.DONE, ClientState.ABORTED)

@@ -1,7 +1,7 @@
 """The client of a sum without secure aggregation: it sends its vector as it is, and the server sees it.
 
 Of the phases of a secure sum (sum/client.py) only the vectors are left: the same words in chunks, but no keys, shares
-and masks, no journal and no second answer. So nothing hides the vector but the link, and a
+and masks, and no second answer. So nothing hides the vector but the link, and a
 client is brought here only by a policy that lists the mode "none". Each chunk leaves once, in order; where the members
 agreed to skip zeros, without its blocks of zeros, which tells the server nothing that the words would not.
 """

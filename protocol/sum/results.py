@@ -6,32 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Output, Result
-
-
-class Contribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of a client's journal: it masked a vector of an update of this model, together with these sharers."""
-
-    session: bytes
-    round: int
-    model: bytes
-    sharers: tuple[str, ...]
-    threshold: int
-    corrupt: int = 0
-    """Sharers whose promises may be worth nothing."""
-    unmasked: bool
-    """Whether the client also sent shares that open the sum."""
-
-
-@dataclass(frozen=True)
-class Journal(Output):
-    """Output, to be on disk before the next output leaves."""
-
-    contribution: Contribution
+from tacit.protocol.core.machine import Result
 
 
 @dataclass(frozen=True)

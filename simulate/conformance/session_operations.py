@@ -14,11 +14,10 @@ from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Limit, NewModel, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, JournalEntry, Limit, NewModel, RoundDone, RoundOver, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Contribution
 from tacit.secagg.counting import COUNTING_RING
 from tacit.secagg.ring import Ring
 from tacit.simulate.conformance.notation import Octets
@@ -26,20 +25,12 @@ from tacit.simulate.conformance.primitive_operations import MemberInput, roster_
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event
 
 
-class JournalEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """A former contribution of a client."""
+class EnteredStage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A stage of a round that a client entered before."""
 
     session: Octets
     round: int
-    model: Octets
-    sharers: tuple[str, ...]
-    threshold: int
-    corrupt: int
-    unmasked: bool
-
-    def contribution(self) -> Contribution:
-        """The same for the machine."""
-        return Contribution(**msgspec.structs.asdict(self))
+    stage: int
 
 
 class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -64,7 +55,7 @@ class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     entropy: Octets
     """What it draws in its rounds, one after the other."""
     policy: Policy
-    journal: tuple[JournalEntry, ...]
+    journal: tuple[EnteredStage, ...]
     patience: float
     grace: float
 
@@ -111,7 +102,7 @@ class SessionStage(Stage):
                 self._roster,
                 signing=SigningKey(client.signing_private),
                 policy=client.policy,
-                journal=[entry.contribution() for entry in client.journal],
+                journal=[JournalEntry(**msgspec.structs.asdict(entry)) for entry in client.journal],
                 entropy=entropy_of(client.entropy),
                 patience=client.patience,
                 grace=client.grace,
@@ -145,13 +136,14 @@ class SessionStage(Stage):
         """A client has encrypted the model under the key of this epoch: little-endian float32."""
         return self.did(party, lambda client: client.provide(epoch, model, now))
 
-    def next_round(self, *, model: Octets, now: float = 0.0) -> Done:
-        """The server goes on from this model."""
-        return self.did(self._roster.server.name, lambda server: server.next_round(model, now))
+    def next_round(self, *, model: Octets, unusable: str = "", now: float = 0.0) -> Done:
+        """The server goes on from this model. unusable: why the sum of the last round was not applied."""
+        return self.did(self._roster.server.name, lambda server: server.next_round(model, now, unusable=unusable))
 
-    def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
+    def finish(self, *, model: Octets | None = None, unusable: str = "", now: float = 0.0) -> Done:
         """The server begins no more rounds; the last model matters where the clients encrypt it."""
-        return self.did(self._roster.server.name, lambda server: server.finish(model or b"", now))
+        last = model or b""
+        return self.did(self._roster.server.name, lambda server: server.finish(last, now, unusable=unusable))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""
@@ -171,6 +163,8 @@ class SessionStage(Stage):
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
+            case Journal(entry=entry):
+                return [event("journal", entry, "round", "stage")]
             case Accepted():
                 return [{"event": "accepted", "configuration": output.configuration.hash()}]
             case Train(key=key):

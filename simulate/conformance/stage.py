@@ -17,7 +17,6 @@ from tacit.protocol.core.machine import Entropy, Machine, Output, Report
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.messages import MESSAGES
-from tacit.protocol.sum.results import Journal
 from tacit.simulate.conformance.message_operations import fields_of
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
@@ -87,8 +86,6 @@ class Stage:
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         """What an output that is neither a message nor a report is for others; KeyError if nothing says so."""
-        if isinstance(output, Journal):
-            return [event("journal", output.contribution, "sharers", "unmasked")]
         name, *fields = self.plain_events[type(output)]
         return [event(name, output, *fields)]
 

@@ -6,7 +6,7 @@ plain-model.safetensors   with model encryption: the same in the clear, which a 
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 events/PARTY.jsonl    what each party did
-journal/PARTY.jsonl   the models that each client contributed to
+journal/PARTY.jsonl   the rounds that each client took part in
 logs/PARTY.log        output and tracebacks of the processes
 moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum

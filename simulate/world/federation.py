@@ -26,11 +26,10 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.rounds import Limit, NewModel, RoundDone, Train
+from tacit.protocol.session.rounds import Journal, JournalEntry, Limit, NewModel, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.results import Contribution, Journal
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.network import Parcel, written
 from tacit.simulate.world.streams import Streams, new_members
@@ -98,7 +97,7 @@ class MemoryFederation(World[Parcel]):
         self.start_server()
 
     @property
-    def journals(self) -> dict[str, list[Contribution]]:
+    def journals(self) -> dict[str, list[JournalEntry]]:
         """What the disks of the clients hold."""
         return {name: self.journal(name).read() for name in self.roster.clients}
 
@@ -175,15 +174,15 @@ class MemoryFederation(World[Parcel]):
         self._done = None
         self.rounds_left -= 1
         with self.process(self.host):
-            if done.total is not None:
-                self.apply(done)
+            unusable = "" if done.total is None else self.apply(done)
             following = self.server.next_round if self.rounds_left > 0 else self.server.finish
-            self.emit(self.host, following(self.model, self.now))
+            self.emit(self.host, following(self.model, self.now, unusable=unusable))
         return True
 
-    def apply(self, done: RoundDone) -> None:
-        """Make the next model of a sum."""
+    def apply(self, done: RoundDone) -> str:
+        """Make the next model of a sum; returns why that is impossible, if it is."""
         self.model = (np.frombuffer(self.model, "<f4") + 1).astype("<f4").tobytes()
+        return ""
 
     def hand_over(self, item: Parcel) -> list[Output]:
         if item.receiver == self.host:
@@ -200,8 +199,8 @@ class MemoryFederation(World[Parcel]):
     def act(self, party: str, output: Output) -> None:
         """Write the journal, train, limit, encrypt, keep the model."""
         match output:
-            case Journal(contribution=contribution):
-                self._journals[party].write(contribution)
+            case Journal(entry=entry):
+                self._journals[party].write(entry)
             case Train(round=round):
                 self._later(party, lambda client: client.contribute(round, self.train(party, round), self.now))
             case Limit():

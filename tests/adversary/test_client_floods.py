@@ -42,7 +42,7 @@ class Member:
 
     async def join(self) -> None:
         """Say hello and wait until the round has begun."""
-        hello = Hello(roster=self.federation.roster.hash, promises=())
+        hello = Hello(roster=self.federation.roster.hash)
         await self.socket.send_multipart(Link(CHEAT, "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0))
         while True:
             frames = await self.socket.recv_multipart()

@@ -169,7 +169,7 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
     assert client.state is TrainingState.AWAIT_ROUND
     number, before = client.round + 1, len(one.outcome(Train, CLIENT))
     model = np.full(10, 0.5, "<f4").tobytes()
-    start = StartRound(cohort=bitmap(*cohort), model=announce(model, Label.MODEL), voided=())
+    start = StartRound(cohort=bitmap(*cohort), model=announce(model, Label.MODEL))
     outputs = one.put(one.forge(SERVER, CLIENT, start, round=number))
     (over,) = [output for output in outputs if isinstance(output, RoundOver)]
     assert (over.round, over.code) == (number, Code.KEYS)

@@ -64,7 +64,7 @@ async def test_a_round_among_strangers(federation: Any) -> None:
             socket.connect(federation.address)
             await socket.send_multipart(
                 Link("client-1", "server", NO_SESSION, Traffic(), MESSAGES).frames(
-                    Hello(roster=federation.roster.hash, promises=()), round=0
+                    Hello(roster=federation.roster.hash), round=0
                 )
             )
         async with asyncio.timeout(federation.seconds):
@@ -110,7 +110,7 @@ async def test_a_member_that_is_not_who_it_says_or_speaks_otherwise(federation: 
     """client-4's key opens the link; client-3, whose name it takes, takes part in the round all the same."""
     changes, code, detail = MISNAMED[case]
     server = await federation.serve(rounds=1)
-    hello = Hello(roster=federation.roster.hash, promises=())
+    hello = Hello(roster=federation.roster.hash)
     envelope, body = Link("client-4", "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0)
     read = decode([envelope, body], MESSAGES).envelope
     changed = type(read)(**{name: getattr(read, name) for name in read.__struct_fields__} | changes)
@@ -129,7 +129,7 @@ async def test_a_member_that_is_not_who_it_says_or_speaks_otherwise(federation: 
 async def test_a_second_start_under_one_name_replaces_the_first(federation: Any) -> None:
     """client-4 says hello twice, over two links: it counts once."""
     server = await federation.serve(rounds=1)
-    hello = Hello(roster=federation.roster.hash, promises=())
+    hello = Hello(roster=federation.roster.hash)
     frames = Link("client-4", "server", NO_SESSION, Traffic(), MESSAGES).frames(hello, round=0)
     async with await ClientEndpoint.connect(
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server

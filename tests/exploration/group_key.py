@@ -187,9 +187,7 @@ class SessionKeeper(GroupKeyKeeper):
 def start_round(roster: Roster, members: tuple[str, ...]) -> StartRound:
     """A round with these clients; its model does not matter here."""
     places = [roster.clients.index(name) for name in members]
-    return StartRound(
-        cohort=encode_members(places, len(roster.clients)), model=Blob(digest=bytes(32), size=4), voided=()
-    )
+    return StartRound(cohort=encode_members(places, len(roster.clients)), model=Blob(digest=bytes(32), size=4))
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def sealing_bad_ciphertext() -> Script:
 
 
 SIGNING: Final = (
-    Label.SIGN_ADVERT, Label.SIGN_SHARES, Label.SIGN_SURVIVORS, Label.SIGN_VOID, Label.SIGN_KEY_COMMIT,
+    Label.SIGN_ADVERT, Label.SIGN_SHARES, Label.SIGN_SURVIVORS, Label.SIGN_KEY_COMMIT,
     Label.SIGN_CONTRIBUTION, Label.SIGN_CONFIRMATION,
 )  # fmt: skip
 

@@ -22,24 +22,12 @@ def octets(value: bytes) -> dict[str, bytes]:
     return {"hex": value}
 
 
-_PROMISE: Final = {"session": octets(drawn("former")), "round": 3, "signature": octets(drawn("signature", 64))}
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "hello": {"roster": octets(drawn("roster")), "promises": [_PROMISE]},
+    "hello": {"roster": octets(drawn("roster"))},
     "welcome": {"roster": octets(drawn("roster")), "configuration": octets(b"\x80")},
-    "void-round": _PROMISE,
     "start-round": {
         "cohort": octets(b"\x1f"),
         "model": {"digest": octets(drawn("model")), "size": 1 << 32},
-        "voided": [
-            {
-                "session": octets(drawn("former")),
-                "round": 2**31,
-                "promises": [
-                    {"member": "client-1", "signature": octets(drawn("one", 64))},
-                    {"member": "client-2", "signature": octets(b"")},
-                ],
-            }
-        ],
     },
     "fetch": {"chunk": 127},
     "chunk": {"chunk": 128},
@@ -252,11 +240,8 @@ def message_bad_width() -> Script:
 
 def message_bad_length() -> Script:
     script = message("Byte strings, strings and lists shorter or longer than their fields allow.")
-    hello = _items(_parts("hello")[1])
-    promise = hello[1][1][0]
     for length in (0, 31, 33):
-        _refuse_bodies(script, "hello", _map([("roster", bytes(length)), hello[1]]))
-    _refuse_bodies(script, "hello", _map([hello[0], ("promises", [dict(promise)] * 65)]))
+        _refuse_bodies(script, "hello", _map([("roster", bytes(length))]))
     _refuse_bodies(script, "abort", _map([("code", 3), ("detail", "d" * (DETAIL_LIMIT + 1)), ("culprit", "")]))
     _refuse_bodies(script, "abort", _map([("code", 3), ("detail", ""), ("culprit", "c" * 65)]))
     _refuse_bodies(script, "confirm-survivors", _map([("signature", bytes(65))]))

@@ -149,7 +149,7 @@ def _key_failed(code: str, by: str = CHEAT) -> dict[str, Any]:
 
 FIRST: Final = NAMES[0]
 """The client that encrypts the model."""
-ROUND: Final = StartRound(cohort=b"\x07", model=announce(keyed_model(1), Label.MODEL), voided=())
+ROUND: Final = StartRound(cohort=b"\x07", model=announce(keyed_model(1), Label.MODEL))
 FAULTS: Final[dict[str, SessionFault]] = {
     # What a server may do to a client, which ends the session: outside of rounds there is nothing to save.
     "start_key_bad_epoch": _fault(

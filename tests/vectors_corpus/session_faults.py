@@ -12,27 +12,15 @@ from msgspec.structs import replace
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Fetch
-from tacit.protocol.core.primitives import Label, SigningKey, digest
-from tacit.protocol.session.messages import Finish, Hello, Promise, StartRound, VoidedRound, VoidRound
-from tacit.protocol.session.voiding import promise
-from tacit.protocol.sum.results import Contribution
+from tacit.protocol.session.messages import Finish
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, instead, to
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
-from tests.vectors_corpus.sessions import CHEAT, MODEL, NAMES, begun, roster, session_active, session_client
+from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, session_active
 
 BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
-FORMER: Final = Contribution(
-    session=drawn("former session"),
-    round=4,
-    model=digest(Label.MODEL, MODEL),
-    sharers=NAMES,
-    threshold=2,
-    unmasked=False,
-)
-"""A former contribution of the client to the same model; two promises void its round."""
 
 
 @cache
@@ -93,30 +81,6 @@ class SessionFault:
         return part
 
 
-def _journal(**changes: Any) -> dict[str, Any]:
-    return {"journal": [replace(FORMER, **changes)]}
-
-
-def _proof(*names: str, change: Callable[[bytes], bytes] = bytes) -> Reframe:
-    """Promises of these clients never to open the former round."""
-
-    def alter(_: Any, message: StartRound) -> StartRound:
-        given = tuple(Promise(member=name, signature=change(_promise(name).signature)) for name in names)
-        proof = VoidedRound(session=FORMER.session, round=FORMER.round, promises=given)
-        return replace(message, voided=(proof,))
-
-    return body(alter)
-
-
-def _promise(name: str) -> VoidRound:
-    return promise(FORMER, name, SigningKey(drawn(f"{name} signing")))
-
-
-def _bad_promise(_: Any, message: Hello) -> Hello:
-    forged = replace(_promise(CHEAT), signature=first_bit(_promise(CHEAT).signature))
-    return replace(message, promises=(_promise(CHEAT), forged))
-
-
 def _proposing(**changes: Any) -> Reframe:
     return fields(configuration=to(encoded(**{"clients": len(NAMES)} | changes)))
 
@@ -133,7 +97,6 @@ def _as_sent(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
 FAULTS: Final[dict[str, SessionFault]] = {
     # What a client may do to the server.
     "hello_bad_roster": SessionFault("Another roster.", "ROSTER", "hello", fields(roster=first_bit)),
-    "hello_bad_promise": SessionFault("A promise that it did not sign.", "SIGNATURE", "hello", body(_bad_promise)),
     "hello_bad_version": SessionFault("Another version.", "VERSION", "hello", envelope(version=1)),
     "hello_bad_session": SessionFault("A hello in a session.", "SESSION", "hello", envelope(session=drawn("session"))),
     "hello_bad_sender": SessionFault("A hello for another client.", "SENDER", "hello", envelope(sender="client-2")),
@@ -150,10 +113,6 @@ FAULTS: Final[dict[str, SessionFault]] = {
     ),
     "fetch_bad_direction": SessionFault(
         "A message that only a server sends.", "UNEXPECTED", "fetch", instead(Finish())
-    ),
-    "void_round_bad_signature": SessionFault(
-        "A promise that it did not sign.", "SIGNATURE", "fetch",
-        instead(replace(_promise(CHEAT), signature=_promise("client-2").signature)),
     ),
     # What a server may do to a client.
     "welcome_bad_roster": SessionFault("Another roster.", "ROSTER", "welcome", fields(roster=first_bit), to=CHEAT),
@@ -200,21 +159,9 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "start_round_bad_session": SessionFault(
         "A message of another session.", "SESSION", "start-round", envelope(session=drawn("other")), to=CHEAT
     ),
-    "start_round_bad_model": SessionFault(
-        "A model to whose update the client contributed before.", "REPEATED_MODEL", "start-round", _as_sent, to=CHEAT,
-        ends="round over", client=_journal(),
-    ),
-    "start_round_bad_opened": SessionFault(
-        "A model whose earlier round the client helped to open, whatever others promise.", "REPEATED_MODEL",
-        "start-round", _proof(*NAMES), to=CHEAT, ends="round over", client=_journal(unmasked=True),
-    ),
-    "start_round_bad_proof": SessionFault(
-        "Promises of fewer clients than it takes to void the earlier round.", "REPEATED_MODEL", "start-round",
-        _proof("client-0"), to=CHEAT, ends="round over", client=_journal(),
-    ),
-    "start_round_bad_promise": SessionFault(
-        "A promise that nobody signed.", "SIGNATURE", "start-round", _proof(*NAMES, change=first_bit), to=CHEAT,
-        ends="round over", client=_journal(),
+    "start_round_bad_entry": SessionFault(
+        "A round that the client entered before it was started again.", "SESSION", "start-round", _as_sent, to=CHEAT,
+        ends="round over", client={"journal": [{"session": drawn("session"), "round": 1, "stage": 1}]},
     ),
     "chunk_bad_hash": SessionFault(
         "Another model than announced.", "MODEL", "chunk",
@@ -243,20 +190,5 @@ FAULTS: Final[dict[str, SessionFault]] = {
 }  # fmt: skip
 
 
-def start_round_voided() -> Script:
-    """The client contributed to this model before, and enough clients promise that the round stays closed."""
-    about = "A model to whose update the client contributed before, in a round that is shown to be void."
-    play = honest()
-    parcel = next(one for one in play.parcels if (one.receiver, one.kind) == (CHEAT, "start-round"))
-    begin = {"roster": roster(), "clients": [session_client(CHEAT, **_journal())], "server": None}
-    part, done = faulty_part(play, begin, parcel, _proof("client-0", "client-2")(None, parcel), about)
-    if done["state"] != "FETCHING_MODEL":
-        raise ValueError(done)
-    return part
-
-
-FILES: Final[dict[str, Callable[[], Script]]] = {
-    **{name: fault.script for name, fault in FAULTS.items()},
-    "start_round_voided": start_round_voided,
-}
+FILES: Final[dict[str, Callable[[], Script]]] = {name: fault.script for name, fault in FAULTS.items()}
 """File name without its ending, and what makes it."""

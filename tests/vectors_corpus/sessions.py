@@ -1,4 +1,4 @@
-"""Vectors of sessions: joining, models, rounds and their ends, and promises never to open a round."""
+"""Vectors of sessions: joining, models, rounds and their ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
     signer = Script("secure sum", "primitive", "")
     rows = []
     for name in (SERVER, *names(clients)):
-        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign void round", parts=[])
+        signed = signer.do("sign", private=drawn(f"{name} signing"), label="tacit/1 sign ADVERTISE_KEYS", parts=[])
         role = "server" if name == SERVER else "client"
         curve = drawn(f"{name} curve")
         rows.append({"name": name, "role": role, "curve_public": curve, "signing_public": signed["public"]})
@@ -92,11 +92,8 @@ def session_active() -> Play:
     return ending(play, "round done")
 
 
-def session_void_round() -> Script:
-    play = begun(
-        "A vector comes too late and the round is aborted; all promise never to open it, and a second round is run "
-        "from the same model."
-    )
+def session_repeated_round() -> Script:
+    play = begun("A vector comes too late and the round is aborted; a second round is run from the same model.")
     late: list[Parcel] = []
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
@@ -116,6 +113,17 @@ def session_void_round() -> Script:
     return ending(ending(play, "round done", "THRESHOLD"), "round done")
 
 
+def session_spoiled_sum() -> Script:
+    play = begun("Two rounds whose sums cannot be applied: all are told so, and the model stays as it was.")
+    for round in (1, 2):
+        hold_round(play, round)
+        if round == 1:
+            play.act(SERVER, "next round", model=MODEL, unusable="the sum is no sum of updates")
+    play.act(SERVER, "finish", unusable="the sum is no sum of updates")
+    play.deliver()
+    return ending(ending(play, "round over", "VECTOR"), "round done")
+
+
 def session_lost_links() -> Script:
     play = begun("The server loses its link to a client that is to train, and the client loses its own to the server.")
     play.deliver()
@@ -128,6 +136,7 @@ def session_lost_links() -> Script:
 
 
 FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function for function in (session_active, session_void_round, session_lost_links)
+    function.__name__: function
+    for function in (session_active, session_repeated_round, session_spoiled_sum, session_lost_links)
 }
 """File name without its ending, and what makes it."""

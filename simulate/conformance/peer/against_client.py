@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from tacit.protocol.core.codec import Envelope
@@ -19,12 +19,11 @@ from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import Label, digest
-from tacit.protocol.session.messages import MESSAGES, Finish, Hello, VoidRound
+from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.messages import MaskedInput, UnmaskShares
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Line, listening
 from tacit.simulate.conformance.peer.keyring import Keyring
@@ -49,13 +48,9 @@ _POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 
 @dataclass
 class Observation:
-    """What the client says after the lie of a case, in the words of a verdict.
-
-    late: whether the lie came when the client had sent its vector and opened nothing.
-    """
+    """What the client says after the lie of a case, in the words of a verdict."""
 
     clients: int
-    late: bool = False
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
@@ -65,7 +60,6 @@ class Observation:
 
     def lie(self, message: Message) -> None:
         """The client is told a lie in the place of this message."""
-        self.late = isinstance(message, Survivors | UnmaskRequest)
         if self.refusal is None:
             self.said = []
 
@@ -79,23 +73,12 @@ class Observation:
         """The first abort, with its round."""
         return next(((round, said) for round, said in self.said if isinstance(said, Abort)), None)
 
-    @property
-    def promised(self) -> bool:
-        """Whether the client promised to keep the round closed."""
-        return any(isinstance(said, VoidRound) for _, said in self.said)
-
-    @property
-    def complete(self) -> bool:
-        """Whether a client that has refused owes nothing more."""
-        return self.promised or not (self.late and self.refusal and self.refusal[0])
-
     def words(self) -> list[str]:
         """What was seen."""
         answers = [said for _, said in self.said if isinstance(said, SUM_TO_SERVER)]
         if self.refusal is not None:
             round, abort = self.refusal
             words = [refuses_round(abort.code) if round else refuses_session(abort.code)]
-            words += ["promises to keep it closed"] if self.promised else []
             return words + [f"says {said.TYPE} nevertheless" for said in answers]
         if not self.summed:
             return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
@@ -181,7 +164,6 @@ class AgainstClient(Cast):
         try:
             await self._begin_round()
             await self.listen(self._settled)
-            await self.listen(lambda: self._observation.complete)
             self._conclude()
             if case.joins:
                 await self._dismiss()
@@ -223,7 +205,6 @@ class AgainstClient(Cast):
         done = next(iter(session.outcome(RoundDone)[-1:]), None)
         if done is None or done.total is None or self.live not in done.survivors:
             return f"no part in the honest round after it ({session.reproach})"
-        self._stage = replace(self._stage, former_model=digest(Label.MODEL, session.model))
         packing = self._configuration.packing()
         share = done.total.copy()
         for name in done.survivors:

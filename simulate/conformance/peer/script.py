@@ -62,8 +62,6 @@ class RoundKnowledge:
     threshold: int = 0
     parameters: int = 0
     """Of the model; like the threshold, only where our side proposes the configuration."""
-    former_model: bytes = b""
-    """Hash of the model of the last honest round."""
 
 
 Lie = Callable[[Any, Saying], Sequence[Saying]]

@@ -15,7 +15,7 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
-from tacit.protocol.session.messages import Hello, StartRound, VoidRound, Welcome
+from tacit.protocol.session.messages import Hello, StartRound, Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
@@ -57,11 +57,6 @@ def refuses_round(code: Code) -> str:
 def refuses_session(code: Code) -> str:
     """The verdict on a client that ends the session."""
     return f"refuses {code.name}, session over"
-
-
-def refuses_opening(code: Code) -> str:
-    """The verdict on a client that ends a round whose vector it has masked."""
-    return f"{refuses_round(code)}, promises to keep it closed"
 
 
 def _configured(**changes: Any) -> Lie:
@@ -194,8 +189,6 @@ CLIENT_CASES: Final = (
          altered(StartRound, lambda stage, _: {"cohort": _some(stage, stage.size - 1, with_victim=False)})),
     Case("model-length", "announces a model of another length", refuses_round(Code.MODEL),
          altered(StartRound, model=lambda model: structs.replace(model, size=model.size + 4))),
-    Case("model-again", "starts a round from a model that was summed up before", refuses_round(Code.REPEATED_MODEL),
-         altered(StartRound, lambda stage, said: {"model": structs.replace(said.model, digest=stage.former_model)})),
     Case("pickled-body", "sends a pickle for the body of start-round", refuses_round(Code.MALFORMED),
          pickled(StartRound)),
     Case("round-zero", "starts a round that is not above the last", refuses_session(Code.SESSION),
@@ -232,18 +225,18 @@ CLIENT_CASES: Final = (
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
     Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
-    Case("few-survivors", "names fewer survivors than the threshold", refuses_opening(Code.THRESHOLD),
+    Case("few-survivors", "names fewer survivors than the threshold", refuses_round(Code.THRESHOLD),
          altered(Survivors, lambda stage, _: {"survivors": _fewer_than_threshold(stage)})),
-    Case("not-a-survivor", "leaves the client out of the survivors", refuses_opening(Code.MEMBERS),
+    Case("not-a-survivor", "leaves the client out of the survivors", refuses_round(Code.MEMBERS),
          altered(Survivors, lambda stage, _: {"survivors": _some(stage, stage.size - 1, with_victim=False)})),
-    Case("foreign-survivors", "names a survivor that is no sharer", refuses_opening(Code.MEMBERS), _foreign_survivors),
-    Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_opening(Code.MEMBERS),
+    Case("foreign-survivors", "names a survivor that is no sharer", refuses_round(Code.MEMBERS), _foreign_survivors),
+    Case("both-kinds", "asks to unmask for fewer survivors than were signed", refuses_round(Code.MEMBERS),
          _FEWER_SURVIVORS),
-    Case("signatures-missing", "sends fewer signatures than the threshold", refuses_opening(Code.THRESHOLD),
+    Case("signatures-missing", "sends fewer signatures than the threshold", refuses_round(Code.THRESHOLD),
          altered(UnmaskRequest, _fewer_signers)),
-    Case("signatures-cut", "sends a signature too little", refuses_opening(Code.SIGNATURE),
+    Case("signatures-cut", "sends a signature too little", refuses_round(Code.SIGNATURE),
          altered(UnmaskRequest, signatures=lambda signatures: shortened(signatures, SIGNATURE_BYTES))),
-    Case("forged-signature", "sends a signature that does not verify", refuses_opening(Code.SIGNATURE),
+    Case("forged-signature", "sends a signature that does not verify", refuses_round(Code.SIGNATURE),
          altered(UnmaskRequest, signatures=flipped)),
     Case("asks-twice", "asks to unmask three times, last for fewer survivors", TAKES_PART,
          instead(UnmaskRequest, _thrice)),
@@ -270,15 +263,12 @@ def _forged(kind: type[Message]) -> Lie:
 
 
 _NO_SESSION: Final = b"\x07" * 32
-_FORGED_PROMISE: Final = VoidRound(session=_NO_SESSION, round=1, signature=bytes(64))
 
 SERVER_CASES: Final = (
     HONEST,
     STRANGER,
     Case("other-roster", "holds another roster", refused(Code.ROSTER), altered(Hello, roster=bytes(32)), True),
     Case("replayed-hello", "says hello again in the middle of a round", f"{STAYS}, {OTHERS}", joins=True),
-    Case("forged-promise", "forges a promise to keep a round closed", refused(Code.SIGNATURE),
-         altered(Hello, promises=(_FORGED_PROMISE,)), True),
     Case("pickled-hello", "sends a pickle for the body of hello", refused(Code.MALFORMED), pickled(Hello), True),
     Case("old-version", "writes version 0", refused(Code.VERSION), enveloped(AdvertiseKeys, version=0)),
     Case("sequence", "leaves out a number", refused(Code.SEQUENCE), enveloped(AdvertiseKeys, sequence=2**20)),

@@ -74,7 +74,7 @@ def first_message(own: str, peer: str, session: bytes, message: Message) -> list
 async def test_a_bad_first_message_is_named_with_its_sender(federation: Any, corruption: str) -> None:
     corrupt, code, detail = CORRUPTIONS[corruption]
     server = await federation.serve(rounds=1)
-    hello = first_message("client-4", "server", NO_SESSION, Hello(roster=federation.roster.hash, promises=()))
+    hello = first_message("client-4", "server", NO_SESSION, Hello(roster=federation.roster.hash))
     async with await ClientEndpoint.connect(
         federation.address, keys=federation.keys["client-4"], server=federation.roster.server
     ) as bad:
