@@ -15,7 +15,7 @@ import torch
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import DATA, FixedLinear
-from tacit.parties.inference.owner import AHEAD, dealer_of, hear, linked, tick
+from tacit.parties.inference.owner import AHEAD, hear, linked, tick
 from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
@@ -84,7 +84,7 @@ async def infer(
             "batch of at least 1"
         )
     keys, roster = settings.keys, settings.roster
-    dealer = dealer_of(roster)
+    dealer = roster.dealer
     async with (
         await linked(settings.model_owner_address, keys, roster.server, settings.patience) as peer,
         await linked(settings.dealer_address, keys, dealer, settings.patience) as dealing,

@@ -18,7 +18,7 @@ import torch
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, dealer_of, hear, linked
+from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, hear, linked
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
@@ -64,7 +64,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         self._conversations: dict[InferenceModelOwner, Conversation] = {}
         self._programs: dict[InferenceModelOwner, asyncio.Task[None]] = {}
         self._to_dealer: Courier
-        self._dealer = dealer_of(settings.roster)
+        self._dealer = settings.roster.dealer
 
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""

@@ -92,15 +92,6 @@ def readable(event: Received | MessageRefused) -> Sequence[Frame]:
     return event.frames if isinstance(event, Received) else ()
 
 
-def dealer_of(roster: Roster) -> Member:
-    """The one dealer; ValueError if the roster has none or several."""
-    dealers = [member for member in roster.members if member.role == "dealer"]
-    if len(dealers) != 1:
-        names = [member.name for member in dealers]
-        raise ValueError(f"private inference has exactly one dealer; the roster has {names}: correct the roles")
-    return dealers[0]
-
-
 async def tick(expire: Callable[[], None]) -> None:
     """Look at deadlines, for ever."""
     while True:

@@ -58,13 +58,19 @@ class BoundError(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """Sizes of a block and its input, as `Sizes` has checked them."""
+    """Sizes of a block and its input. ValueError for those that do not fit the rings."""
 
     images: int
     tokens: int
     width: int
     heads: int
     hidden: int
+
+    def __post_init__(self) -> None:
+        if min(self.images, self.tokens, self.width, self.heads, self.hidden) < 1 or self.width % self.heads:
+            raise ValueError(f"{self}: sizes are at least 1, and the heads share the width evenly")
+        if self.tokens > 1024 or self.width > 4096:
+            raise ValueError(f"{self}: at most 1024 tokens of a width of 4096 fit the rings")
 
     @property
     def stream(self) -> tuple[int, int, int]:

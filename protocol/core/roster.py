@@ -95,6 +95,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return next(member for member in self.members if member.role == "server")
 
     @cached_property
+    def dealer(self) -> Member:
+        """The one dealer of private inference; ValueError if there is none, or several."""
+        dealers = [member for member in self.members if member.role == "dealer"]
+        if len(dealers) != 1:
+            names = [member.name for member in dealers]
+            raise ValueError(f"private inference has exactly one dealer; the roster has {names}: correct the roles")
+        return dealers[0]
+
+    @cached_property
     def _by_name(self) -> dict[str, Member]:
         return {member.name: member for member in self.members}
 

@@ -126,7 +126,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
     deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = Deadlines()
-    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = ClientPolicy()
+    policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
+        # Made when it is needed: a protection may be registered later.
+        default_factory=ClientPolicy
+    )
 
     def __post_init__(self) -> None:
         self._check_policy()

@@ -11,7 +11,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from tacit.parties.inference.owner import dealer_of
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
@@ -199,7 +198,7 @@ class InferenceCast(Cast):
     @property
     def _side(self) -> Side:
         """Of the exchanges with the live party."""
-        return "dealer" if self.live == dealer_of(self.roster).name else "owners"
+        return "dealer" if self.live == self.roster.dealer.name else "owners"
 
     def _openings(self, own: str) -> tuple[tuple[int, int], ...]:
         owners = [] if self.world is None else self.world.shells

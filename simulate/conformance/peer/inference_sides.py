@@ -20,7 +20,7 @@ from tacit.parties.inference.material import (
     encoded_correction,
     encoded_requests,
 )
-from tacit.parties.inference.owner import dealer_of, limits
+from tacit.parties.inference.owner import limits
 from tacit.protocol.core.codec import decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
@@ -96,7 +96,7 @@ class AgainstOwner(InferenceCast):
     """We play an owner and the dealer. line: from our owner to the live one; role: of ours."""
 
     def __init__(self, keyring: Keyring, live: str, line: Line, dealer_address: str, *, role: str, wait: float) -> None:
-        self.own, self.dealer = line.own, dealer_of(keyring.roster).name
+        self.own, self.dealer = line.own, keyring.roster.dealer.name
         listen = listening(keyring.keys[self.dealer], keyring.roster, dealer_address, limits(wait))
         roles = {self.own: role, self.dealer: DEALER}
         super().__init__(keyring, live, (Line(self.dealer, live, listen), line), roles=roles, wait=wait)
@@ -204,7 +204,7 @@ class AgainstDealer(InferenceCast):
     """
 
     def __init__(self, keyring: Keyring, data_owner: str, address: str, *, wait: float) -> None:
-        live, owners = dealer_of(keyring.roster), (keyring.roster.server.name, data_owner)
+        live, owners = keyring.roster.dealer, (keyring.roster.server.name, data_owner)
         lines = [
             Line(own, live.name, connecting(keyring.keys[own], live, address, wait, limits(wait))) for own in owners
         ]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from tacit.parties.inference.owner import dealer_of
 from tacit.simulate.conformance.peer.against_client import AgainstClient
 from tacit.simulate.conformance.peer.against_server import AgainstServer
 from tacit.simulate.conformance.peer.cast import Cast
@@ -66,7 +65,7 @@ def _cast(
         needed(keyring, clients=FEWEST_CLIENTS)
         return AgainstServer(keyring, address, wait=wait, tell=tell)
     try:
-        dealer = dealer_of(keyring.roster).name
+        dealer = keyring.roster.dealer.name
     except ValueError as error:
         raise PeerError(f"{directory / ROSTER_FILE}: {error}") from None
     # Only now, because what an order says is a matter of the arithmetic, which needs torch.
