@@ -72,7 +72,10 @@ class SessionServer:
                 self.conversations[name].check(envelope)
                 self.on_message(name, envelope, frames, now)
         except Refused as reason:
-            self.bar(name, reason.code, now)
+            if reason.code == "LEFT":
+                self.part_with(name, "LEFT", now)
+            else:
+                self.bar(name, reason.code, now)
         self.go_on(now)
 
     def bar(self, name: str, code: str, now: float) -> None:
@@ -372,6 +375,10 @@ class SessionServer:
     def link_lost(self, name: str, now: float) -> None:
         if name in self.conversations:
             self.lost[name] = now + self.grace
+            self.conversations[name].broken = True
+
+    def link_back(self, name: str, now: float) -> None:
+        self.lost.pop(name, None)
 
     def expire(self, now: float) -> None:
         for name, at in list(self.lost.items()):
