@@ -2,7 +2,7 @@
 
 A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
 number. So a message of another session, replayed, reordered or lost on the way is found before its type is looked at.
-A number that was passed over is an offence, unless the transport broke meanwhile: then it is a loss, and nobody's fault.
+That a number is passed over is an offence, unless the transport broke meanwhile: then it is a loss, and nobody's fault.
 """
 
 from __future__ import annotations

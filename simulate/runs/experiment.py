@@ -247,7 +247,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, active = self.federation.clients, self.aggregation.mode == "active"
+        clients = self.federation.clients
         if self.aggregation.mode == "none":
             if self.aggregation.threshold:
                 raise ValueError(
