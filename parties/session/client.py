@@ -58,7 +58,7 @@ OnModel = Callable[[Learner, Flat, Group | None, int], None]
 
 
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
-    """Runs one client until its session ends.
+    """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
 
     learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
     called there with every update before it is masked; on_model: called there with every model of the server that only
@@ -81,7 +81,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             settings.roster,
             signing=SigningKey(settings.keys.signing_secret),
             policy=settings.policy,
-            journal=settings.journal.read(),
+            journal=settings.journal.open(settings.keys.name),
             entropy=os.urandom,
             patience=settings.patience,
             grace=settings.grace,
@@ -99,13 +99,13 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
         settings = self._settings
-        endpoint = await ClientEndpoint.connect(
-            settings.address,
-            keys=settings.keys,
-            server=settings.roster.server,
-            connect_deadline=settings.patience,
-        )
         try:
+            endpoint = await ClientEndpoint.connect(
+                settings.address,
+                keys=settings.keys,
+                server=settings.roster.server,
+                connect_deadline=settings.patience,
+            )
             async with endpoint:
                 await self._perform(endpoint, self._machine.start(self._diary.now()))
                 ended = await self._serve(endpoint)
@@ -115,6 +115,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     self._take_work(last)
         finally:
             self._bench.drop()
+            settings.journal.close()
         self._diary.close(self._machine.traffic)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
