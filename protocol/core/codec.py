@@ -86,12 +86,13 @@ def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | N
 
     read: makes the values of types that msgspec does not know, from what msgpack holds.
     """
-    name, limit = kind.__name__, min(limit, longest_encoding(kind))
-    if len(data) > limit:
-        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {limit} are accepted")
+    structure: Any = kind
+    name, most = kind.__name__, min(limit, longest_encoding(structure))
+    if len(data) > most:
+        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {most} are accepted")
     try:
-        value = _decoder(kind, read).decode(data)
-        canonical = encode_structure(value)
+        value: T = _decoder(structure, read).decode(data)
+        canonical = encode_structure(value)  # type: ignore[arg-type]
     except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         reason = next(iter(str(error)[:DETAIL_LIMIT].splitlines()), type(error).__name__)
         raise RemoteProtocolError(Code.MALFORMED, f"{name} is malformed: {reason}") from None

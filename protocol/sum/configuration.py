@@ -228,6 +228,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except ValueError as error:
             raise RemoteProtocolError(Code.POLICY, f"the configuration has no room for its sum: {error}") from None
 
+    def cost(self, configuration: Configuration) -> float:
+        """What a vector costs of the budget that this policy has for the life of the client's keys."""
+        return 0.0
+
+    def check_budget(self, spent: float) -> None:
+        """Refuse a round with whose vector so much is spent, where that is beyond the budget."""
+
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
         """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""
         if not self.smallest_cohort <= cohort <= configuration.clients:
