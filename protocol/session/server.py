@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tacit.protocol.core.blob import OutgoingBlob, announce
@@ -80,6 +81,7 @@ class TrainingServer(
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
+        self._welcome = Welcome(roster=roster.hash, configuration=encode_structure(configuration))
 
     @property
     def session(self) -> bytes:
@@ -151,6 +153,8 @@ class TrainingServer(
         outputs: list[Output] = []
         for member in self.presence.overdue(now):
             outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
+        for member in self.presence.waited(now):
+            outputs += self._take(Step(self.state, commit=partial(self._greet, member, now)), now)
         return outputs + super().expire(now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -162,23 +166,27 @@ class TrainingServer(
         return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
-        sender = heard.sender
+        sender, detail = heard.sender, "it started again"
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        again = sender in self.presence
-        welcome = Welcome(roster=self._roster.hash, configuration=encode_structure(self._configuration))
+        again, turn = sender in self.presence, self.presence.turn(sender, now)
 
         def commit() -> list[Output]:
-            self.presence.join(sender)
-            greeted = [self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
+            if turn > now:
+                outputs = self._leave(sender, detail, now)
+                self.presence.wait(sender, turn)
+                return outputs
             if not again:
-                return greeted
+                return self._greet(sender, now)
             # It is there again before the others hear that it was not.
-            detail = "it started again"
             left = Report("left", {"member": sender, "detail": detail})
-            return [left, *greeted, *self._gone(sender, Code.LEFT, detail, now)]
+            return [left, *self._greet(sender, now), *self._gone(sender, Code.LEFT, detail, now)]
 
         return Step(self.state, (), commit)
+
+    def _greet(self, member: str, now: float) -> list[Output]:
+        self.presence.join(member, now)
+        return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
 
     def on_ready(self, now: float) -> Step[SessionState]:
         return self._draw(self.presence.there, self._model, now)
@@ -275,7 +283,8 @@ class TrainingServer(
         if sender in self.presence.barred:
             return Step(self.state)
         refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
-        return Step(self.state, (refused,), lambda: self._part_with(sender, error.code, error.detail, now, bar=True))
+        said = () if error.code in NOT_AT_FAULT else (refused,)
+        return Step(self.state, said, lambda: self._part_with(sender, error.code, error.detail, now))
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it belongs to a conversation, a round or a stage that is over."""
@@ -367,7 +376,7 @@ class TrainingServer(
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
             if isinstance(result, ServerAborted) and result.culprit:
-                outputs += self._part_with(result.culprit, result.code, result.detail, now, bar=True)
+                outputs += self._part_with(result.culprit, result.code, result.detail, now)
             return [*outputs, done]
 
         return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=done)
@@ -384,12 +393,12 @@ class TrainingServer(
         outputs: list[Output] = []
         for dropped in drops:
             if dropped.code not in NOT_AT_FAULT:
-                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now, bar=True)
+                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now)
         return outputs
 
-    def _part_with(self, member: str, code: Code, detail: str, now: float, *, bar: bool = False) -> list[Output]:
+    def _part_with(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is out, and told so; for good if it broke a rule, even if its hello is what was wrong."""
-        bar |= code not in NOT_AT_FAULT
+        bar = code not in NOT_AT_FAULT
         if member in self.presence.barred or not (bar or member in self.presence):
             return []
         if bar:

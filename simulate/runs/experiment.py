@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
@@ -207,6 +208,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise _refused("protection.min_contributors", fewest, wanted)
         for key, value, accepted in policy.complaints(self.protection, self.encryption):
             raise _refused(key, value, f"[policy] accepts {accepted}")
+        epsilon, delta, rounds = policy.largest_epsilon, policy.delta, self.federation.rounds
+        if epsilon and not affordable(rounds * cost_of(self.protection.noise()), epsilon=epsilon, delta=delta):
+            remedy = "raise protection.dp_noise or the budget, or lower federation.rounds"
+            wanted = f"{rounds} rounds are beyond it for policy.delta = {delta}; {remedy}"
+            raise _refused("policy.largest_epsilon", epsilon, wanted)
         if clip > policy.largest_clip:
             raise _refused("aggregation.clip", clip, f"policy.largest_clip accepts at most {policy.largest_clip}")
 
@@ -230,11 +236,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, active, threshold = (
-            self.federation.clients,
-            self.aggregation.mode == "active",
-            self.aggregation.threshold,
-        )
+        clients, threshold = self.federation.clients, self.aggregation.threshold
         if self.aggregation.mode == "none":
             if threshold:
                 wanted = "without secure aggregation there is none; set it to 0"
@@ -246,27 +248,23 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             key = "graph" if self.aggregation.graph == "regular" else "corrupt"
             raise _refused(f"aggregation.{key}", getattr(self.aggregation, key), error) from error
         complete = computed.neighbours == clients - 1
-        # In a complete graph a client's own share counts; the computed threshold of a regular one is the least safe.
+        # In a complete graph a client's own share counts.
         most = clients if complete else computed.neighbours
-        corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
-        least = (clients + corrupt) // 2 + 1 if complete and active else computed.threshold
-        threshold = threshold or computed.threshold
-        if not least <= threshold <= most:
+        threshold, floor = threshold or computed.threshold, self.policy.threshold_floor
+        if not computed.threshold <= threshold <= most:
+            corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
             raise _refused(
                 "aggregation.threshold",
                 threshold,
-                f"expected {least} to {most}, or 0 to compute it: {clients} clients in {self.aggregation.mode} mode, "
-                f"up to {corrupt} of them corrupt, {computed.neighbours} neighbours each",
+                f"expected {computed.threshold} to {most}, or 0 to compute it: {clients} clients in "
+                f"{self.aggregation.mode} mode, up to {corrupt} of them corrupt, {computed.neighbours} neighbours each",
             )
-        default_floor = (2 * clients // 3 if active else clients // 2) + 1 if complete else computed.threshold
-        floor = self.policy.threshold_floor or default_floor
         if threshold < floor:
             raise _refused(
                 "aggregation.threshold",
                 threshold,
-                f"below the lowest that clients accept, {floor}; raise it"
-                f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower policy.threshold_floor"
-                f"{'' if self.policy.threshold_floor else f' (0 means {floor} here)'}",
+                f"below policy.threshold_floor = {floor}; raise it"
+                f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower that",
             )
 
     def _check_ring(self) -> None:
