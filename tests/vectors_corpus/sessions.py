@@ -153,14 +153,17 @@ def session_lost_messages() -> Script:
             play.do(change_of_link, party=SERVER if keys else CHEAT, peer=CHEAT if keys else SERVER, **play.at())
         return None
 
-    for round in (1, 2):
+    def go_on(round: int, *clients: str) -> None:
         play.deliver(change)
-        if round == 2:
-            play.act(CHEAT, "contribute", party=CHEAT, round=2, words=words("vector", 32, LENGTH), **play.at())
+        for name in clients:
+            play.act(name, "contribute", party=name, round=round, words=words("x", 32, LENGTH), **play.at())
         play.deliver(change)
-        play.expire(SERVER, round * (TRAIN_SECONDS + PHASE_SECONDS))
-        play.deliver(change)
-        play.act(SERVER, "next round", model=MODEL, **play.at())
+
+    go_on(1, *(name for name in NAMES if name != CHEAT))
+    play.act(SERVER, "next round", model=MODEL)
+    go_on(2, CHEAT)
+    play.expire(SERVER, TRAIN_SECONDS + PHASE_SECONDS)
+    play.act(SERVER, "next round", model=MODEL, **play.at())
     play.deliver(change)
     return ending(play, "round over", "LEFT")
 
