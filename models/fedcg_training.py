@@ -19,7 +19,8 @@ from torch.optim import Adam
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.device import seeded
 from tacit.models.fedcg import NOISE, CoupledModel, Discriminator
-from tacit.models.training import LocalStatistics, Proceed, shuffled, to_the_end, train
+from tacit.models.interruption import Proceed, to_the_end
+from tacit.models.training import LocalStatistics, shuffled, train
 
 WARM_UP: Final = 50
 """Rounds after which features are drawn to those of the generator with (nearly) full weight."""

@@ -16,24 +16,13 @@ from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.device import seeded
+from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
 
 EVALUATION_BATCH: Final = 256
 """Images at a time when a model is judged."""
 
 _Batch = tuple[torch.Tensor, torch.Tensor]
-
-
-class Interrupted(Exception):
-    """Nobody wants the result of this work any more."""
-
-
-Proceed = Callable[[], None]
-"""Called before every batch; raises Interrupted where there shall be none."""
-
-
-def to_the_end() -> None:
-    """A Proceed of work that is never interrupted."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import Evaluation, LocalStatistics, Proceed, evaluate, gradient, to_the_end
+from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient
 from tacit.parties.learning.task import LOSS_UNIT, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from tacit.models import split
 from tacit.models.configuration import TrainingConfiguration
+from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.parties.protections.fedsplit import Split, SplitClient
 from tacit.parties.protections.protection import Facts
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tacit.models.fedcg import CoupledModel
-    from tacit.models.training import LocalStatistics, Proceed
+    from tacit.models.training import LocalStatistics
 
 
 class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.models.stimuli import Stimuli
 from tacit.protocol.group_key.agreement import GroupKey
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tacit.models.training import LocalStatistics, Proceed
+    from tacit.models.training import LocalStatistics
 
 Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 Moved = npt.NDArray[np.bool_]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final
 
+from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
-from tacit.models.training import Proceed
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received

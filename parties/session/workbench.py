@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from tacit.models.training import Interrupted, Proceed
+from tacit.models.interruption import Interrupted, Proceed
 
 Work = Callable[[Proceed], Any]
 

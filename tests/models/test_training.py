@@ -6,9 +6,10 @@ from torch.nn.functional import cross_entropy
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
+from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.models.partition import divide
-from tacit.models.training import Interrupted, LocalStatistics, evaluate, gradient, train
+from tacit.models.training import LocalStatistics, evaluate, gradient, train
 from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ import torch
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.fedcg import CoupledModel
 from tacit.models.fedcg_training import distil
+from tacit.models.interruption import to_the_end
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import to_the_end
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tacit.models.training import Interrupted, Proceed, to_the_end
+from tacit.models.interruption import Interrupted, Proceed, to_the_end
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.workbench import Workbench
