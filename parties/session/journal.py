@@ -1,4 +1,5 @@
-"""A client's journal: the stages of rounds that it entered, each on disk before anything of it leaves.
+"""A client's journal: the group it is in, and the stages of rounds that it entered, each on disk before anything of it
+leaves.
 
 JSON lines, appended and synchronised one by one. No secret is in it.
 """
@@ -6,12 +7,16 @@ JSON lines, appended and synchronised one by one. No secret is in it.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
-from tacit.protocol.session.rounds import JournalEntry
+from tacit.protocol.session.rounds import GroupEntry, JournalLine
+
+
+_DECODER: Final = msgspec.json.Decoder(JournalLine)
 
 
 class JournalError(Exception):
@@ -27,17 +32,22 @@ class JournalFile:
         self._named = False
         """Whether the name of the file is on the disk for sure."""
 
-    def read(self) -> list[JournalEntry]:
-        """Every entry. A line cut off by a crash was never relied on, and is skipped."""
+    def read(self) -> list[JournalLine]:
+        """Every line. A line cut off by a crash was never relied on, and is skipped."""
         try:
             lines = remove_incomplete_line(self._path, self._files).splitlines()
-            return [msgspec.json.decode(line, type=JournalEntry) for line in lines]
+            return [_DECODER.decode(line) for line in lines]
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
 
-    def write(self, entry: JournalEntry) -> None:
+    def confirm_group(self) -> None:
+        """The owner lets the client be in another group than before; JournalError if this is no journal."""
+        self.read()
+        self.write(GroupEntry(group=None))
+
+    def write(self, entry: JournalLine) -> None:
         """Append, and return when it is on the disk."""
         try:
             self._files.append(self._path, msgspec.json.encode(entry) + b"\n")

@@ -26,6 +26,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.session_tables import TO_HOLDER
+from tacit.protocol.session.groups import check_group, group_hash, journalled_group
 from tacit.protocol.session.messages import (
     EndRound,
     Finish,
@@ -38,6 +39,7 @@ from tacit.protocol.session.rounds import (
     Accepted,
     Journal,
     JournalEntry,
+    JournalLine,
     Limit,
     RoundOver,
     SumClient,
@@ -99,7 +101,7 @@ class TrainingClient(
         *,
         signing: SigningKey,
         policy: Policy,
-        journal: Iterable[JournalEntry],
+        journal: Iterable[JournalLine],
         entropy: Entropy,
         patience: float,
         grace: float,
@@ -110,7 +112,9 @@ class TrainingClient(
         self._server = roster.server.name
         self._signing = signing
         self._policy = policy
-        self._entered = {(entry.session, entry.round) for entry in journal}
+        lines = list(journal)
+        self._entered = {(line.session, line.round) for line in lines if isinstance(line, JournalEntry)}
+        self._former_group = journalled_group(lines)
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
@@ -212,6 +216,8 @@ class TrainingClient(
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
         configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
+        self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
+        lines = check_group(self._former_group, group_hash(self._roster, self.name))
         holder = GroupKeyHolder(
             self.name,
             self._roster,
@@ -226,7 +232,8 @@ class TrainingClient(
             self._configuration = configuration
             self.holder = holder if configuration.group_key else None
 
-        return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit, deadline=now + self._patience)
+        outputs = (*map(Journal, lines), Accepted(configuration))
+        return Step(TrainingState.AWAIT_ROUND, outputs, commit, deadline=now + self._patience)
 
     def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
         message, round = heard.message, heard.envelope.round
@@ -331,13 +338,14 @@ class TrainingClient(
         return replace(over, outputs=over.outputs + never_begun, commit=commit)
 
     def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
-        """The clients in a bitmap; refuses a cohort without this one, or below its policy."""
+        """The clients in a bitmap; refuses a cohort without this one, with a part of a group, or below its policy."""
         clients = self._roster.clients
         cohort = tuple(clients[index] for index in decode_members(bitmap, len(clients)))
         if self.name not in cohort:
             raise RemoteProtocolError(
                 Code.MEMBERS, "this client was not selected for the round that it is asked to join"
             )
+        self._roster.check_whole(cohort)
         self._policy.check_cohort(self.configuration, len(cohort))
         return cohort
 

@@ -100,7 +100,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             requests = self._vectors.store(member, chunk, words)
-            self.waiting -= self._vectors.included
+            self.waiting -= self._vectors.settled
             hard_limit = self._phase_began + self.agreement.input_seconds
             # Without masks others may still train, and are waited for longer.
             self.deadline = min(max(self.deadline or now, now + self.agreement.phase_seconds), hard_limit)
@@ -121,8 +121,11 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             self.dropped[member] = (phase, code, detail)
+            requests = self._vectors.discard(member)
             self.waiting.discard(member)
-            return self._requests(self._vectors.discard(member))
+            if self.state is ServerState.MASKED_INPUT:
+                self.waiting -= self._vectors.settled
+            return self._requests(requests)
 
         return Step(self.state, (report, *told), commit)
 
@@ -147,11 +150,9 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             store()
-            if words is None:
-                return self._requests(self._vectors.enqueue(member))
-            self._vectors.add(member, words)
-            self.waiting.discard(member)
-            return []
+            requests = self._vectors.take(member, words)
+            self.waiting -= self._vectors.settled
+            return self._requests(requests)
 
         return Step(self.state, reports, commit)
 
@@ -161,14 +162,14 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         self.deadline = now + self.agreement.phase_seconds
 
     def _next(
-        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None]
+        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None], *reports: Report
     ) -> Step[ServerState]:
         report = Report("opened", {"phase": state.value, "members": len(messages)})
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
-        return Step(state, (report, *sends), commit)
+        return Step(state, (*reports, report, *sends), commit)
 
-    def _shortage(self, count: int, what: str, least: int = 0) -> Step[ServerState] | None:
-        needed = max(self.agreement.parameters.threshold, least)
+    def _shortage(self, count: int, what: str, needed: int | None = None) -> Step[ServerState] | None:
+        needed = self.agreement.parameters.threshold if needed is None else needed
         if count >= needed:
             return None
         reasons = [f"; {self.agreement.cohort[member]}: {detail}" for member, (_, _, detail) in self.dropped.items()]
