@@ -27,14 +27,7 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.session_tables import TO_HOLDER
 from tacit.protocol.session.groups import check_group, group_hash, journalled_group
-from tacit.protocol.session.messages import (
-    EndRound,
-    Finish,
-    Hello,
-    StartRound,
-    StartSecondStage,
-    Welcome,
-)
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
     Journal,
@@ -87,8 +80,8 @@ class TrainingClient(
 ):
     """One client of one server.
 
-    journal: what this client took part in so far, from its disk; patience: seconds to wait for the server outside of
-    a round; grace: seconds for a lost link to come back.
+    journal: the stages of rounds that this client entered before, from its disk; patience: seconds to wait for the
+    server outside of a round; grace: seconds for a lost link to come back.
     """
 
     sum: SumClient | None
@@ -277,7 +270,6 @@ class TrainingClient(
         begun = sum_client(
             self._agreement(part), self.name, signing=self._signing, vector=vector, entropy=self._entropy
         )
-
         entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1)
 
         def commit() -> list[Output]:

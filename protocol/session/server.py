@@ -31,11 +31,7 @@ from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, s
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.counting import (
-    COUNTING,
-    counting_agreement,
-    second_agreement,
-)
+from tacit.protocol.sum.counting import COUNTING, counting_agreement, second_agreement
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
 NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})

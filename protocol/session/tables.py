@@ -15,14 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.session_tables import TO_HOLDER, TO_KEEPER
-from tacit.protocol.session.messages import (
-    EndRound,
-    Finish,
-    Hello,
-    StartRound,
-    StartSecondStage,
-    Welcome,
-)
+from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,

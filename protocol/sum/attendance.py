@@ -52,11 +52,6 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         ]
 
     @property
-    def sharers(self) -> tuple[str, ...]:
-        """Who was told to send a masked vector; empty before that, and where nothing is masked."""
-        return ()
-
-    @property
     def training(self) -> bool:
         """Whether nobody has said yet that it has trained."""
         raise NotImplementedError

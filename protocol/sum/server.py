@@ -58,10 +58,6 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         self._shares: dict[int, dict[int, bytes]] = {}
 
     @property
-    def sharers(self) -> tuple[str, ...]:
-        return tuple(self.agreement.cohort[member] for member in self._packets) if self._sharing else ()
-
-    @property
     def training(self) -> bool:
         return self.state is ServerState.ADVERTISE_KEYS and not self.answered
 

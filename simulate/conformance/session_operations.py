@@ -130,13 +130,14 @@ class SessionStage(Stage):
         """A client has encrypted the model under the key of this epoch: little-endian float32."""
         return self._did(party, lambda client: client.provide(epoch, model, now))
 
-    def next_round(self, *, model: Octets, now: float = 0.0) -> Done:
-        """The server goes on from this model."""
-        return self._did(self._roster.server.name, lambda server: server.next_round(model, now))
+    def next_round(self, *, model: Octets, unusable: str = "", now: float = 0.0) -> Done:
+        """The server goes on from this model. unusable: why the sum of the last round was not applied."""
+        return self._did(self._roster.server.name, lambda server: server.next_round(model, now, unusable=unusable))
 
-    def finish(self, *, model: Octets | None = None, now: float = 0.0) -> Done:
+    def finish(self, *, model: Octets | None = None, unusable: str = "", now: float = 0.0) -> Done:
         """The server begins no more rounds; the last model matters where the clients encrypt it."""
-        return self._did(self._roster.server.name, lambda server: server.finish(model or b"", now))
+        last = model or b""
+        return self._did(self._roster.server.name, lambda server: server.finish(last, now, unusable=unusable))
 
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""

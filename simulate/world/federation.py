@@ -176,15 +176,15 @@ class MemoryFederation(World[Parcel]):
         self._done = None
         self.rounds_left -= 1
         with self.process(self.host):
-            if done.total is not None:
-                self.apply(done)
+            unusable = "" if done.total is None else self.apply(done)
             following = self.server.next_round if self.rounds_left > 0 else self.server.finish
-            self.emit(self.host, following(self.model, self.now))
+            self.emit(self.host, following(self.model, self.now, unusable=unusable))
         return True
 
-    def apply(self, done: RoundDone) -> None:
-        """Make the next model of a sum."""
+    def apply(self, done: RoundDone) -> str:
+        """Make the next model of a sum; returns why that is impossible, if it is."""
         self.model = (np.frombuffer(self.model, "<f4") + 1).astype("<f4").tobytes()
+        return ""
 
     def hand_over(self, item: Parcel) -> list[Output]:
         if item.receiver == self.host:

@@ -129,7 +129,6 @@ class DeceivedFederation(MemoryFederation):
         """
         self.hook = lambda parcel: [parcel]
         if any(report.event == "refused" for report in self.outcome(Report, SERVER)):
-            self.model = bytes(len(self.model))
             self.restart()
         for name, client in list(self.clients.items()):
             if client.state is TrainingState.ENDED or client.configuration != self.configuration:

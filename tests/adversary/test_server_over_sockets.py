@@ -30,7 +30,7 @@ from tacit.protocol.core.machine import Output
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.primitives import Label, digest
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import MESSAGES, Hello, StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.server import TrainingServer
@@ -266,10 +266,10 @@ async def test_who_asks_twice_gets_one_answer(federation: Any) -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.threat("server/subtraction")
 @pytest.mark.threat("server/restarts-midway")
-async def test_a_restarted_server_gets_no_second_sum_without_the_victim(federation: Any) -> None:
-    """It has the sum of four, restarts, and asks three of them: their journals are on the disk, and say no."""
+async def test_a_restarted_server_gets_no_second_answer_in_its_former_session(federation: Any) -> None:
+    """It has the sum of four, restarts under the name of that session, and asks three of them for the same round: their
+    journals are on the disk, and say no. The next round has everybody."""
     others = [name for name in federation.clients if name != VICTIM]
     async with cheating(federation) as server:
         server.join(*federation.clients)
@@ -277,11 +277,12 @@ async def test_a_restarted_server_gets_no_second_sum_without_the_victim(federati
         server.check_sum(federation.clients)
     ended = await federation.all_of(*server.clients.values())
     assert {end.code for end in ended} == {Code.LEFT}
-    model = digest(Label.MODEL, federation.keeper.bytes)
+    session = server.machine.session
     for name in federation.clients:
         entries = JournalFile(federation.journal(name)).read()
-        assert [(entry.model, entry.unmasked) for entry in entries] == [(model, True)]
+        assert [(entry.session, entry.round, entry.stage) for entry in entries] == [(session, 1, 1)]
     async with cheating(federation) as server:
+        server.machine.presence.session = session
         server.join(*others)
         await server.listen(lambda: all(server.heard[name, Hello] for name in others))
         await server.say(server.machine.expire(Diary.now() + federation.seconds))
@@ -289,8 +290,8 @@ async def test_a_restarted_server_gets_no_second_sum_without_the_victim(federati
         assert server.rounds[0].total is None
         for name in others:
             (abort,) = server.heard[name, Abort]
-            assert abort.code is Code.REPEATED_MODEL
-            assert abort.detail == "this client already contributed to an update of this model, in round 1"
+            assert abort.code is Code.SESSION
+            assert abort.detail == "this client was in round 1 of this session before"
             assert not server.heard[name, MaskedInput]
         assert not server.words
         await server.check_honest_round()

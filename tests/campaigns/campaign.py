@@ -4,8 +4,8 @@ Faults happen in the first minutes; operators start again what was killed, or en
 and whoever is there must come to an end. The rules hold at every moment, whatever the faults:
 
 - a sum is that of its survivors;
-- nobody sends a vector, or shares that open a sum, before its journal tells so after any failure of power;
-- nobody opens a sum twice, nor two sums of its updates of one model;
+- nobody sends anything of a sum before its journal tells so after any failure of power;
+- nobody enters the same stage of a round of a session twice;
 - the server's disk always holds a whole model, and after a failure of power the last one that it went on from;
 - everybody ends.
 
@@ -14,8 +14,7 @@ Where links only delay, or are down for less than the grace, all rounds are run 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -30,8 +29,8 @@ from tacit.models.layout import Layout, LayoutEntry
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Ended
-from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.rounds import Journal, RoundDone
+from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState, TrainingState
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import JOURNAL, MODEL, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Conduct, Parcel
@@ -106,8 +105,8 @@ class DisturbedFederation(MemoryFederation):
         self.sums = 0
         self.saved = False
         """Whether there was ever a model on the server's disk."""
-        self._opened: Counter[tuple[str, Hashable]] = Counter()
-        """Sums and models, by who opened them."""
+        self._entered: set[tuple[str, bytes, int, int]] = set()
+        """Who entered which stage of which round of which session."""
         self.disks[SERVER] = WatchedDisk(self._check_model)
         self._save(0)
         for act, times in ((self._cut, campaign.cuts), (self._strike, campaign.kills)):
@@ -146,20 +145,14 @@ class DisturbedFederation(MemoryFederation):
 
     def carried(self, party: str, output: Output) -> Parcel | None:
         parcel = super().carried(party, output)
-        if parcel is not None and parcel.kind in ("masked-input", "unmask-shares"):
+        if parcel is not None and parcel.packet.kind in SUM_TO_SERVER:
             envelope = parcel.packet.envelope
-            opens = parcel.kind == "unmask-shares"
             for disk in self.disks[party].aftermaths():
-                entries = {(entry.session, entry.round): entry for entry in JournalFile(JOURNAL, disk).read()}
-                entry = entries.get((envelope.session, envelope.round))
+                entered = {(entry.session, entry.round) for entry in JournalFile(JOURNAL, disk).read()}
                 self._require(
-                    entry is not None and (entry.unmasked or not opens),
+                    (envelope.session, envelope.round) in entered,
                     f"{parcel.kind} of {party} leaves before its journal is on the disk",
                 )
-            if opens and entry is not None:
-                for place in ((entry.session, entry.round), entry.model):
-                    self._opened[party, place] += 1
-                self._require(max(self._opened.values()) == 1, f"{party} opens a sum, or sums of one model, twice")
         return parcel
 
     def act(self, party: str, output: Output) -> None:
@@ -167,12 +160,17 @@ class DisturbedFederation(MemoryFederation):
         if isinstance(output, RoundDone) and output.total is not None:
             self.sums += 1
             self._require(np.array_equal(output.total, self.plain_sum(output)), "a sum is not that of its survivors")
+        elif isinstance(output, Journal):
+            place = (party, output.entry.session, output.entry.round, output.entry.stage)
+            self._require(place not in self._entered, f"{party} enters a stage of a round twice")
+            self._entered.add(place)
         elif isinstance(output, Ended) and output.code is not None:
             self._start_again(party)
 
-    def apply(self, done: RoundDone) -> None:
+    def apply(self, done: RoundDone) -> str:
         super().apply(done)
         self._save(done.round)
+        return ""
 
     def kill(self, name: str) -> None:
         """What is under way from it is lost or has arrived; the others learn that the link is lost."""

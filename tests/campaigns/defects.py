@@ -52,14 +52,22 @@ def model_in_place() -> AbstractContextManager[Any]:
 
 @contextmanager
 def journal_forgotten() -> Iterator[None]:
-    """A client that starts again has an empty journal."""
-    start = MemoryFederation.start_client
+    """A client that starts again has an empty journal, and a server that does so has the name of its former session."""
+    start_client, start_server = MemoryFederation.start_client, MemoryFederation.start_server
 
     def forgetful(self: MemoryFederation, name: str) -> Any:
         self.disks[name] = SimulatedDisk()
-        return start(self, name)
+        return start_client(self, name)
 
-    with mock.patch.object(MemoryFederation, "start_client", forgetful):
+    def again(self: MemoryFederation, *, completed: int = 0) -> None:
+        former = self.server.session if hasattr(self, "server") else None
+        start_server(self, completed=completed)
+        self.server.presence.session = former or self.server.session
+
+    with (
+        mock.patch.object(MemoryFederation, "start_client", forgetful),
+        mock.patch.object(MemoryFederation, "start_server", again),
+    ):
         yield
 
 

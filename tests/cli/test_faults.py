@@ -140,16 +140,15 @@ def test_below_the_threshold_the_round_is_aborted_and_the_next_one_held_by_who_i
     assert held["survivors"] == ["client-1", "client-3", "client-5"]
 
 
-def test_below_the_threshold_of_an_opened_sum_its_model_is_not_used_again(simulate: Simulate) -> None:
-    """Who has opened its masks promises nothing, so that no round may start from the same model."""
+def test_two_of_five_that_die_while_a_sum_is_opened_cost_that_round_and_no_more(simulate: Simulate) -> None:
     drops = [f"--drop={client}@UNMASK:2" for client in ("client-2", "client-4")]
     run = simulate(*drops, clients=5, rounds=3, deadlines="grace = 0.5\nphase = 2.0")
     assert (run.result.exit_code, run.result.stderr) == (3, "")
-    assert [held["status"] for held in run.summary["rounds"]] == ["completed", "aborted"]
+    assert [held["status"] for held in run.summary["rounds"]] == ["completed", "aborted", "completed"]
     assert run.summary["rounds"][1]["detail"].startswith("only 3 shares of client-1 came back; 4 are needed")
-    assert run.summary["ended"] == (
-        "round 2 was aborted, and too few clients promised never to open its sum to repeat it"
-    )
+    assert run.summary["rounds"][2]["survivors"] == ["client-1", "client-3", "client-5"]
+    for client in ("client-1", "client-3", "client-5"):
+        assert [over["code"] for over in run.events(client, "round-over")] == [None, "THRESHOLD", None]
 
 
 def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_same_model(
@@ -182,6 +181,32 @@ def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_s
     held = [(entry["round"], entry["status"]) for entry in resumed.summary["rounds"]]
     assert [entry for entry in held if entry[1] == "completed"] == [(n, "completed") for n in range(1, rounds + 1)]
     file, whole = write_experiment(tmp_path / "whole.toml", rounds=rounds), tmp_path / "whole"
+    assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
+    assert resumed.model == Run(resumed.result, whole).model
+
+
+def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_round_when_it_is_resumed(
+    simulate: Simulate, tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    """The sum of round 2 is opened, and where the new model would be written something is in its way."""
+    directory = tmp_path / "run"
+    assert simulate("--seed", 7, "--drop=server@TRAIN:2", rounds=3).result.exit_code == 4
+    obstacle = directory / ".model.safetensors.tmp"
+    obstacle.mkdir()
+    before = (directory / "model.safetensors").read_bytes()
+    failed = Run(tacit("simulate", "--resume", directory), directory)
+    assert failed.result.exit_code == 1
+    assert f"{directory / 'model.safetensors'} cannot be written: Is a directory" in failed.result.stderr
+    assert failed.model == before
+    for number in range(1, 5):
+        lines = (directory / "journal" / f"client-{number}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["round"] for line in lines][-1] == 2
+    obstacle.rmdir()
+    resumed = Run(tacit("simulate", "--resume", directory), directory)
+    assert (resumed.result.exit_code, resumed.result.stderr) == (0, "")
+    held = [entry["round"] for entry in resumed.summary["rounds"] if entry["status"] == "completed"]
+    assert held == [1, 2, 3]
+    file, whole = write_experiment(tmp_path / "whole.toml", rounds=3), tmp_path / "whole"
     assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
     assert resumed.model == Run(resumed.result, whole).model
 

@@ -22,8 +22,8 @@ from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.messages import ConfirmSurvivors, ShareKeys, UnmaskShares
-from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
+from tacit.protocol.sum.messages import ConfirmSurvivors, MaskedInput, ShareKeys, UnmaskShares
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.tables import ClientState, ServerState
 from tacit.secagg.graph import GraphParameters
@@ -182,9 +182,6 @@ class Cohort:
     ) -> History:
         if isinstance(output, ClientAborted):
             return (*history, Over())
-        if isinstance(output, Journal) and not output.contribution.unmasked:
-            places = self.agreement.places
-            return (*history, Masked(frozenset(places[name] for name in output.contribution.sharers)))
         if not isinstance(output, Send):
             return history
         if Over() in history:
@@ -195,6 +192,8 @@ class Cohort:
     def _said(self, message: Message, cause: Any) -> Hashable:
         if isinstance(message, ShareKeys):
             return Shared(message)
+        if isinstance(message, MaskedInput):
+            return Masked(self.members(cause.sharers))
         if isinstance(message, ConfirmSurvivors):
             return Signed(self.members(cause.survivors), message.signature)
         if isinstance(message, UnmaskShares):

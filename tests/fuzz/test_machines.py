@@ -21,10 +21,10 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.session.messages import MESSAGES, VoidRound
-from tacit.protocol.session.rounds import RoundDone, RoundOver
+from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.session.rounds import Journal, RoundDone, RoundOver
 from tacit.protocol.session.tables import TrainingState
-from tacit.protocol.sum.results import ClientAborted, Journal, ServerAborted, Summed
+from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -226,7 +226,7 @@ def test_what_a_client_refuses_leaves_no_trace(mutate: Callable, budget: Callabl
             return
         outcomes[codes(ended)[0].name] += 1
         said = {decode(output.frames, MESSAGES).kind for output in outputs if isinstance(output, Transmit)}
-        assert said <= {Abort, VoidRound}
+        assert said <= {Abort}
         assert client.state in (TrainingState.ENDED, TrainingState.AWAIT_ROUND)
         assert not [output for output in outputs if isinstance(output, Journal)]
         assert federation.journals[parcel.receiver] == journal

@@ -64,12 +64,12 @@ All messages that played parties send are numbered from 0, over the whole file. 
 `message`, or has `frames`: of a party that is not played, or changed on their way. Messages that no operation delivers
 are lost.
 
-Events of a secure sum: `dropped` (the server counts a client as
-gone, in that phase and for that reason), `complaint`, `refused` (without effect, because the sum is over for this
-party), `sum` (the words, and whose vectors they hold), `aborted`. Events of a session: `accepted` (a configuration),
-`train` (from the model of this hash), `journal` (to be on disk before what follows is sent), `round over`, `ended` (for a client or for the server), `joined`,
-`left`, `refused` (a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); in a round of
-two stages `limit` (update within these limits); with group keys `agreeing`, `agreed` and `key failed` of the server,
+Events of a secure sum: `dropped` (the server counts a client as gone, in that phase and for that reason), `complaint`,
+`refused` (without effect, because the sum is over for this party), `sum` (the words, and whose vectors they hold),
+`aborted`. Events of a session: `accepted` (a configuration), `train` (from the model of this hash), `journal` (to be on
+disk before what follows is sent), `round over`, `ended` (for a client or for the server), `joined`, `left`, `refused`
+(a client is barred), `complaint`, `dropped` and `round done` (at the end of a round); in a round of two stages `limit`
+(update within these limits); with group keys `agreeing`, `agreed` and `key failed` of the server,
 `group key` of a client, `encrypt` (this model, under this key; `former` is the key that it is under), `new model` (the
 server's is now this one), `last model`, and `without model` (who did not fetch it). Where a round has a group key,
 `train` says it, with its transcript. Events of an attempt at a group key: `group key` (a member holds it), `agreed`,

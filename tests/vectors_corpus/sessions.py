@@ -113,6 +113,17 @@ def session_repeated_round() -> Script:
     return ending(ending(play, "round done", "THRESHOLD"), "round done")
 
 
+def session_spoiled_sum() -> Script:
+    play = begun("Two rounds whose sums cannot be applied: all are told so, and the model stays as it was.")
+    for round in (1, 2):
+        hold_round(play, round)
+        if round == 1:
+            play.act(SERVER, "next round", model=MODEL, unusable="the sum is no sum of updates")
+    play.act(SERVER, "finish", unusable="the sum is no sum of updates")
+    play.deliver()
+    return ending(ending(play, "round over", "VECTOR"), "round done")
+
+
 def session_lost_links() -> Script:
     play = begun("The server loses its link to a client that is to train, and the client loses its own to the server.")
     play.deliver()
@@ -125,6 +136,7 @@ def session_lost_links() -> Script:
 
 
 FILES: Final[dict[str, Callable[[], Script]]] = {
-    function.__name__: function for function in (session_active, session_repeated_round, session_lost_links)
+    function.__name__: function
+    for function in (session_active, session_repeated_round, session_spoiled_sum, session_lost_links)
 }
 """File name without its ending, and what makes it."""

@@ -62,11 +62,6 @@ class Terms:
         return self.mode != "none"
 
     @property
-    def journalled(self) -> bool:
-        """Counts are no update of the model."""
-        return self.purpose != COUNTING
-
-    @property
     def chosen(self) -> bool:
         """Clients choose their holders."""
         return self.active and self.graph == "regular"

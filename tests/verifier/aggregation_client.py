@@ -183,17 +183,12 @@ class AggregationClient:
                 require(owner != me, "SHARES")
                 complaints.append(owner)
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
-        self.write_journal(unmasked=False)
         if complaints:
             self.report({"event": "complaint", "against": terms.names(complaints)})
         self.mask()
         raw = self.chunk(0) if terms.chunks == 1 else None
         self.send("masked-input", {"complaints": terms.bitmap(complaints)}, raw)
         self.go_to("AWAIT_SURVIVORS", now + terms.input_seconds + terms.phase_seconds)
-
-    def write_journal(self, unmasked: bool) -> None:
-        if self.terms.journalled:
-            self.report({"event": "journal", "sharers": self.terms.names(self.sharers), "unmasked": unmasked})
 
     def open_packet(self, owner: int, packet: bytes) -> tuple[bytes, bytes]:
         commitments, sealed = packet[:64], packet[64:]
@@ -251,7 +246,6 @@ class AggregationClient:
                 signed_survivors(terms, signer, signature, self.sharing, survivors)
         else:
             require(not signers and not signatures, "SIGNATURE")
-        self.write_journal(unmasked=True)
         shares = b"".join(
             seed_share if owner in survivors else key_share
             for owner, (key_share, seed_share) in sorted(self.held.items())

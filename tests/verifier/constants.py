@@ -17,7 +17,6 @@ SELF_SEED = b"tacit/1 self mask seed"
 SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
 SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
 SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
-SIGN_VOID = b"tacit/1 sign void round"
 KEY_AGREEMENT = b"tacit/1 group key agreement"
 KEY_TRANSCRIPT = b"tacit/1 group key transcript"
 CONTRIBUTION = b"tacit/1 commitment to a contribution to the group key"
@@ -56,7 +55,6 @@ ENVELOPE_LIMIT = 512
 BODY_LIMIT = 2**23
 CHUNK_BYTES = 2**20
 LARGEST_COHORT = 10000
-MOST_PROMISES = 64
 DETAIL_LIMIT = 300
 WINDOW = 4
 UPLOADS = 4
@@ -90,7 +88,6 @@ CODES = {
     "ROSTER": 7,
     "POLICY": 8,
     "MODEL": 9,
-    "REPEATED_MODEL": 10,
     "KEYS": 11,
     "SIGNATURE": 12,
     "MEMBERS": 13,

@@ -10,7 +10,6 @@ from constants import (
     DETAIL_LIMIT,
     ENVELOPE_LIMIT,
     LARGEST_COHORT,
-    MOST_PROMISES,
     NAMES,
     VERSION,
     require,
@@ -27,15 +26,10 @@ BLOB = Map(digest=HASH, size=Integer(0, 2**40))
 
 ENVELOPE = Map(version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER)
 
-VOID_ROUND = Map(session=HASH, round=NUMBER, signature=SIGNATURE)
-PROMISE = Map(member=NAME, signature=SIGNATURE)
-VOIDED_ROUND = Map(session=HASH, round=NUMBER, promises=Array(LARGEST_COHORT, PROMISE))
-
 BODIES = {
-    "hello": Map(roster=HASH, promises=Array(MOST_PROMISES, VOID_ROUND)),
+    "hello": Map(roster=HASH),
     "welcome": Map(roster=HASH, configuration=LARGE),
-    "void-round": VOID_ROUND,
-    "start-round": Map(cohort=BITMAP, model=BLOB, voided=Array(MOST_PROMISES, VOIDED_ROUND)),
+    "start-round": Map(cohort=BITMAP, model=BLOB),
     "fetch": Map(chunk=NUMBER),
     "chunk": Map(chunk=NUMBER),
     "advertise-keys": Map(channel_key=HASH, mask_key=HASH, choices=Binary(2 * LARGEST_COHORT), signature=SIGNATURE),

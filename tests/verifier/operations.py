@@ -338,7 +338,7 @@ class Performance:
         found = Roster(members_of(roster))
         played = [
             with_octets(row, "signing_private", "entropy")
-            | {"journal": [with_octets(entry, "session", "model") for entry in row["journal"]]}
+            | {"journal": [with_octets(entry, "session") for entry in row["journal"]]}
             for row in clients
         ]
         if server is not None:
@@ -361,9 +361,9 @@ class Performance:
             require(actor.round == inputs["round"], "INVALID")
             actor.contribute(octets(inputs["words"]), now)
         elif name == "next round":
-            actor.next_round(octets(inputs["model"]), now)
+            actor.next_round(octets(inputs["model"]), inputs.get("unusable", ""), now)
         elif name == "finish":
-            actor.finish(octets(inputs.get("model", "")), now)
+            actor.finish(octets(inputs.get("model", "")), inputs.get("unusable", ""), now)
         elif name == "provide":
             actor.provide(inputs["epoch"], octets(inputs["model"]), now)
         elif name == "link lost":

@@ -55,11 +55,6 @@ def packing_of(found: dict[str, Any]) -> Packing:
     return Packing(**{name: found[name] for name in names})
 
 
-def promises_needed(sharers: int, threshold: int, corrupt: int) -> int:
-    """Promises that show that a round's sum will never be opened."""
-    return min(sharers - threshold + 1 + corrupt, sharers)
-
-
 def configuration_hash(encoded: bytes) -> bytes:
     return digest(CONFIGURATION_LABEL, encoded)
 

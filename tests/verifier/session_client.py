@@ -5,19 +5,17 @@ from typing import Any
 
 from aggregation import COUNTING, Terms
 from aggregation_client import AggregationClient
-from constants import LIMITS, MODEL, MOST_PROMISES, NAMES, SIGN_VOID, Refused, require
+from constants import LIMITS, MODEL, NAMES, Refused, require
 from conversation import Conversation, Roster
 from encoding import read_members
 from key_holder import FROM_SERVER, KeyHolder
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
 from parameters import unpack_words
 from plain_sum import PlainClient
-from primitives import sign, u32, verify
 from proposal import (
     Policy,
     configuration_hash,
     first_stage,
-    promises_needed,
     second_stage,
     spare,
     terms_of,
@@ -67,7 +65,7 @@ class SessionClient:
         self.gone_at: float | None = None
         self.conversation: Conversation | None = None
         self.sum: AggregationClient | None = None
-        self.round, self.masked, self.awaits_end = 0, False, False
+        self.round, self.awaits_end = 0, False
         self.holder: KeyHolder | None = None
         self.key: tuple[bytes, bytes] | None = None
 
@@ -84,16 +82,9 @@ class SessionClient:
         talk = self.conversation or Conversation(bytes(32), self.name, self.roster.server, sent=1)
         self.transmit(self.roster.server, talk.write(kind, round_number, body, raw))
 
-    def promise(self, session: bytes, round_number: int) -> dict[str, Any]:
-        signature = sign(self.signing_private, SIGN_VOID, session, u32(round_number), self.name.encode("ascii"))
-        return {"session": session, "round": round_number, "signature": signature}
-
     def hello(self, now: float) -> None:
-        open_rounds = [entry for entry in self.journal if not entry["unmasked"]][-MOST_PROMISES:]
-        promises = [self.promise(entry["session"], entry["round"]) for entry in open_rounds]
         first = Conversation(bytes(32), self.name, self.roster.server)
-        body = {"roster": self.roster.hash, "promises": promises}
-        self.transmit(self.roster.server, first.write("hello", 0, body, None))
+        self.transmit(self.roster.server, first.write("hello", 0, {"roster": self.roster.hash}, None))
         self.go_to("AWAIT_WELCOME", now + self.patience)
 
     def end(self, code: str | None) -> None:
@@ -203,12 +194,11 @@ class SessionClient:
 
     def on_start_round(self, number: int, body: dict[str, Any], now: float) -> None:
         assert self.conversation is not None
-        self.round, self.masked, self.awaits_end, self.sum = number, False, False, None
+        self.round, self.awaits_end, self.sum = number, False, None
         cohort = self.cohort_of(body["cohort"])
         session = self.conversation.session
         require(all((old["session"], old["round"]) != (session, number) for old in self.journal), "SESSION")
         require(body["model"]["size"] == 4 * sum(self.configuration["tensor_sizes"]), "MODEL")
-        self.check_fresh(body["model"]["digest"], body["voided"])
         self.key = self.holder.for_round(cohort) if self.holder else None
         self.model = body["model"]["digest"]
         self.terms = self.terms_for(cohort)
@@ -234,28 +224,6 @@ class SessionClient:
         for chunk in incoming.first():
             self.send("fetch", self.round, {"chunk": chunk})
         self.go_to(state, now + 2 * self.terms.phase_seconds)
-
-    def check_fresh(self, model: bytes, voided: list[dict[str, Any]]) -> None:
-        """The model was not contributed to, or every such round is shown to be closed for good."""
-        shown = {(entry["session"], entry["round"]): entry["promises"] for entry in voided}
-        require(len(shown) == len(voided), "REPEATED_MODEL")
-        for promises in shown.values():
-            require(len({promise["member"] for promise in promises}) == len(promises), "REPEATED_MODEL")
-        for old in self.journal:
-            if old["model"] != model:
-                continue
-            found = shown.get((old["session"], old["round"]))
-            require(not old["unmasked"] and found is not None, "REPEATED_MODEL")
-            counted = {
-                promise["member"]: promise["signature"]
-                for promise in found or []
-                if promise["member"] in old["sharers"] and promise["member"] in self.roster.clients
-            }
-            needed = promises_needed(len(old["sharers"]), old["threshold"], old["corrupt"])
-            require(len(counted) >= needed, "REPEATED_MODEL")
-            for name, signature in counted.items():
-                parts = (old["session"], u32(old["round"]), name.encode("ascii"))
-                verify(self.roster.signing_keys[name], signature, SIGN_VOID, *parts)
 
     def on_chunk(self, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         following = self.incoming.take(body["chunk"], raw)
@@ -288,6 +256,9 @@ class SessionClient:
     def contribute(self, words: bytes, now: float) -> None:
         vector = unpack_words(words, self.terms.ring_bits)
         require(self.state in ("TRAINING", "LIMITING") and len(vector) == self.terms.length, "INVALID")
+        entry = {"session": self.terms.session, "round": self.round, "stage": 2 if self.state == "LIMITING" else 1}
+        self.journal.append(entry)
+        self.report({"event": "journal", "round": entry["round"], "stage": entry["stage"]})
         self.sum = (AggregationClient if self.terms.secure else PlainClient)(
             self.terms,
             self.name,
@@ -302,19 +273,6 @@ class SessionClient:
         self.after_sum(now)
 
     def on_sum_event(self, event: dict[str, Any]) -> None:
-        if event["event"] == "journal":
-            self.masked = not event["unmasked"]
-            self.journal.append(
-                {
-                    "session": self.terms.session,
-                    "round": self.round,
-                    "model": self.terms.model,
-                    "sharers": event["sharers"],
-                    "threshold": self.terms.threshold,
-                    "corrupt": self.terms.corrupt,
-                    "unmasked": event["unmasked"],
-                }
-            )
         if event["event"] == "aborted":
             self.aborted_with = event["code"]
         else:
@@ -334,10 +292,6 @@ class SessionClient:
             self.leave_round(self.aborted_with, now)
 
     def leave_round(self, code: str, now: float) -> None:
-        """The round ends with a code; if it could still be opened with this client's share, it never will."""
-        if self.masked and self.conversation is not None:
-            self.send("void-round", self.round, self.promise(self.conversation.session, self.round))
-            self.masked = False
         self.sum = None
         self.report({"event": "round over", "round": self.round, "code": code})
         self.go_to("AWAIT_ROUND", now + self.patience)

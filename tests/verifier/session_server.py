@@ -5,14 +5,14 @@ from typing import Any
 
 from aggregation import COUNTING, Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, LIMITS, MODEL, MOST_PROMISES, SIGN_VOID, Refused, require
+from constants import BREAKS_NO_RULE, CODES, LIMITS, MODEL, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
 from plain_sum import PlainServer
-from primitives import digest, u32, verify
-from proposal import first_stage, promises_needed, second_stage, spare, terms_of
+from primitives import digest
+from proposal import first_stage, second_stage, spare, terms_of
 from protections import limits_digest, limits_of
 from transfer import Outgoing, announcement
 
@@ -39,7 +39,6 @@ class SessionServer:
         self.conversations: dict[str, Conversation] = {}
         self.barred: set[str] = set()
         self.lost: dict[str, float] = {}
-        self.promises: dict[tuple[bytes, int], dict[str, bytes]] = {}
         self.round = 0
         self.cohort: list[str] = []
         self.sum: AggregationServer | None = None
@@ -104,22 +103,11 @@ class SessionServer:
         Conversation(bytes(32), self.roster.server, name).check(envelope)
         body = read_body(envelope, frames)
         require(body["roster"] == self.roster.hash, "ROSTER")
-        for promise in body["promises"]:
-            self.check_promise(name, promise)
         if name in self.conversations:
             self.leave(name, now)
-        for promise in body["promises"]:
-            self.keep_promise(name, promise)
         self.conversations[name] = Conversation(self.session, self.roster.server, name)
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
         self.report({"event": "joined", "member": name})
-
-    def check_promise(self, name: str, promise: dict[str, Any]) -> None:
-        parts = (promise["session"], u32(promise["round"]), name.encode("ascii"))
-        verify(self.roster.signing_keys[name], promise["signature"], SIGN_VOID, *parts)
-
-    def keep_promise(self, name: str, promise: dict[str, Any]) -> None:
-        self.promises.setdefault((promise["session"], promise["round"]), {})[name] = promise["signature"]
 
     def on_message(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
         kind, number = envelope["type"], envelope["round"]
@@ -130,11 +118,7 @@ class SessionServer:
                 return
             if self.state not in ("GATHERING", "IN_ROUND") or (self.limits and number and name not in self.cohort):
                 return
-        if kind == "void-round":
-            promise = read_body(envelope, frames)
-            self.check_promise(name, promise)
-            self.keep_promise(name, promise)
-        elif kind == "abort":
+        if kind == "abort":
             self.on_abort(name, envelope, frames, now)
         elif kind == "fetch" and self.state == "IN_ROUND" and number > 0:
             require(name in self.outgoing, "UNEXPECTED")
@@ -177,8 +161,6 @@ class SessionServer:
             possible = [name for name in self.roster.clients if name not in self.barred]
             if len(self.there()) >= min(self.configuration["clients"], len(possible)):
                 self.choose_cohort(now)
-        elif self.state == "AWAIT_PROMISES" and self.closed():
-            self.choose_cohort(now)
 
     def choose_cohort(self, now: float) -> None:
         self.prepare(self.there()[: self.configuration["clients"]], now)
@@ -228,7 +210,6 @@ class SessionServer:
         body = {
             "cohort": self.bitmap(self.cohort),
             "model": announcement(MODEL, self.model),
-            "voided": self.proofs(),
         }
         for name in self.cohort:
             self.send(name, "start-round", self.round, body)
@@ -271,18 +252,6 @@ class SessionServer:
         plain = self.terms_for(cohort)
         self.begin_sum(second_stage(plain, self.configuration, len(counted), limits_digest(limits)), now)
 
-    def proofs(self) -> list[dict[str, Any]]:
-        """The promises by round, those with the most first; within a round by name."""
-        rounds = sorted(self.promises.items(), key=lambda item: -len(item[1]))[:MOST_PROMISES]
-        return [
-            {
-                "session": session,
-                "round": number,
-                "promises": [{"member": name, "signature": found[name]} for name in sorted(found)],
-            }
-            for (session, number), found in rounds
-        ]
-
     def on_sum_event(self, event: dict[str, Any]) -> None:
         self.later.append(event)
 
@@ -321,32 +290,24 @@ class SessionServer:
             if fault not in BREAKS_NO_RULE and name not in self.barred:
                 self.bar(name, fault, now)
 
-    def end_round(self) -> None:
-        code = self.outcome["code"]
+    def end_round(self, unusable: str) -> None:
+        """`unusable`: why the sum could not be applied."""
+        code = "VECTOR" if unusable else self.outcome["code"]
         body = {"code": CODES[code] if code else None, "detail": code.lower() if code else ""}
         for name in self.told:
             if name in self.conversations:
                 self.send(name, "end-round", self.round, body)
 
-    def next_round(self, model: bytes, now: float) -> None:
+    def next_round(self, model: bytes, unusable: str, now: float) -> None:
         require(self.state == "BETWEEN_ROUNDS", "INVALID")
-        self.end_round()
-        same, self.model = model == self.model, model
-        shared = self.sum is not None and hasattr(self.sum, "sharers")
-        self.must_be_closed = same and shared and self.terms.journalled and self.outcome["code"] is not None
-        self.state, self.own_deadline = "AWAIT_PROMISES", now + self.configuration["phase_seconds"]
+        self.end_round(unusable)
+        self.model = model
+        self.choose_cohort(now)
         self.go_on(now)
 
-    def closed(self) -> bool:
-        if not self.must_be_closed or self.sum is None:
-            return True
-        sharers = self.terms.names(self.sum.sharers)
-        promised = set(self.promises.get((self.session, self.round), {})) & set(sharers)
-        return len(promised) >= promises_needed(len(sharers), self.terms.threshold, self.terms.corrupt)
-
-    def finish(self, model: bytes, now: float) -> None:
+    def finish(self, model: bytes, unusable: str, now: float) -> None:
         require(self.state == "BETWEEN_ROUNDS", "INVALID")
-        self.end_round()
+        self.end_round(unusable)
         if self.keeper.readers:
             self.state = "DISTRIBUTING"
             self.keeper.distribute(model, now)
@@ -381,8 +342,5 @@ class SessionServer:
             self.sum.expire(now)
         self.keeper.expire(now)
         if self.own_deadline is not None and now >= self.own_deadline:
-            if self.state == "GATHERING":
-                self.choose_cohort(now)
-            elif not self.closed():
-                self.end("REPEATED_MODEL")
+            self.choose_cohort(now)
         self.go_on(now)

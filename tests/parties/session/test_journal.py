@@ -9,18 +9,11 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.session.journal import JournalError, JournalFile
-from tacit.protocol.sum.results import Contribution
+from tacit.protocol.session.rounds import JournalEntry
 
 
-def contribution(round: int, *, unmasked: bool = False) -> Contribution:
-    return Contribution(
-        session=bytes([7]) * 32,
-        round=round,
-        model=bytes([round]) * 32,
-        sharers=("alice", "bob"),
-        threshold=2,
-        unmasked=unmasked,
-    )
+def entered(round: int, stage: int = 1) -> JournalEntry:
+    return JournalEntry(session=bytes([7]) * 32, round=round, stage=stage)
 
 
 @contextmanager
@@ -37,11 +30,11 @@ def test_a_missing_file_is_an_empty_journal(tmp_path: Path) -> None:
     assert JournalFile(tmp_path / "alice.jsonl").read() == []
 
 
-def test_the_last_line_of_a_round_counts(tmp_path: Path) -> None:
+def test_what_was_written_is_read_in_its_order(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    for entry in (contribution(1), contribution(1, unmasked=True), contribution(2)):
+    for entry in (entered(1), entered(1, 2), entered(2)):
         JournalFile(path).write(entry)
-    assert JournalFile(path).read() == [contribution(1, unmasked=True), contribution(2)]
+    assert JournalFile(path).read() == [entered(1), entered(1, 2), entered(2)]
 
 
 def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,23 +49,23 @@ def test_every_line_and_a_new_file_are_synchronised(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(os, "fsync", note)
     journal = JournalFile(path)
-    journal.write(contribution(1))
+    journal.write(entered(1))
     assert synchronised == [(str(path), 1), (str(tmp_path), 1)]
-    journal.write(contribution(2))
+    journal.write(entered(2))
     assert synchronised[2:] == [(str(path), 2)]
 
 
 def test_every_cut_of_the_last_line_leaves_the_lines_before(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    JournalFile(path).write(contribution(1))
+    JournalFile(path).write(entered(1))
     first = path.stat().st_size
-    JournalFile(path).write(contribution(2))
+    JournalFile(path).write(entered(2))
     whole = path.read_bytes()
     for size in range(first, len(whole)):
         path.write_bytes(whole[:size])
-        assert JournalFile(path).read() == [contribution(1)]
-        JournalFile(path).write(contribution(3))
-        assert JournalFile(path).read() == [contribution(1), contribution(3)]
+        assert JournalFile(path).read() == [entered(1)]
+        JournalFile(path).write(entered(3))
+        assert JournalFile(path).read() == [entered(1), entered(3)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +75,7 @@ def test_every_cut_of_the_last_line_leaves_the_lines_before(tmp_path: Path) -> N
 )
 def test_a_damaged_line_is_an_error_and_never_skipped(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "alice.jsonl"
-    JournalFile(path).write(contribution(1))
+    JournalFile(path).write(entered(1))
     path.write_bytes(line + b"\n" + path.read_bytes())
     with pytest.raises(JournalError, match=r"alice\.jsonl cannot be read .*: restore it, or start with new keys"):
         JournalFile(path).read()
@@ -97,15 +90,15 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
     path.symlink_to("/dev/full")
     with pytest.raises(JournalError, match=r"alice\.jsonl cannot be written \(No space left on device\): make room"):
-        JournalFile(path).write(contribution(1))
+        JournalFile(path).write(entered(1))
 
 
 def test_a_disk_that_fills_up_within_a_line_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "alice.jsonl"
-    JournalFile(path).write(contribution(1))
+    JournalFile(path).write(entered(1))
     with (
         file_size_limit(path.stat().st_size + 10),
         pytest.raises(JournalError, match="cannot be written"),
     ):
-        JournalFile(path).write(contribution(2))
-    assert JournalFile(path).read() == [contribution(1)]
+        JournalFile(path).write(entered(2))
+    assert JournalFile(path).read() == [entered(1)]

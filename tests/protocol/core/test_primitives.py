@@ -91,9 +91,9 @@ def test_keys_of_rfc_8032() -> None:
     """Section 7.1, test 1; the signature itself covers our framing, so it is verified with the plain library."""
     key = SigningKey(bytes.fromhex("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"))
     assert key.public.hex() == "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
-    signature = key.sign(Label.SIGN_VOID, b"part", b"")
-    Ed25519PublicKey.from_public_bytes(key.public).verify(signature, framed(Label.SIGN_VOID, b"part", b""))
-    verify(key.public, signature, Label.SIGN_VOID, b"part", b"")
+    signature = key.sign(Label.SIGN_ADVERT, b"part", b"")
+    Ed25519PublicKey.from_public_bytes(key.public).verify(signature, framed(Label.SIGN_ADVERT, b"part", b""))
+    verify(key.public, signature, Label.SIGN_ADVERT, b"part", b"")
 
 
 SIGNER = SigningKey(bytes(range(32)))

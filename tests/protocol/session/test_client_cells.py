@@ -91,10 +91,7 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
     """A well-formed message of this type, which the client accepts where it expects one and may know what it holds."""
     examples: tuple[Message, ...] = (
         Welcome(roster=federation.roster.hash, configuration=encode_structure(federation.configuration)),
-        StartRound(
-            cohort=b"\x07",
-            model=announce(federation.model, Label.MODEL),
-        ),
+        StartRound(cohort=b"\x07", model=announce(federation.model, Label.MODEL)),
         EndRound(code=Code.THRESHOLD, detail="too few"),
         Abort(code=Code.KEYS, detail="because", culprit=""),
     )
@@ -140,7 +137,7 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
                 ),
                 "ignored",
             ),
-            StartRound: "aborts REPEATED_MODEL",
+            StartRound: "FETCHING_MODEL",
             EndRound: "AWAIT_ROUND",
         },
     ),

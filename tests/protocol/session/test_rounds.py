@@ -9,11 +9,11 @@ from tacit.protocol.core.codec import decode
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import CHUNK_BYTES, Chunk, Phase
 from tacit.protocol.core.outputs import Ended
-from tacit.protocol.session.messages import MESSAGES, EndRound, VoidRound
-from tacit.protocol.session.rounds import Accepted, RoundDone, RoundOver, Train
-from tacit.protocol.session.tables import SessionState, TrainingState
+from tacit.protocol.session.messages import MESSAGES, EndRound
+from tacit.protocol.session.rounds import Accepted, Journal, RoundDone, RoundOver, Train
+from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.messages import MaskedInput, ShareKeys, VectorChunk
+from tacit.protocol.sum.messages import MaskedInput, VectorChunk
 from tacit.simulate.world.federation import PATIENCE, SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
 
@@ -38,13 +38,8 @@ def test_rounds_follow_each_other(mode: str) -> None:
     check_sums(done, one)
     assert one.outcome(Ended, SERVER) == [Ended(None, "all rounds are done")]
     for name in one.roster.clients:
-        assert [
-            type(output) for party, output in one.outputs if party == name and not hasattr(output, "contribution")
-        ] == [
-            Accepted,
-            *[Train, RoundOver] * 3,
-            Ended,
-        ]
+        told = [type(output) for party, output in one.outputs if party == name]
+        assert told == [Accepted, *[Train, Journal, RoundOver] * 3, Ended]
         assert one.outcome(RoundOver, name) == [RoundOver(number, None, "") for number in (1, 2, 3)]
         assert one.ended(name) == Ended(None, "the federation is finished")
     models = [train.model for train in one.outcome(Train, "client-2")]
@@ -94,7 +89,7 @@ def test_who_is_late_in_a_round_is_in_the_next() -> None:
     assert second.survivors == one.roster.clients
     check_sums([first, second], one)
     assert [over.code for over in one.outcome(RoundOver, "client-1")] == [Code.TIMEOUT, None]
-    assert [parcel.packet.kind for parcel in delayed] == [MaskedInput, VoidRound]
+    assert [parcel.packet.kind for parcel in delayed] == [MaskedInput]
     assert one.server.ignored == 1
 
 
@@ -188,42 +183,6 @@ def test_phases_and_waiting_for() -> None:
     assert servers == [Phase.SESSION, *list(Phase)[1:]]
     assert clients == [Phase.SESSION, *list(Phase)[1:-1]]
     assert one.server.waiting_for == ()
-
-
-def test_a_new_model_needs_no_promises() -> None:
-    one = federation(rounds=2)
-    one.paused = True
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        silent = parcel.sender in ("client-0", "client-1") and parcel.packet.kind is MaskedInput
-        return [] if silent or parcel.packet.kind is VoidRound else [parcel]
-
-    one.hook = hook
-    one.start()
-    one.settle(until=15.0)
-    assert one.outcome(RoundDone)[0].code is Code.THRESHOLD
-    one.emit(SERVER, one.server.next_round(bytes(len(one.model)), one.now))
-    assert (one.server.state, one.server.round) == (SessionState.IN_ROUND, 2)
-
-
-def test_who_makes_a_round_fail_is_out_for_the_session() -> None:
-    """client-1 shares another seed than it committed to: found only when the sum is opened, which fails."""
-    one = federation(mode="semi-honest")
-
-    def hook(parcel: Parcel) -> list[Parcel]:
-        if parcel.sender == "client-1" and isinstance(said := parcel.message, ShareKeys):
-            fields = {name: getattr(said, name) for name in said.__struct_fields__}
-            return [altered(parcel, message=ShareKeys(**(fields | {"seed_commitment": bytes(32)})))]
-        return [parcel]
-
-    one.hook = hook
-    one.run()
-    (done,) = one.outcome(RoundDone)
-    assert (done.code, done.culprit, done.total) == (Code.SECRET, "client-1", None)
-    ended = one.ended("client-1")
-    assert ended is not None
-    assert ended.code is Code.SECRET
-    assert {over.code for over in one.outcome(RoundOver)} == {Code.SECRET}
 
 
 def test_a_training_that_outlasts_its_round_is_not_taken_for_the_next() -> None:

@@ -1,7 +1,6 @@
 """Every message in every state of the server of a federation, against a table written down here."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -10,10 +9,9 @@ from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.machine import Report, Trigger
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
 from tacit.protocol.core.outputs import Ended, Transmit
-from tacit.protocol.core.primitives import Label
 from tacit.protocol.group_key.messages import EndKey, KeyCommit, StartKey
 from tacit.protocol.group_key.session_tables import ATTEMPT_TO_RELAY, TO_KEEPER
-from tacit.protocol.session.messages import MESSAGES, Hello, VoidRound, Welcome
+from tacit.protocol.session.messages import MESSAGES, Hello, Welcome
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.messages import (
@@ -28,7 +26,7 @@ from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederati
 from tacit.simulate.world.network import Parcel
 
 CLIENT = "client-0"
-SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "await-promises", "distributing", "ended")
+SITUATIONS = ("gathering", "keying", "in-round", "between-rounds", "distributing", "ended")
 """One for every state, in the order of SessionState."""
 KEYED = ("keying", "distributing")
 """Those with a group key, and an encrypted model."""
@@ -54,13 +52,6 @@ def federation_in(situation: str) -> MemoryFederation:
         federation.hook = silence
     elif situation == "between-rounds":
         federation.paused = True
-    elif situation == "await-promises":
-
-        def hook(parcel: Parcel) -> list[Parcel]:
-            silent = parcel.sender in ("client-3", "client-4") and parcel.packet.kind is MaskedInput
-            return [] if silent or parcel.packet.kind is VoidRound else [parcel]
-
-        federation.hook = hook
     elif situation == "ended":
         federation.rounds_left = 1
     for name in names:
@@ -76,21 +67,19 @@ STATES = dict(zip(SITUATIONS, SessionState, strict=True))
 
 def said(federation: MemoryFederation, kind: type[Message], plain_message: Callable) -> Message:
     """A well-formed message of this type, which the server accepts where it expects one and may know what it holds."""
-    signature = federation.signing[CLIENT].sign(Label.SIGN_VOID, bytes(32), (7).to_bytes(4, "little"), CLIENT.encode())
     examples: tuple[Message, ...] = (
         Hello(roster=federation.roster.hash),
-        VoidRound(session=bytes(32), round=7, signature=signature),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=CLIENT),
     )
     return next((message for message in examples if type(message) is kind), None) or plain_message(kind)
 
 
 # Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "failed CODE", barred for
-# an attempt at a key; "left" the session; "left the round" only; "joined" again; "kept" (a promise); "served" a chunk;
-# "ignored". The model of the round was fetched before, the last one was not.
+# an attempt at a key; "left" the session; "left the round" only; "joined" again; "served" a chunk; "ignored". The model
+# of the round was fetched before, the last one was not.
 SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
 OF_A_ROUND = (*SUM, Fetch)
-ALWAYS = {Hello: "joined", VoidRound: "kept", Abort: "left"}
+ALWAYS = {Hello: "joined", Abort: "left"}
 RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     "gathering": ("barred", ALWAYS),
@@ -108,7 +97,6 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
         {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", **ALWAYS},
     ),
     "between-rounds": ("barred", RESTING),
-    "await-promises": ("barred", RESTING),
     "distributing": ("barred", {**RESTING, **dict.fromkeys(TO_KEEPER, "ignored"), Fetch: "served"}),
     "ended": ("ignored", {}),
 }
@@ -146,9 +134,9 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
     gone = verdict in ("barred", "left", "joined") or verdict.startswith("failed")
     assert others == ({EndKey, StartKey} if gone and situation == "keying" else set())
     in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
-    if verdict in ("ignored", "kept"):
+    if verdict == "ignored":
         assert outputs == []
-        assert server.ignored + (server.keeper.ignored if server.keeper else 0) == (verdict == "ignored")
+        assert server.ignored + (server.keeper.ignored if server.keeper else 0) == 1
     elif verdict == "barred":
         assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
         assert barred == [(0, Code.UNEXPECTED)]
@@ -170,15 +158,6 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
         assert verdict == "joined"
         assert reports == [("left", CLIENT), ("joined", CLIENT), *in_sum]
         assert [type(message) for _, message in told] == [Welcome, *[StartKey] * (situation == "keying")]
-
-
-@pytest.mark.parametrize("situation", SITUATIONS[:-1])
-def test_a_forged_promise(situation: str, plain_message: Callable) -> None:
-    federation = federation_in(situation)
-    kept: Any = said(federation, VoidRound, plain_message)
-    forged = VoidRound(session=kept.session, round=8, signature=kept.signature)
-    outputs = federation.put(federation.forge(CLIENT, SERVER, forged, round=0))
-    assert (outputs[0].event, outputs[0].fields["code"]) == ("refused", "SIGNATURE")
 
 
 @pytest.mark.parametrize("situation", SITUATIONS)
@@ -259,7 +238,8 @@ def test_every_state_has_a_situation() -> None:
     assert {state for state, _ in TRAINING_SERVER_TABLE} == set(SessionState) - {SessionState.ENDED}
     triggers = {(state.name, cause.name) for state, cause in TRAINING_SERVER_TABLE if isinstance(cause, Trigger)}
     assert triggers == {
-        *((state, cause) for state in ("GATHERING", "AWAIT_PROMISES") for cause in ("COMPLETE", "EXPIRE")),
+        ("GATHERING", "COMPLETE"),
+        ("GATHERING", "EXPIRE"),
         ("IN_ROUND", "DROP"),
         ("BETWEEN_ROUNDS", "NEXT_ROUND"),
         ("BETWEEN_ROUNDS", "FINISH"),

@@ -76,10 +76,8 @@ def test_the_server_gets_the_very_words_and_their_sum(
         sent = [delivery.payload for delivery in run.log if delivery.sender == name and delivery.payload is not None]
         assert b"".join(bytes(payload) for payload in sent) == bytes(run.agreement.ring.pack(vector))
         assert len(sent) == run.agreement.chunks
-    # Nothing is written into journals, so that nothing is to be promised later.
     of_server = [type(output) for name, output in run.outputs if name == run.agreement.server]
     assert of_server == [Summed]
-    assert run.server.sharers == ()
     assert {client.state for client in run.clients.values()} == {ClientState.DONE}
     assert not any(isinstance(value, np.ndarray) for client in run.clients.values() for value in vars(client).values())
     assert {machine.deadline for machine in (run.server, *run.clients.values())} == {None}

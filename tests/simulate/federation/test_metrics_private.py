@@ -30,7 +30,7 @@ from tacit.protocol.group_key.messages import (
 )
 from tacit.protocol.group_key.session_tables import KEEPER_TABLE
 from tacit.protocol.group_key.tables import RELAY_TABLE
-from tacit.protocol.session.messages import MESSAGES, Hello, StartSecondStage, VoidRound
+from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, StartSecondStage
 from tacit.protocol.session.rounds import Limit, RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.configuration import Configuration
@@ -54,8 +54,7 @@ PARAMETERS = 262_200
 """More than one chunk of 32-bit words, so that VectorChunk is used too."""
 
 CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
-    Hello: {"roster": "Hash", "promises": "Annotated[tuple[VoidRound, ...], Meta(max_length=MOST_PROMISES)]"},
-    VoidRound: {"session": "Hash", "round": "Round", "signature": "Signature"},
+    Hello: {"roster": "Hash"},
     Fetch: {"chunk": "Index"},
     AdvertiseKeys: {
         "channel_key": "Hash",
@@ -125,8 +124,7 @@ KEYED: dict[str, Any] = {
 
 
 def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> MeasuredFederation:
-    """Two rounds. Three clients are late with their vectors in the first one: it is aborted, and repeated after
-    promises, so that clients say everything there is to say."""
+    """Two rounds. Three clients are late with their vectors in the first one: it is aborted, and repeated."""
     configuration = small_configuration(
         CLIENTS, parameters=parameters, mode=mode, metrics=METRICS, ring_bits=32, **changes
     )
@@ -139,8 +137,9 @@ def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> Meas
         if parcel.sender in late and parcel.packet.kind is MaskedInput and first:
             late[parcel.sender].append(parcel)
             return []
-        released = late.pop(parcel.sender, []) if parcel.packet.kind is VoidRound else []
-        return [*released, parcel]
+        if parcel.packet.kind is EndRound:
+            return [*late.pop(parcel.receiver, []), parcel]
+        return [parcel]
 
     one.hook = hook
     one.run()
