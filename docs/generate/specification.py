@@ -31,7 +31,7 @@ from tacit.protocol.inference.tables import DealerState, InferenceState, Materia
 from tacit.protocol.overview.diagrams import MACHINES, name_of
 from tacit.protocol.session import messages as session_messages
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.protocol.sum import agreement, vector_sum
+from tacit.protocol.sum import agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState, ServerState
@@ -49,9 +49,9 @@ _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("LARGEST_COHORT", messages.LARGEST_COHORT, "members of a cohort, and clients of a roster that a bitmap can name"),
     ("DETAIL_LIMIT", errors.DETAIL_LIMIT, "characters of an explanation"),
     ("WINDOW", transfer.WINDOW, "chunks of a transfer asked for and not yet received"),
-    ("UPLOADS", vector_sum.UPLOADS, "clients that the server fetches long vectors from at the same time"),
+    ("UPLOADS", agreement.UPLOADS, "clients that the server fetches long vectors from at the same time"),
     ("WORDS_ALIGNED", agreement.WORDS_ALIGNED, "words of which a chunk of a vector, but the last, is a multiple"),
-    ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of long vectors may take"),
+    ("TRANSFER_LIMIT", agreement.TRANSFER_LIMIT, "times phase_seconds that the fetching of a long vector may take"),
     ("PRIME", shamir.PRIME, "order of the field of the shares"),
     ("LIMBS", shamir.LIMBS, "field elements of a secret and of a share"),
     ("SHARE_BYTES", shamir.SHARE_BYTES, "bytes of a share"),

@@ -22,8 +22,10 @@ from tacit.secagg.ring import Ring
 
 WORDS_ALIGNED: Final = 16
 """Chunks start at multiples of 16 words, so that each starts at a block of the AES keystream whatever the word size."""
+UPLOADS: Final = 4
+"""Members whose long vectors are fetched at the same time."""
 TRANSFER_LIMIT: Final = 10
-"""A transfer that moves extends its phase, up to this many times phase_seconds."""
+"""A transfer that moves may take this many times phase_seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +147,8 @@ class Agreement:
 
     @property
     def input_seconds(self) -> float:
-        """Longest duration of MASKED_INPUT: a vector of several chunks is a transfer, and may have to wait its turn."""
-        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT)
+        """Longest time that vectors take, once all are ready: those of several chunks are fetched UPLOADS at a time."""
+        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT * -(-self.size // UPLOADS))
 
     def chunk_span(self, chunk: int) -> slice:
         """The words of a chunk."""

@@ -2,12 +2,13 @@
 
 A phase waits for a set of members and ends when nobody is waited for any more: each has answered or is out. Whoever
 breaks a rule, gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the
-reason. Whether its vector is in the sum is the only thing about it that still matters.
+reason. Whether its vector is in the sum is the only thing about it that still matters. Nobody is late whose vector
+waits to be fetched; an upload that stands still ends for itself alone (vector_sum.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
@@ -31,7 +32,6 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         """Members that this phase still waits for."""
         self.dropped: dict[int, tuple[str, Code, str]] = {}
         """Phase, code and reason, by member."""
-        self._phase_began = now
         self._vectors = VectorSum(agreement)
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
@@ -67,22 +67,35 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
     def complete(self) -> bool:
         return not self.waiting
 
+    def deadlines(self) -> Iterator[float]:
+        yield from super().deadlines()
+        if self.waiting:
+            yield from self._vectors.deadlines()
+
+    def expire(self, now: float) -> list[Output]:
+        outputs: list[Output] = []
+        for member in self._vectors.stalled(now) if self.waiting else ():
+            late = RemoteProtocolError(Code.TIMEOUT, "its vector did not come in time")
+            outputs += self.reject(self.agreement.cohort[member], late, now)
+        return outputs + super().expire(now)
+
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[ServerState]:
         # The code is what the client holds against others; it is no fault of its own.
-        return self._drop(heard.sender, Code.LEFT, f"it gave up: {heard.message.detail}", tell=False)
+        return self._drop(heard.sender, Code.LEFT, f"it gave up: {heard.message.detail}", now, tell=False)
 
     def on_drop(self, member: str, code: Code, detail: str, now: float) -> Step[ServerState]:
-        return self._drop(member, code, detail, tell=False)
+        return self._drop(member, code, detail, now, tell=False)
 
     def on_expire(self, now: float) -> Step[ServerState]:
         detail = f"it did not answer in time in {self.state.value}"
         steps = [
-            self._drop(self.agreement.cohort[member], Code.TIMEOUT, detail, tell=True)
+            self._drop(self.agreement.cohort[member], Code.TIMEOUT, detail, now, tell=True)
             for member in sorted(self.waiting)
+            if not self._vectors.underway(member)
         ]
 
         def commit() -> None:
-            # Whoever waited to upload is dropped too, so that nobody is left to be asked for a chunk.
+            self.deadline = None
             for step in steps:
                 step.commit()
 
@@ -94,19 +107,16 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         words = self._vectors.words(heard.payload or b"", chunk)
 
         def commit() -> list[Output]:
-            requests = self._vectors.store(member, chunk, words)
+            requests = self._vectors.store(member, chunk, words, now)
             self.waiting -= self._vectors.settled
-            hard_limit = self._phase_began + self.agreement.input_seconds
-            # Without masks others may still train, and are waited for longer.
-            self.deadline = min(max(self.deadline or now, now + self.agreement.phase_seconds), hard_limit)
             return self._requests(requests)
 
         return Step(self.state, (), commit)
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[ServerState]:
-        return self._drop(sender, error.code, error.detail, tell=True)
+        return self._drop(sender, error.code, error.detail, now, tell=True)
 
-    def _drop(self, name: str, code: Code, detail: str, *, tell: bool) -> Step[ServerState]:
+    def _drop(self, name: str, code: Code, detail: str, now: float, *, tell: bool) -> Step[ServerState]:
         member = self.agreement.places.get(name)
         if member is None or member in self.dropped or self.state in (ServerState.COMPLETED, ServerState.ABORTED):
             return Step(self.state)
@@ -116,7 +126,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             self.dropped[member] = (phase, code, detail)
-            requests = self._vectors.discard(member)
+            requests = self._vectors.discard(member, now)
             self.waiting.discard(member)
             if self.state is ServerState.MASKED_INPUT:
                 self.waiting -= self._vectors.settled
@@ -134,7 +144,9 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         return Step(self.state, outputs, commit)
 
-    def _take_vector(self, heard: Heard[MaskedInput], store: Callable[[], None], *reports: Report) -> Step[ServerState]:
+    def _take_vector(
+        self, heard: Heard[MaskedInput], now: float, store: Callable[[], None], *reports: Report
+    ) -> Step[ServerState]:
         """A vector is ready: take it, or ask for it when its turn comes."""
         member, payload = self.agreement.places[heard.sender], heard.payload
         if (payload is not None) != (self.agreement.chunks == 1):
@@ -145,7 +157,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             store()
-            requests = self._vectors.take(member, words)
+            requests = self._vectors.take(member, words, now)
             self.waiting -= self._vectors.settled
             return self._requests(requests)
 
@@ -153,7 +165,6 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
     def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
         self.waiting = set(members)
-        self._phase_began = now
         self.deadline = now + self.agreement.phase_seconds
 
     def _next(

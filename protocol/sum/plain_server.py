@@ -1,9 +1,9 @@
 """The server of a sum without secure aggregation: it waits for the vectors, sees each of them, and adds them up.
 
 Of the phases of a secure sum (sum/server.py) only MASKED_INPUT is left, which begins with the training: whoever is
-silent when the training should be over, and a phase after it, is dropped, and a transfer that moves extends that.
-Whoever breaks a rule is excluded and named. A vector that is whole counts, even if its client goes afterwards. The sum
-needs as many vectors as the agreement says, but no holder of anything.
+silent when the training should be over, and a phase after it, is dropped. Whoever breaks a rule is excluded and named.
+A vector that is whole counts, even if its client goes afterwards. The sum needs as many vectors as the agreement says,
+but no holder of anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
 
     def __init__(self, agreement: Agreement, now: float) -> None:
         super().__init__(PLAIN_SERVER_TABLE, ServerState.MASKED_INPUT, agreement, now)
-        self._phase_began = now + agreement.train_seconds
         self._ready: set[int] = set()
 
     @property
@@ -35,7 +34,7 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
         if decode_members(heard.message.complaints, self.agreement.size):
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that nobody has")
         member = self.agreement.places[heard.sender]
-        return self._take_vector(heard, lambda: self._ready.add(member))
+        return self._take_vector(heard, now, lambda: self._ready.add(member))
 
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement

@@ -167,7 +167,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         def store() -> None:
             self._complaints[member] = complaints
 
-        return self._take_vector(heard, store, *reports)
+        return self._take_vector(heard, now, store, *reports)
 
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement

@@ -9,12 +9,17 @@ are fetched group by group, when all members of a group are ready, in the order 
 that is not whole has a member that uploads, and memory is bounded by 2 UPLOADS + 1 vectors whatever the number of
 clients (without groups, where everybody is a group of one, by UPLOADS + 1); vectors of one chunk, of which each group
 may have begun, by that and one for each group.
+
+Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, and who
+waits has none.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +27,24 @@ import numpy.typing as npt
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.transfer import check_due, requests_after
-from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.agreement import TRANSFER_LIMIT, UPLOADS, Agreement
 from tacit.secagg.filled_blocks import unpack_filled
 from tacit.secagg.work import WorkKind, work
 
-UPLOADS: Final = 4
+
+@dataclass
+class _Upload:
+    """What has come of a vector. due: when the next chunk must be there; end: when all of them must."""
+
+    words: npt.NDArray[Any]
+    due: float
+    end: float
+    received: int = 0
+    """Chunks."""
+
+    @property
+    def deadline(self) -> float:
+        return min(self.due, self.end)
 
 
 class VectorSum:
@@ -47,8 +65,7 @@ class VectorSum:
         self._left_out: set[int] = set()
         """Members of groups that will never be whole."""
         self._ready: set[int] = set()
-        self._uploads: dict[int, tuple[npt.NDArray[Any], int]] = {}
-        """By member, the words, and how many chunks of them have come."""
+        self._uploads: dict[int, _Upload] = {}
         self._queue: deque[int] = deque()
 
     def words(self, payload: Frame, chunk: int) -> npt.NDArray[Any]:
@@ -69,7 +86,19 @@ class VectorSum:
         """Whether this member said that its vector is ready."""
         return member in self._ready
 
-    def take(self, member: int, words: npt.NDArray[Any] | None) -> list[tuple[int, int]]:
+    def underway(self, member: int) -> bool:
+        """Whether the vector of this member is being fetched, or waits for its turn or for others of its group."""
+        return member in self._ready and member not in self.settled
+
+    def deadlines(self) -> Iterator[float]:
+        """When uploads count as stalled."""
+        return (upload.deadline for upload in self._uploads.values())
+
+    def stalled(self, now: float) -> list[int]:
+        """The members whose uploads do."""
+        return [member for member, upload in self._uploads.items() if now >= upload.deadline]
+
+    def take(self, member: int, words: npt.NDArray[Any] | None, now: float) -> list[tuple[int, int]]:
         """A vector is ready: these words, or a long one, to be fetched; returns the (member, chunk) to ask for now."""
         group = self._agreement.group_of[member]
         self._ready.add(member)
@@ -79,26 +108,26 @@ class VectorSum:
             self._add(member, words)
         elif self._ready.issuperset(group):
             self._queue.extend(group)
-        return self._admit()
+        return self._admit(now)
 
     def check(self, member: int, chunk: int) -> None:
         """Refuse a chunk that was not asked for."""
         if member not in self._uploads:
             raise RemoteProtocolError(Code.UNEXPECTED, f"chunk {chunk} of a vector that nobody asked for")
-        check_due(chunk, self._uploads[member][1], self._agreement.chunks)
+        check_due(chunk, self._uploads[member].received, self._agreement.chunks)
 
-    def store(self, member: int, chunk: int, words: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    def store(self, member: int, chunk: int, words: npt.NDArray[Any], now: float) -> list[tuple[int, int]]:
         """Keep a chunk that `check` admitted; returns what to ask for now."""
-        buffer, received = self._uploads[member]
-        buffer[self._agreement.chunk_span(chunk)] = words
-        if received + 1 == self._agreement.chunks:
+        upload, chunks = self._uploads[member], self._agreement.chunks
+        upload.words[self._agreement.chunk_span(chunk)] = words
+        upload.received, upload.due = upload.received + 1, now + self._agreement.phase_seconds
+        if upload.received == chunks:
             del self._uploads[member]
-            self._add(member, buffer)
-            return self._admit()
-        self._uploads[member] = buffer, received + 1
-        return [(member, following) for following in requests_after(received + 1, self._agreement.chunks)]
+            self._add(member, upload.words)
+            return self._admit(now)
+        return [(member, following) for following in requests_after(upload.received, chunks)]
 
-    def discard(self, member: int) -> list[tuple[int, int]]:
+    def discard(self, member: int, now: float) -> list[tuple[int, int]]:
         """A member is gone: without its vector its group is left out; returns what to ask for now."""
         if member not in self.settled:
             group = self._agreement.group_of[member]
@@ -107,7 +136,7 @@ class VectorSum:
             self._apart.pop(group, None)
             self._uploads = {other: upload for other, upload in self._uploads.items() if other not in group}
             self._queue = deque(other for other in self._queue if other not in group)
-        return self._admit()
+        return self._admit(now)
 
     @work(WorkKind.SUMMING)
     def _add(self, member: int, words: npt.NDArray[Any]) -> None:
@@ -126,10 +155,12 @@ class VectorSum:
         if self._agreement.single_vectors:
             self.vectors[member] = words
 
-    def _admit(self) -> list[tuple[int, int]]:
-        requests = []
+    def _admit(self, now: float) -> list[tuple[int, int]]:
+        agreement, requests = self._agreement, []
         while self._queue and len(self._uploads) < UPLOADS:
             member = self._queue.popleft()
-            self._uploads[member] = np.empty(self._agreement.length, self._agreement.ring.word), 0
-            requests += [(member, chunk) for chunk in requests_after(0, self._agreement.chunks)]
+            words = np.empty(agreement.length, agreement.ring.word)
+            due, end = now + agreement.phase_seconds, now + TRANSFER_LIMIT * agreement.phase_seconds
+            self._uploads[member] = _Upload(words, due, end)
+            requests += [(member, chunk) for chunk in requests_after(0, agreement.chunks)]
         return requests

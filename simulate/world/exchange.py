@@ -88,7 +88,7 @@ class Exchange(World[Delivery]):
     def timers(self) -> Iterator[Timer]:
         for name, party in self.parties.items():
             if name not in self.dead:
-                yield party.deadline, partial(self.tell_time, name, party)
+                yield party.next_deadline, partial(self.tell_time, name, party)
 
     def carried(self, party: str, output: Output) -> Delivery | None:
         return Delivery(party, output.to, output.message, output.payload) if isinstance(output, Send) else None

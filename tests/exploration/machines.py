@@ -32,7 +32,7 @@ CONSTANT: Final = frozenset(
     }
 )
 """Attributes of machines that never change."""
-WITHOUT_EFFECT: Final = frozenset({"ignored", "masks", "_phase_began"})
+WITHOUT_EFFECT: Final = frozenset({"ignored", "masks"})
 """Attributes that count for people or measure time."""
 UNPRINTED: Final = CONSTANT | WITHOUT_EFFECT
 

@@ -180,6 +180,35 @@ def round_chunks() -> Script:
     return played(terms, "Vectors of two chunks are fetched.")
 
 
+def round_stalled_uploads() -> Script:
+    play = begun(
+        sum_terms(7, active=False, ring_bits=8, length=CHUNK_BYTES + 16, **PLAIN),
+        "Vectors of two chunks, without secure aggregation: of seven clients the second sends none, the third one of "
+        "two, and each is out a phase after its last; the fifth waits for a turn; the sixth is ready at the last "
+        "moment, and fetched from when the seventh, which says nothing, is out.",
+    )
+    late: list[Parcel] = []
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        held = parcel.kind == "masked-input" if parcel.sender == "client-5" else parcel.kind != "masked-input"
+        if held and parcel.sender in ("client-1", "client-2", "client-5") and play.now < FIRST_DEADLINE:
+            late.append(parcel)
+            return None
+        return None if parcel.sender == "client-6" else parcel.frames
+
+    play.deliver(change)
+    play.now = PHASE_SECONDS - 1
+    play.give(next(parcel for parcel in late if parcel.sender == "client-2"))
+    for now in (PHASE_SECONDS, 2 * PHASE_SECONDS - 1):
+        play.expire(SERVER, now)
+        play.deliver(change)
+    play.now = FIRST_DEADLINE - 1
+    play.give(next(parcel for parcel in late if parcel.sender == "client-5"))
+    play.expire(SERVER, FIRST_DEADLINE)
+    play.deliver(change)
+    return ending(play, "sum")
+
+
 def round_plain() -> Script:
     return played(sum_terms(2, active=False, **PLAIN), "Two clients without secure aggregation.")
 
@@ -195,7 +224,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
-        round_ring, round_chosen, round_lost_links, round_chunks,
+        round_ring, round_chosen, round_lost_links, round_chunks, round_stalled_uploads,
         round_plain, round_skipped_zeros,
     )
 }  # fmt: skip

@@ -1,5 +1,6 @@
 """What client and server of a secure sum compute alike: docs/spec/secure-aggregation.md up to the phases."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from constants import (
     SIGN_ADVERT,
     SIGN_SURVIVORS,
     TRANSFER_LIMIT,
+    UPLOADS,
     VERSION,
     WORDS_ALIGNED,
     require,
@@ -97,7 +99,7 @@ class Terms:
 
     @property
     def input_seconds(self) -> float:
-        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT)
+        return self.phase_seconds * (1 if self.chunks == 1 else TRANSFER_LIMIT * math.ceil(self.size / UPLOADS))
 
     def bitmap(self, members: Any) -> bytes:
         return write_members(list(members), self.size)

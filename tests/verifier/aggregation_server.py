@@ -23,6 +23,7 @@ from constants import (
     SELF_SEED,
     SHARE_BYTES,
     SIGN_SHARES,
+    TRANSFER_LIMIT,
     UPLOADS,
     WINDOW,
     Refused,
@@ -56,7 +57,7 @@ class AggregationServer:
     ) -> None:
         self.terms, self.send, self.report = terms, send, report
         self.state = "ADVERTISE_KEYS"
-        self.deadline: float | None = now + terms.train_seconds + terms.phase_seconds
+        self.own_deadline: float | None = now + terms.train_seconds + terms.phase_seconds
         self.out: set[int] = set()
         self.waited = set(range(terms.size))
         self.adverts: dict[int, Advert] = {}
@@ -65,12 +66,18 @@ class AggregationServer:
         self.seed_commitments: dict[int, bytes] = {}
         self.complaints: dict[int, list[int]] = {}
         self.received: dict[int, list[int]] = {}
-        self.uploading: list[int] = []
+        self.uploading: dict[int, list[float]] = {}
+        """Until when the next chunk may come, and until when all of them."""
         self.queue: list[int] = []
         self.total = [0] * terms.length
         self.survivors: list[int] = []
         self.signatures: dict[int, bytes] = {}
         self.returned: dict[int, dict[int, bytes]] = {}
+
+    @property
+    def deadline(self) -> float | None:
+        times = [self.own_deadline, *(min(times) for times in self.uploading.values())]
+        return min((at for at in times if at is not None), default=None)
 
     @property
     def over(self) -> bool:
@@ -102,26 +109,29 @@ class AggregationServer:
 
     def exclude(self, member: int, code: str, tell: bool, now: float) -> None:
         """A member is out of the sum; the phase may be over without it."""
-        self.leave(member, code, tell)
+        self.leave(member, code, tell, now)
         self.close_when_complete(now)
 
-    def leave(self, member: int, code: str, tell: bool) -> None:
+    def leave(self, member: int, code: str, tell: bool, now: float) -> None:
         name = self.terms.cohort[member]
         if tell:
             self.send(name, "abort", abort_body(code, name))
         self.out.add(member)
         self.waited.discard(member)
         if member in self.uploading:
-            self.uploading.remove(member)
-            self.start_uploads()
+            del self.uploading[member]
+            self.start_uploads(now)
         if member in self.queue:
             self.queue.remove(member)
         self.report({"event": "dropped", "member": name, "phase": self.state, "code": code})
 
     def expire(self, now: float) -> None:
-        if self.deadline is not None and now >= self.deadline:
-            for member in sorted(self.waited):
-                self.leave(member, "TIMEOUT", tell=True)
+        for member in [member for member, times in self.uploading.items() if now >= min(times)]:
+            self.exclude(member, "TIMEOUT", tell=True, now=now)
+        if self.own_deadline is not None and now >= self.own_deadline:
+            self.own_deadline = None
+            for member in sorted(self.waited - set(self.uploading) - set(self.queue)):
+                self.leave(member, "TIMEOUT", True, now)
             self.close_when_complete(now)
 
     def close_when_complete(self, now: float) -> None:
@@ -140,12 +150,11 @@ class AggregationServer:
             for member in range(self.terms.size):
                 if member not in self.out:
                     self.send(self.terms.cohort[member], "abort", abort_body(reason.code, reason.culprit or ""))
-            self.state, self.deadline = "ABORTED", None
+            self.state, self.own_deadline = "ABORTED", None
             self.report({"event": "aborted", "code": reason.code, "culprit": reason.culprit or ""})
 
     def open_phase(self, state: str, waited: list[int], now: float) -> None:
-        self.state, self.waited, self.deadline = state, set(waited), now + self.terms.phase_seconds
-        self.opened_at = now
+        self.state, self.waited, self.own_deadline = state, set(waited), now + self.terms.phase_seconds
 
     def there(self, members: Any) -> list[int]:
         return [member for member in sorted(members) if member not in self.out]
@@ -231,7 +240,7 @@ class AggregationServer:
             self.add_vector(member, words)
         else:
             self.queue.append(member)
-            self.start_uploads()
+            self.start_uploads(now)
 
     def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
         bits, count = self.terms.ring_bits, self.terms.words_in(chunk)
@@ -246,10 +255,11 @@ class AggregationServer:
         self.survivors.append(member)
         self.waited.discard(member)
 
-    def start_uploads(self) -> None:
+    def start_uploads(self, now: float) -> None:
         while self.queue and len(self.uploading) < UPLOADS:
             member = self.queue.pop(0)
-            self.uploading.append(member)
+            phase = self.terms.phase_seconds
+            self.uploading[member] = [now + phase, now + TRANSFER_LIMIT * phase]
             self.received[member] = []
             for chunk in range(min(WINDOW, self.terms.chunks)):
                 self.tell(member, "fetch-vector", chunk=chunk)
@@ -260,15 +270,13 @@ class AggregationServer:
         require(chunk * terms.chunk_words == len(self.received[member]), "UNEXPECTED")
         require(raw is not None, "VECTOR")
         self.received[member] += self.check_chunk(raw or b"", chunk)
-        # Without masks others may still train, and are waited for longer.
-        later = max(now + terms.phase_seconds, self.deadline or now)
-        self.deadline = min(later, self.opened_at + terms.input_seconds)
+        self.uploading[member][0] = now + terms.phase_seconds
         if chunk + WINDOW < terms.chunks:
             self.tell(member, "fetch-vector", chunk=chunk + WINDOW)
         if chunk + 1 == terms.chunks:
             self.add_vector(member, self.received.pop(member))
-            self.uploading.remove(member)
-            self.start_uploads()
+            del self.uploading[member]
+            self.start_uploads(now)
 
     def close_masked_input(self, now: float) -> None:
         terms = self.terms
@@ -343,7 +351,7 @@ class AggregationServer:
                 self.take_off_masks(owner, secret)
             except Refused:
                 raise Refused("SECRET", terms.cohort[owner]) from None
-        self.state, self.deadline = "COMPLETED", None
+        self.state, self.own_deadline = "COMPLETED", None
         words = pack_words(self.total, terms.ring_bits)
         self.report({"event": "sum", "words": words, "survivors": terms.names(self.survivors)})
 

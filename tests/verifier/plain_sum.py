@@ -33,7 +33,7 @@ class PlainClient(AggregationClient):
 class PlainServer(AggregationServer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.state, self.opened_at = "MASKED_INPUT", (self.deadline or 0.0) - self.terms.phase_seconds
+        self.state = "MASKED_INPUT"
 
     def admits(self, member: int, kind: str) -> bool:
         if not self.over and member not in self.out:
@@ -46,6 +46,6 @@ class PlainServer(AggregationServer):
     def close_masked_input(self, now: float) -> None:
         self.survivors.sort()
         require(len(self.survivors) >= max(self.terms.fewest_survivors, 1), "THRESHOLD")
-        self.state, self.deadline = "COMPLETED", None
+        self.state, self.own_deadline = "COMPLETED", None
         words = pack_words(self.total, self.terms.ring_bits)
         self.report({"event": "sum", "words": words, "survivors": self.terms.names(self.survivors)})

@@ -13,10 +13,11 @@ from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.messages import FetchVector, Survivors, UnmaskRequest, VectorChunk
 from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
-from tacit.protocol.sum.vector_sum import UPLOADS, VectorSum
+from tacit.protocol.sum.vector_sum import VectorSum
 from tacit.secagg.graph import GraphParameters
 from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.sums import MemorySum, memory_sum
@@ -262,7 +263,7 @@ def test_memory_does_not_grow_with_the_clients() -> None:
     assert agreement.chunks == 1
     tracemalloc.start()
     try:
-        requests = [request for member in generator.permutation(clients) for request in vectors.take(int(member), None)]
+        requests = [request for member in generator.permutation(clients) for request in vectors.take(int(member), None, 0.0)]
         stalled = {2 * place: 50 for place in range(3)}
         turn = 0
         while requests:
@@ -272,7 +273,7 @@ def test_memory_does_not_grow_with_the_clients() -> None:
                 stalled[member % 50] -= 1
                 requests.append((member, chunk))
                 continue
-            requests += vectors.store(member, chunk, np.ones(length, agreement.ring.word))
+            requests += vectors.store(member, chunk, np.ones(length, agreement.ring.word), 0.0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

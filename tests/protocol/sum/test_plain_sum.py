@@ -11,11 +11,11 @@ from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.plain_client import PlainSumClient
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
-from tacit.protocol.sum.vector_sum import UPLOADS
 from tacit.simulate.world.exchange import Delivery
 from tacit.simulate.world.sums import MemorySum, memory_sum
 

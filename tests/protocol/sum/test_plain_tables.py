@@ -153,8 +153,8 @@ def test_every_trigger_on_a_client(state: str) -> None:
             client.trigger(Trigger.DROP, 0.0, "the link is lost")
     _, client = client_in(state)
     if "expire" in row:
-        # The server may wait for who trains, then for transfers up to ten phases; one more for the way.
-        assert client.deadline == TRAINED + 11 * PHASE
+        # The server may wait for who trains, then for transfers of ten phases, four at a time; one more for the way.
+        assert client.deadline == TRAINED + (2 * 10 + 1) * PHASE
         assert client.expire(np.nextafter(client.deadline, 0)) == []
         (aborted,) = client.expire(client.deadline)
         assert (aborted.code, aborted.culprit) == (Code.TIMEOUT, "server")
