@@ -302,3 +302,17 @@ def test_group_of_and_the_fewest() -> None:
     assert [pair for pair in combinations(range(6), 2) if grouped.group_of[pair[0]] == grouped.group_of[pair[1]]] == [
         (0, 1), (0, 2), (1, 2), (3, 4), (3, 5), (4, 5),
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("silent", ["never ready", "stalls"])
+def test_who_is_late_takes_its_group_out_and_the_rest_of_it_is_not_late(silent: str, summed: ExactSum) -> None:
+    """c4 says nothing when its vector should be ready, or sends no chunk; c3 and c5 answer all the same."""
+    run = memory_sum(12, active=True, groups=of(3, 12), fewest_survivors=9, length=LENGTH)
+    kept_back = "masked-input" if silent == "never ready" else "vector-chunk"
+    run.hook = lambda delivery: [] if (delivery.sender, delivery.kind) == ("c4", kept_back) else [delivery]
+    run.run()
+    assert summed(run).survivors == tuple(f"c{member}" for member in range(12) if member not in (3, 4, 5))
+    assert [(drop.member, drop.code, drop.included) for drop in run.server.drops] == [("c4", Code.TIMEOUT, False)]
+    assert {run.clients[name].state for name in ("c3", "c5")} == {ClientState.DONE}
+    assert run.server.agreement.phase_seconds <= run.now <= 2 * run.server.agreement.phase_seconds
