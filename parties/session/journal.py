@@ -15,7 +15,6 @@ from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
 from tacit.protocol.session.rounds import GroupEntry, JournalLine
 
-
 _DECODER: Final = msgspec.json.Decoder(JournalLine)
 
 

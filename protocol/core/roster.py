@@ -125,7 +125,7 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         return self._group_of.get(client, (client,))
 
     def gather(self, names: Sequence[str], most: int) -> tuple[str, ...]:
-        """Of these clients those whose whole groups are among them, at most so many: the first ones, in roster order."""
+        """The clients whose whole groups are among these, at most so many: the first of these, in roster order."""
         there, gathered = set(names), set[str]()
         for name in names:
             group = self.group_of(name)

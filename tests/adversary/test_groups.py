@@ -1,4 +1,4 @@
-"""What a lying server learns of one client from many sums: without groups its update, with groups its group's at best."""
+"""What a lying server learns of one client from many sums: its update, or where there are groups that of its group."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -212,7 +212,9 @@ def test_groups_promise_nothing_for_a_coordinate_to_which_one_client_contributes
     gathered = one.server._gathered
     one.draw = draw  # type: ignore[method-assign]
     one.server._gathered = (  # type: ignore[method-assign]
-        lambda there: gathered(there) if not one.server.round else tuple(n for n in there if n not in one.roster.groups[0])
+        lambda there: (
+            gathered(there) if not one.server.round else tuple(n for n in there if n not in one.roster.groups[0])
+        )
     )
     one.run()
     first, second = one.outcome(RoundDone)

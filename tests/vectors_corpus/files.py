@@ -12,6 +12,7 @@ from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
     cryptography,
     group_keys,
+    groups,
     inference,
     inference_faults,
     inference_sessions,
@@ -30,7 +31,7 @@ from tests.vectors_corpus.schema import schema
 from tests.vectors_corpus.script import Script
 
 PARTS: Final = (
-    primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, group_keys, protections, sessions,
+    primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, groups, group_keys, protections, sessions,
     session_faults, protected_sessions, inference, inference_sessions, inference_faults,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {

@@ -93,7 +93,9 @@ GROUPS = {"b": 300, "a": 2, "c": 2, "d": 300, "e": 300}
 
 def grouped(groups: dict[str, int]) -> Roster:
     """The server, and these clients in this order."""
-    clients = [msgspec.structs.replace(member(name, "client", 10 + n), group=groups[name]) for n, name in enumerate(groups)]
+    clients = [
+        msgspec.structs.replace(member(name, "client", 10 + n), group=groups[name]) for n, name in enumerate(groups)
+    ]
     return Roster((MEMBERS[0], *clients))
 
 
@@ -138,7 +140,9 @@ def test_without_groups_the_first_clients_are_gathered() -> None:
     assert ROSTER.gather(("a", "b"), 2) == ("b", "a")
 
 
-@pytest.mark.parametrize(("cohort", "whole"), [("bde", True), ("ac", True), ("bacde", True), ("bacd", False), ("a", False)])
+@pytest.mark.parametrize(
+    ("cohort", "whole"), [("bde", True), ("ac", True), ("bacde", True), ("bacd", False), ("a", False)]
+)
 def test_a_cohort_that_cuts_a_group_is_refused(cohort: str, whole: bool) -> None:
     if whole:
         grouped(GROUPS).check_whole(tuple(cohort))

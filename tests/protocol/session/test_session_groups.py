@@ -12,12 +12,12 @@ from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.messages import StartKey
 from tacit.protocol.session.groups import group_hash, journalled_group
 from tacit.protocol.session.messages import StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver
 from tacit.protocol.sum.messages import MaskedInput
-from tacit.protocol.core.roster import Roster
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel, altered
@@ -220,7 +220,6 @@ def test_a_group_too_small_for_what_may_collude_is_refused_by_every_client() -> 
         if parcel.packet.kind is not Welcome:
             return [parcel]
         return [altered(parcel, message=replace(parcel.message, configuration=proposed))]
-
 
     proposed = encode_structure(replace(one.configuration, corrupt=0.2))
     one.hook = hook

@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations, combinations_with_replacement, product
+from itertools import chain, combinations, combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_every_loss_up_to_renaming_takes_whole_groups(
     within = [list(combinations_with_replacement(range(stays + 1), len(group))) for group in groups]
     size = sum(map(len, groups))
     for schedule in product(*within):
-        gone = {m: phase for group, part in zip(groups, schedule, strict=True) for m, phase in zip(group, part, strict=True)}
+        gone = dict(zip(chain(*groups), chain(*schedule), strict=True))
         if sum(phase < stays for phase in gone.values()) > 2:
             continue  # More than one is below the threshold anyhow.
         run = memory_sum(size, active=active, seed=b"groups", groups=groups, fewest_survivors=2)
@@ -191,7 +191,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("turn", range(4))
 def test_long_vectors_are_fetched_group_by_group(turn: int, summed: ExactSum) -> None:
-    """Whatever the order in which members are ready: the groups in the order in which they were, one after the other."""
+    """Whatever the order in which members are ready: one group after the other, as they were ready."""
     run = memory_sum(12, active=False, groups=of(3, 12), fewest_survivors=3, length=LENGTH)
     held: list[Delivery] = []
     order = [*range(turn, 12, 4), *(member for member in range(12) if member % 4 != turn)]
@@ -208,8 +208,8 @@ def test_long_vectors_are_fetched_group_by_group(turn: int, summed: ExactSum) ->
     assert len(summed(run).survivors) == 12
     asked = list(dict.fromkeys(int(d.receiver[1:]) for d in run.log if isinstance(d.message, FetchVector)))
     assert [asked[place] // 3 for place in range(0, 12, 3)] == list(dict.fromkeys(member // 3 for member in asked))
-    first_ready = min(range(4), key=lambda group: max(order.index(member) for member in range(3 * group, 3 * group + 3)))
-    assert asked[0] // 3 == first_ready
+    ready = {group: max(order.index(3 * group + place) for place in range(3)) for group in range(4)}
+    assert asked[0] // 3 == min(ready, key=ready.__getitem__)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -263,7 +263,8 @@ def test_memory_does_not_grow_with_the_clients() -> None:
     assert agreement.chunks == 1
     tracemalloc.start()
     try:
-        requests = [request for member in generator.permutation(clients) for request in vectors.take(int(member), None, 0.0)]
+        order = generator.permutation(clients).tolist()
+        requests = [request for member in order for request in vectors.take(member, None, 0.0)]
         stalled = {2 * place: 50 for place in range(3)}
         turn = 0
         while requests:
