@@ -191,10 +191,10 @@ def errors_page() -> str:
         "",
         *prose(
             "The field `code` of `abort` and `end-round` is one of these integers; any other is MALFORMED. The "
-            "name is for people. The numbers are never reused. An implementation MUST use the code that the rule "
-            "it found broken names ([encoding.md](encoding.md), [session.md](session.md), "
-            "[secure-aggregation.md](secure-aggregation.md)); the text in `detail` is free and MUST NOT be "
-            "interpreted."
+            "name is for people. The numbers are never reused; 10 stood for a rule that is gone. An implementation "
+            "MUST use the code that the rule it found broken names ([encoding.md](encoding.md), "
+            "[session.md](session.md), [secure-aggregation.md](secure-aggregation.md)); the text in `detail` is free "
+            "and MUST NOT be interpreted."
         ),
         "",
         *_table(("code", "name", "meaning"), rows),

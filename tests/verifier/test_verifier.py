@@ -122,7 +122,7 @@ PLANTED: dict[str, tuple[str, str, tuple[str | int, ...], Change]] = {
     "a masked vector": ("round_ring", sending("masked-input"), ("expect", "sends", 0, "frames", 2), other),
     "a sequence number": ("round_ring", sending("unmask-shares"), ("expect", "sends", 0, "frames", 0), other),
     "a stage entered": ("session_stages", '"stage": 2', ("expect", "events", 0, "stage"), lambda stage: stage - 1),
-    "the end of a round": ("session_spoiled_sum", sending("end-round"), ("expect", "sends", 0, "frames", 1), other),
+    "the end of a round": ("session_spoiled_sum", "end-round", ("expect", "sends", 0, "fields", "code"), instead(None)),
     "a sum": ("round_chunks", '"sum"', ("expect", "events", 0, "words"), other),
     "a state": ("round_semi_honest", "start", ("expect", "state"), instead("AWAIT_PEER_SHARES")),
     "a deadline": ("round_active_dropouts", "expire", ("expect", "deadline"), lambda time: time + 1),

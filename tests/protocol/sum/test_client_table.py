@@ -58,8 +58,8 @@ REACHABLE = [
 ]
 
 
-def test_there_are_thirty_three_messages() -> None:
-    assert len(MESSAGES) == 33
+def test_there_are_thirty_two_messages() -> None:
+    assert len(MESSAGES) == 32
 
 
 @pytest.mark.parametrize("mode", MODES)
