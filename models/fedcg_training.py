@@ -19,7 +19,7 @@ from torch.optim import Adam
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.device import seeded
 from tacit.models.fedcg import NOISE, CoupledModel, Discriminator
-from tacit.models.training import LocalStatistics, shuffled, train
+from tacit.models.training import LocalStatistics, Proceed, shuffled, to_the_end, train
 
 WARM_UP: Final = 50
 """Rounds after which features are drawn to those of the generator with (nearly) full weight."""
@@ -45,6 +45,7 @@ def train_client(
     round: int,
     seed: int,
     device: torch.device,
+    proceed: Proceed = to_the_end,
 ) -> LocalStatistics:
     """Train `model` and `discriminator` in place on x, float32 [N, C, S, S], and y, int64 [N].
 
@@ -63,8 +64,10 @@ def train_client(
                 generated = model.generator(_noise(labels), labels)
             return gamma * mse_loss(seen.pop(), generated)
 
-        statistics = train(model.network, x, y, configuration, seed=seed, device=device, penalty=distance)
-    _imitate(model, discriminator, x, y, configuration, seed=seed, device=device)
+        statistics = train(
+            model.network, x, y, configuration, seed=seed, device=device, penalty=distance, proceed=proceed
+        )
+    _imitate(model, discriminator, x, y, configuration, seed=seed, device=device, proceed=proceed)
     return statistics
 
 
@@ -107,6 +110,7 @@ def _imitate(
     *,
     seed: int,
     device: torch.device,
+    proceed: Proceed,
 ) -> None:
     """Train generator and discriminator against each other for the features of the extractor."""
     model.network.eval()
@@ -118,6 +122,7 @@ def _imitate(
     with seeded(seed, device):
         for _ in range(configuration.epochs):
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
+                proceed()
                 with torch.no_grad(), model.observed() as seen:
                     model(inputs)
                 (features,) = seen

@@ -6,7 +6,10 @@ rename happens wholly or not at all.
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,6 +50,19 @@ class FileSystem:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def lock(self, path: Path) -> Callable[[], None]:
+        """Have a file, which is made where it is missing, alone until the process ends or calls what it is given.
+
+        BlockingIOError if another one has it, in this process or elsewhere.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return partial(os.close, descriptor)
 
     @staticmethod
     def _put(path: Path, flags: int, mode: int, content: bytes) -> None:

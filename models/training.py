@@ -25,6 +25,18 @@ EVALUATION_BATCH: Final = 256
 _Batch = tuple[torch.Tensor, torch.Tensor]
 
 
+class Interrupted(Exception):
+    """Nobody wants the result of this work any more."""
+
+
+Proceed = Callable[[], None]
+"""Called before every batch; raises Interrupted where there shall be none."""
+
+
+def to_the_end() -> None:
+    """A Proceed of work that is never interrupted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LocalStatistics:
     """Sums over a client's images, ready to be added up over clients."""
@@ -62,6 +74,7 @@ def train(
     seed: int,
     device: torch.device,
     penalty: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    proceed: Proceed = to_the_end,
 ) -> LocalStatistics:
     """Train `model` in place on x, float32 [N, C, S, S], and y, int64 [N]; it is left on `device`.
 
@@ -80,6 +93,7 @@ def train(
         for _ in range(configuration.epochs):
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
+                proceed()
                 logits = _logits(model, inputs, configuration, len(x))
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
@@ -91,7 +105,13 @@ def train(
 
 
 def gradient(
-    model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    batch_size: int,
+    device: torch.device,
+    proceed: Proceed = to_the_end,
 ) -> tuple[Flat, LocalStatistics]:
     """The gradient of the mean loss over x, float32 [N, C, S, S], and y, int64 [N]: float32 [size] in layout order.
 
@@ -103,6 +123,7 @@ def gradient(
     model.zero_grad(set_to_none=True)
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
+        proceed()
         logits = model(inputs)
         loss_sum = cross_entropy(logits, labels, reduction="sum")
         statistics += _statistics(logits, labels, loss_sum)

@@ -8,13 +8,15 @@ server learns the two sums only, and the sums of the metrics.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient
+from tacit.models.training import Evaluation, LocalStatistics, Proceed, evaluate, gradient, to_the_end
 from tacit.parties.learning.task import LOSS_UNIT, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
@@ -61,6 +63,8 @@ class Draft:
     statistics: LocalStatistics
     rounding: np.random.SeedSequence
     local: LocalWork
+    memory: Mapping[str, Any] = field(repr=False)
+    """What the protection remembers, once the draft is kept."""
 
 
 class Learner:
@@ -121,21 +125,38 @@ class Learner:
         return evaluate(self._model, x, y, batch_size=batch_size, device=self._device)
 
     def update(self, round: int, model: bytes, group: Group | None = None) -> Update:
-        """Train from the server's model and encode the result. Raises as `learn` does."""
-        return self.encode(self.learn(round, model, group))
+        """Train from the server's model, keep and encode the result. Raises as `learn` does."""
+        draft = self.learn(round, model, group)
+        self.keep(draft)
+        return self.encode(draft)
 
-    def learn(self, round: int, model: bytes, group: Group | None = None) -> Draft:
-        """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges."""
+    def learn(self, round: int, model: bytes, group: Group | None = None, *, proceed: Proceed = to_the_end) -> Draft:
+        """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges.
+
+        Nothing is remembered of it before `keep`.
+        """
+        before = self._side.memory
+        try:
+            return self._learn(round, model, group, proceed)
+        finally:
+            self._side.memory = before
+
+    def keep(self, draft: Draft) -> None:
+        """The client goes by this draft: its protection remembers it."""
+        self._side.memory = draft.memory
+
+    def _learn(self, round: int, model: bytes, group: Group | None, proceed: Proceed) -> Draft:
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
         began = time.perf_counter()
         if self._configuration.scheme == "fedavg":
-            statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]))
+            statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]), proceed=proceed)
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
         else:
+            batch_size = self._task.training.batch_size
             values, statistics = gradient(
-                self._model, self._x, self._y, batch_size=self._task.training.batch_size, device=self._device
+                self._model, self._x, self._y, batch_size=batch_size, device=self._device, proceed=proceed
             )
             samples = 1
         self.layout.check_finite(values)
@@ -150,7 +171,7 @@ class Learner:
         values = protected.values
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
-        return Draft(values, protected, statistics, seeds[1], local)
+        return Draft(values, protected, statistics, seeds[1], local, self._side.memory)
 
     def counts(self, draft: Draft) -> Words:
         """To which coordinates the client would contribute, as words of the sum of counts."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tacit.models.fedcg import CoupledModel
-    from tacit.models.training import LocalStatistics
+    from tacit.models.training import LocalStatistics, Proceed
 
 
 class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
@@ -95,13 +95,16 @@ class FedCGClient(SplitClient):
 
         super().__init__(basis, kept)
         self._model = cast("CoupledModel", basis.model)
-        self._discriminator = discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))
+        self.memory = {"discriminator": discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))}
 
-    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int) -> LocalStatistics:
+    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
         from tacit.models.fedcg_training import train_client
 
-        training, device = self.basis.work.training, self.basis.device
-        return train_client(self._model, self._discriminator, x, y, training, round=round, seed=seed, device=device)
+        trained, training, device = deepcopy(self.memory["discriminator"]), self.basis.work.training, self.basis.device
+        self.memory = {**self.memory, "discriminator": trained}
+        return train_client(
+            self._model, trained, x, y, training, round=round, seed=seed, device=device, proceed=proceed
+        )
 
 
 class FedCGServer(ServerSide):

@@ -113,7 +113,7 @@ class FedRSMClient(ClientSide):
             device=basis.device,
         )
         # A model is consistent with itself, and before the first training the two are the same.
-        self._consistency = np.ones(len(self.layers))
+        self.memory = {"consistency": np.ones(len(self.layers))}
 
     def protect(self, trained: Trained) -> Protected:
         masked = self.choose(self.basis.model, trained.model)
@@ -133,8 +133,8 @@ class FedRSMClient(ClientSide):
         local = self._representation.distances(trained)
         self.basis.layout.load_into(trained, model)
         now = consistency(self._representation.distances(trained), local)
-        changed = alteration(now, self._consistency)
-        self._consistency = now
+        changed = alteration(now, self.memory["consistency"])
+        self.memory = {"consistency": now}
         order = np.argsort(changed if self._protection.mask == "lowest" else -changed, kind="stable")
         return [self.layers[place] for place in np.sort(order[: self._protection.masked_layers])]
 

@@ -55,19 +55,15 @@ class FedSplit(Split, frozen=True, kw_only=True, tag="fedsplit"):
 class SplitClient(KeepingSide):
     """Trains on from what training made of its part."""
 
-    def __init__(self, basis: Basis, kept: frozenset[str]) -> None:
-        super().__init__(basis, kept)
-        self._own: dict[str, Flat] = {}
-
     def merge(self, model: Flat) -> Flat:
         merged = model.copy()
         parts = self.basis.layout.split(merged)
-        for name, own in self._own.items():
+        for name, own in self.memory.get("own", {}).items():
             parts[name][...] = own
         return merged
 
     def protect(self, trained: Trained) -> Protected:
         layout = self.basis.layout
         now = layout.split(layout.flatten(self.basis.model))
-        self._own = {name: now[name].copy() for name in self.kept}
+        self.memory = {**self.memory, "own": {name: now[name].copy() for name in self.kept}}
         return super().protect(trained)

@@ -2,7 +2,8 @@
 
 Learner and Keeper (parties/learning) train, sum up and apply; wherever protections differ they call a hook of a side.
 The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side may remember
-things from round to round, in its attributes; they are in memory only.
+things from round to round, in its `memory` and nowhere else: what was learnt in a round that nobody waits for any more
+is forgotten with it. No memory is on a disk.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from tacit.models.training import LocalStatistics
+    from tacit.models.training import LocalStatistics, Proceed
 
 Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 Moved = npt.NDArray[np.bool_]
@@ -118,16 +119,19 @@ class ClientSide:
 
     def __init__(self, basis: Basis) -> None:
         self.basis = basis
+        self.memory: Mapping[str, Any] = {}
+        """What it keeps from round to round; replaced as a whole, and never changed."""
 
     def merge(self, model: Flat) -> Flat:
         """The server's model, float32 [D], with what this client has in its place."""
         return model
 
-    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int) -> LocalStatistics:
+    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
         """Train the basis' model in place. FloatingPointError if training diverges."""
         from tacit.models.training import train
 
-        return train(self.basis.model, x, y, self.basis.work.training, seed=seed, device=self.basis.device)
+        training, device = self.basis.work.training, self.basis.device
+        return train(self.basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
 
     def protect(self, trained: Trained) -> Protected:
         """What to contribute."""

@@ -9,10 +9,11 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 from tacit.models.layout import Flat
+from tacit.models.training import Proceed
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
@@ -30,6 +31,7 @@ from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.rounds import Accepted, Journal, Limit, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.secagg.ring import Words
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
@@ -56,7 +58,7 @@ OnModel = Callable[[Learner, Flat, Group | None, int], None]
 
 
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
-    """Runs one client until its session ends.
+    """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
 
     learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
     called there with every update before it is masked; on_model: called there with every model of the server that only
@@ -79,7 +81,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             settings.roster,
             signing=SigningKey(settings.keys.signing_secret),
             policy=settings.policy,
-            journal=settings.journal.read(),
+            journal=settings.journal.open(settings.keys.name),
             entropy=os.urandom,
             patience=settings.patience,
             grace=settings.grace,
@@ -97,19 +99,23 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
         settings = self._settings
-        endpoint = await ClientEndpoint.connect(
-            settings.address,
-            keys=settings.keys,
-            server=settings.roster.server,
-            connect_deadline=settings.patience,
-        )
-        async with endpoint:
-            await self._perform(endpoint, self._machine.start(self._diary.now()))
-            ended = await self._serve(endpoint)
-            if self._working is not None:
-                # The last model may still be at work.
-                await asyncio.wait([self._working])
-                self._take_work(self._working)
+        try:
+            endpoint = await ClientEndpoint.connect(
+                settings.address,
+                keys=settings.keys,
+                server=settings.roster.server,
+                connect_deadline=settings.patience,
+            )
+            async with endpoint:
+                await self._perform(endpoint, self._machine.start(self._diary.now()))
+                ended = await self._serve(endpoint)
+                if ended.code is None and (last := self._bench.present) is not None:
+                    # The last model may still be at work.
+                    await asyncio.wait([last])
+                    self._take_work(last)
+        finally:
+            self._bench.drop()
+            settings.journal.close()
         self._diary.close(self._machine.traffic)
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
@@ -144,46 +150,55 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             await asyncio.to_thread(self._settings.journal.write, output.entry)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
-            self._start_work(self._work, output)
+            self._bench.begin(partial(self._work, output))
         elif isinstance(output, Limit):
-            self._start_work(self._limit, output)
+            self._bench.begin(partial(self._limit, output))
         elif isinstance(output, Reencrypt):
-            self._start_work(self._reencrypt, output)
+            self._bench.begin(partial(self._reencrypt, output))
         elif isinstance(output, LastModel):
-            self._start_work(self._read_last, output)
+            self._bench.begin(partial(self._read_last, output))
         elif isinstance(output, Accepted):
             self._diary.write("accepted", scheme=output.configuration.scheme, mode=output.configuration.mode)
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
+            # It may be over before its update was made.
+            self._bench.drop()
+            self._draft = None
 
-    def _work(self, job: Train) -> _Tell:
+    def _work(self, job: Train, proceed: Proceed) -> _Tell:
         learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
             self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
-        draft = learner.learn(job.round, job.model, group)
-        if self._machine.configuration.enforce == "clients":
-            self._draft = draft
-            counts = learner.counts(draft)
-            return lambda now: self._machine.contribute(job.round, counts, now)
-        return self._contribute(learner.encode(draft), job.round)
+        draft = learner.learn(job.round, job.model, group, proceed=proceed)
+        if self._machine.configuration.enforce == "server":
+            return self._contribute(draft, learner.encode(draft), job.round, proceed)
+        counts = learner.counts(draft)
+        return lambda now: self._go_by(draft, job.round, counts, now)
 
-    def _limit(self, limit: Limit) -> _Tell:
-        draft, self._draft = self._draft, None
+    def _limit(self, limit: Limit, proceed: Proceed) -> _Tell:
+        draft = self._draft
         if draft is None:
             raise ValueError("limits came before an update was made")
-        return self._contribute(self._learner.encode(draft, limit.limits), limit.round)
+        return self._contribute(draft, self._learner.encode(draft, limit.limits), limit.round, proceed)
 
-    def _contribute(self, update: Update, round: int) -> _Tell:
+    def _contribute(self, draft: Draft, update: Update, round: int, proceed: Proceed) -> _Tell:
+        proceed()
         self._on_update(round, update)
-        return lambda now: self._machine.contribute(round, update.words, now)
+        return lambda now: self._go_by(draft, round, update.words, now)
 
-    def _reencrypt(self, order: Reencrypt) -> _Tell:
+    def _go_by(self, draft: Draft, round: int, words: Words, now: float) -> list[Output]:
+        """Contribute what is still wanted; nothing of what is not reaches this."""
+        self._draft = draft
+        self._learner.keep(draft)
+        return self._machine.contribute(round, words, now)
+
+    def _reencrypt(self, order: Reencrypt, proceed: Proceed) -> _Tell:
         model = self._learner.reencrypt(order)
         return lambda now: self._machine.provide(order.key.epoch, model, now)
 
-    def _read_last(self, last: LastModel) -> _Tell:
+    def _read_last(self, last: LastModel, proceed: Proceed) -> _Tell:
         learner = self._learner
         group = Group(last.key, self._machine.name)
         self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)

@@ -1,11 +1,13 @@
 """A client's journal: the group it is in, and the stages of rounds that it entered, each on disk before anything of it
 leaves.
 
-JSON lines, appended and synchronised one by one. No secret is in it.
+JSON lines, appended and synchronised one by one. No secret is in it. One process has it from `open` on until `close`,
+or its death: two of the same client would enter the same rounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,23 @@ class JournalFile:
         self._files = files
         self._named = False
         """Whether the name of the file is on the disk for sure."""
+        self._release: Callable[[], None] | None = None
+
+    def open(self, client: str) -> list[JournalEntry]:
+        """Every entry, of a journal that no other process may open until this one closes it. client: whose it is."""
+        try:
+            self._release = self._files.lock(self._path)
+        except BlockingIOError as error:
+            raise JournalError(f"{client!r} is running already, and has {self._path}: stop it first") from error
+        except OSError as error:
+            raise JournalError(f"{self._path} cannot be opened ({error.strerror}): make it accessible") from error
+        return self.read()
+
+    def close(self) -> None:
+        """Let others have it. Closing twice is harmless."""
+        if self._release is not None:
+            release, self._release = self._release, None
+            release()
 
     def read(self) -> list[JournalLine]:
         """Every line. A line cut off by a crash was never relied on, and is skipped."""

@@ -102,7 +102,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _may_stop(self) -> bool:
         # A round that is stopped is lost, and no more; a sum that is there is applied and kept.
-        return self._working is None
+        return self._bench.present is None
 
     def _take_event(self, event: Event) -> list[Output]:
         now = self._diary.now()
@@ -138,7 +138,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             self._keeper.replace(output.model)
         elif isinstance(output, RoundDone):
             self._rounds_left -= 1
-            self._start_work(self._apply, output)
+            self._bench.begin(lambda proceed: self._apply(output))
 
     def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
         unusable, fields = finished.result()

@@ -7,11 +7,12 @@ side is still heard meanwhile; its result is one more input of the machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.diary import Diary
+from tacit.parties.session.workbench import Workbench
 from tacit.protocol.core.machine import Output, Report
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended, Transmit
@@ -46,7 +47,7 @@ class Shell(Generic[MachineT, EndpointT]):
         self._machine = machine
         self._surroundings = surroundings
         self._diary = diary
-        self._working: asyncio.Future[Any] | None = None
+        self._bench = Workbench()
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopping = False
@@ -74,8 +75,7 @@ class Shell(Generic[MachineT, EndpointT]):
                         await self._surroundings.moved(sum(len(frame) for frame in event.frames))
                     await self._perform(endpoint, self._take_event(event))
                     receiving = asyncio.ensure_future(endpoint.receive())
-                if self._working is not None and self._working.done():
-                    finished, self._working = self._working, None
+                if (finished := self._bench.take()) is not None:
                     await self._perform(endpoint, self._take_work(finished))
                 await self._perform(endpoint, self._machine.expire(self._diary.now()))
                 self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
@@ -89,7 +89,7 @@ class Shell(Generic[MachineT, EndpointT]):
         deadline = self._machine.next_deadline
         due = ALIVE_SECONDS if deadline is None else deadline - self._diary.now()
         timeout = max(LEAST_WAIT, min(due, ALIVE_SECONDS))
-        awaited = [receiving] if self._working is None else [receiving, self._working]
+        awaited = [receiving] if self._bench.present is None else [receiving, self._bench.present]
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
@@ -111,9 +111,6 @@ class Shell(Generic[MachineT, EndpointT]):
         if now - self._told_alive >= ALIVE_SECONDS:
             self._told_alive = now
             self._diary.mention("alive")
-
-    def _start_work(self, work: Callable[..., Any], *arguments: Any) -> None:
-        self._working = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
 
     def _may_stop(self) -> bool:
         """Whether leaving now costs nothing that could not be had again."""

@@ -2,6 +2,7 @@
 
 A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
 number. So a message of another session, replayed, reordered or lost on the way is found before its type is looked at.
+That a number is passed over is an offence, unless the transport broke meanwhile: then it is a loss, and nobody's fault.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Link:
         self.session = session
         self.traffic = traffic
         self._kinds = kinds
+        self.broken = False
+        """Whether the transport was lost since the beginning, so that messages may be missing."""
         self._sent = 0
         self._received = 0
 
@@ -72,9 +75,11 @@ class Link:
         if envelope.session != self.session:
             raise RemoteProtocolError(Code.SESSION, "the message is of another session", culprit=self.peer)
         if envelope.sequence != self._received:
+            lost = self.broken and envelope.sequence > self._received
             raise RemoteProtocolError(
-                Code.SEQUENCE,
-                f"message {envelope.sequence} came where message {self._received} was due",
+                Code.LEFT if lost else Code.SEQUENCE,
+                f"message {envelope.sequence} came where message {self._received} was due"
+                f"{': what was under way when the link broke is lost' if lost else ''}",
                 culprit=self.peer,
             )
         self._received += 1

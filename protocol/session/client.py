@@ -1,8 +1,9 @@
 """The client of a federation: joins, and in every round fetches the model, trains, and takes part in the secure sum.
 
 It is fed with frames from the server and answers with frames to it. Local work is not done here: `Train` asks the shell
-for it, and `contribute` brings the result. A broken rule inside a round ends that round; a broken link, or a
-configuration below the client's policy, ends the session.
+for it, and `contribute` brings the result. A broken rule inside a round ends that round; a link that stays lost, or a
+configuration below the client's policy, ends the session. Where a message is missing since a link broke that came
+back, the client says hello again, and is in the next round.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class TrainingClient(
         try:
             packet = self._link.read(frames, self.state)
         except RemoteProtocolError as error:
-            return self._take(self._end(error), now)
+            return self._take(self._again(error.detail, now) if error.code is Code.LEFT else self._end(error), now)
         if packet is None:
             self.ignored += 1
             return []
@@ -180,6 +181,7 @@ class TrainingClient(
         """The link is down; the grace begins."""
         if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
             self._lost_until = now + self._grace
+            self._link.lost()
 
     def server_back(self) -> None:
         """The link is up again."""
@@ -201,16 +203,19 @@ class TrainingClient(
         return (self._link.transmit(send.message, send.payload, round=round),)
 
     def on_start(self, now: float) -> Step[TrainingState]:
-        hello = Hello(roster=self._roster.hash)
-        return Step(TrainingState.AWAIT_WELCOME, (Send(self._server, hello),), deadline=now + self._patience)
+        hello = self._link.transmit(Hello(roster=self._roster.hash), round=0)
+        return Step(TrainingState.AWAIT_WELCOME, (hello,), deadline=now + self._patience)
 
     def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
         configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
+        if self._configuration not in (None, configuration):
+            raise RemoteProtocolError(Code.POLICY, "the server proposes something else than before: start again")
         self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
-        lines = check_group(self._former_group, group_hash(self._roster, self.name))
+        group = group_hash(self._roster, self.name)
+        lines = check_group(self._former_group, group)
         holder = GroupKeyHolder(
             self.name,
             self._roster,
@@ -223,6 +228,7 @@ class TrainingClient(
 
         def commit() -> None:
             self._configuration = configuration
+            self._former_group = group
             self.holder = holder if configuration.group_key else None
 
         outputs = (*map(Journal, lines), Accepted(configuration))
@@ -302,15 +308,19 @@ class TrainingClient(
         return self._over(heard.message.code, heard.message.detail, now)
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[TrainingState]:
+        code, detail = heard.message.code, heard.message.detail
         if heard.envelope.round:
-            return self._over(heard.message.code, heard.message.detail, now)
-        return self._ended(heard.message.code, heard.message.detail)
+            return self._over(code, detail, now)
+        if self.state is not TrainingState.AWAIT_WELCOME and (code, heard.message.culprit) == (Code.LEFT, self.name):
+            return self._again(detail, now)
+        return self._ended(code, detail)
 
     def on_finish(self, heard: Heard[Finish], now: float) -> Step[TrainingState]:
         return self._ended(None, "the federation is finished")
 
     def on_expire(self, now: float) -> Step[TrainingState]:
-        return self._ended(Code.TIMEOUT, f"no word from {self._server} while it was to {self.state.value}")
+        detail = f"no word from {self._server} while it was to {self.state.value}"
+        return self._again(detail, now) if self._link.broken else self._ended(Code.TIMEOUT, detail)
 
     def on_drop(self, now: float) -> Step[TrainingState]:
         return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
@@ -379,6 +389,17 @@ class TrainingClient(
             self._open = False
 
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
+
+    def _again(self, detail: str, now: float) -> Step[TrainingState]:
+        """The conversation is over, because messages of it are lost: begin another one."""
+        over = self._over(Code.LEFT, detail, now)
+
+        def commit() -> Sequence[Output]:
+            over.commit()
+            self._link.restart()
+            return self.on_start(now).outputs
+
+        return replace(over, state=TrainingState.AWAIT_WELCOME, commit=commit)
 
     def _end(self, error: RemoteProtocolError) -> Step[TrainingState]:
         """End the session, and say why to the server."""

@@ -1,6 +1,7 @@
 """Who is there in a session, as its server sees it: who has a link, whose link is lost for the moment, who is barred.
 
-A member is there from its hello on; a lost link has a grace before it counts as gone. Who is barred is not heard again.
+A member is there from its hello on; a lost link has a grace before it counts as gone. When it comes back the
+conversation goes on, if nothing was lost; else the member is gone, and may say hello. Who is barred is not heard again.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Presence:
         """The link to a member is down; the grace begins."""
         if member in self._links:
             self._lost[member] = now + self.grace
+            self._links[member].broken = True
 
     def link_back(self, member: str) -> None:
         """The link is up again."""

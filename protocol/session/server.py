@@ -283,7 +283,8 @@ class TrainingServer(
         if sender in self.presence.barred:
             return Step(self.state)
         refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
-        return Step(self.state, (refused,), lambda: self._part_with(sender, error.code, error.detail, now, bar=True))
+        said = () if error.code in NOT_AT_FAULT else (refused,)
+        return Step(self.state, said, lambda: self._part_with(sender, error.code, error.detail, now))
 
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it belongs to a conversation, a round or a stage that is over."""
@@ -377,7 +378,7 @@ class TrainingServer(
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
             if isinstance(result, ServerAborted) and result.culprit:
-                outputs += self._part_with(result.culprit, result.code, result.detail, now, bar=True)
+                outputs += self._part_with(result.culprit, result.code, result.detail, now)
             return [*outputs, done]
 
         return Step(SessionState.BETWEEN_ROUNDS, (), commit, data=done)
@@ -394,12 +395,12 @@ class TrainingServer(
         outputs: list[Output] = []
         for dropped in drops:
             if dropped.code not in NOT_AT_FAULT:
-                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now, bar=True)
+                outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now)
         return outputs
 
-    def _part_with(self, member: str, code: Code, detail: str, now: float, *, bar: bool = False) -> list[Output]:
+    def _part_with(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is out, and told so; for good if it broke a rule, even if its hello is what was wrong."""
-        bar |= code not in NOT_AT_FAULT
+        bar = code not in NOT_AT_FAULT
         if member in self.presence.barred or not (bar or member in self.presence):
             return []
         if bar:

@@ -21,21 +21,44 @@ class ServerLink:
         self.round = 0
         self.traffic = Traffic()
         self._link = Link(own, server, NO_SESSION, self.traffic, MESSAGES)
+        self._former = NO_SESSION
+        """The session of the conversation before, if there was one."""
 
     @property
     def session(self) -> bytes:
         """Its name, 32 bytes; zeros before the server's first answer."""
         return self._link.session
 
+    @property
+    def broken(self) -> bool:
+        """Whether messages of this conversation may be missing, because the transport was lost."""
+        return self._link.broken
+
+    def lost(self) -> None:
+        """The transport was lost."""
+        self._link.broken = True
+
+    def restart(self) -> None:
+        """Another conversation begins, which has to be opened by a hello."""
+        self._former = self._link.session
+        self._link = self._begun(NO_SESSION)
+
     def read(self, frames: Sequence[Frame], state: TrainingState) -> Packet | None:
         """The next message of the server to a client in this state; None if it comes too late to matter."""
         packet = decode(frames, MESSAGES)
         kind, round = packet.kind, packet.envelope.round
         if state is TrainingState.AWAIT_WELCOME:
+            again = packet.envelope.session == self._former
+            if again and packet.envelope.sequence:
+                # Said before the server heard the hello.
+                return None
             # The server's first answer names the session.
-            link = Link(self._link.own, self.server, packet.envelope.session, self.traffic, MESSAGES)
+            link = self._begun(packet.envelope.session)
+            if self.broken:
+                # Where it is lost, this is the conversation that it was lost of.
+                self._link, link.broken = link, True
             link.accept(packet)
-            self._link = link
+            self._link, self.round = link, self.round if again else 0
         else:
             self._link.accept(packet)
         if kind is StartRound and round <= self.round:
@@ -52,3 +75,6 @@ class ServerLink:
     def transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
         """A message on its way to the server, of the present round if no other is named."""
         return self._link.transmit(message, round=self.round if round is None else round, payload=payload)
+
+    def _begun(self, session: bytes) -> Link:
+        return Link(self._link.own, self.server, session, self.traffic, MESSAGES)

@@ -118,8 +118,9 @@ def _client_table() -> Table[TrainingState]:
         table[state, EndRound] = Row("on_end_round", (s.AWAIT_ROUND,))
     for state in outside + within:
         table[state, Finish] = Row("on_finish", (s.ENDED,))
-        table[state, Abort] = Row("on_abort", (s.ENDED,) if state in outside else (s.AWAIT_ROUND, s.ENDED))
-        table[state, Trigger.EXPIRE] = Row("on_expire", (s.ENDED,))
+        told = {s.AWAIT_WELCOME: (s.ENDED,), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
+        table[state, Abort] = Row("on_abort", told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
+        table[state, Trigger.EXPIRE] = Row("on_expire", (s.AWAIT_WELCOME, s.ENDED))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
     table[s.AGGREGATING, Abort] = Inside("sum", table[s.AGGREGATING, Abort])
     return table

@@ -217,8 +217,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     threshold_floor: Annotated[
         int,
         Meta(
-            description="Lowest accepted threshold; 0 computes it for the cohort of the round: floor(2n/3)+1 in active "
-            "mode, else floor(n/2)+1, for n clients in a complete graph; the threshold of the rule in a regular one.",
+            description="Lowest accepted threshold, where that is more than the rule asks for the cohort of the round: "
+            "floor(2n/3)+1 in active mode, else floor(n/2)+1 or more, for n clients in a complete graph.",
             ge=0,
             le=10_000,
         ),
@@ -284,7 +284,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         except ValueError as error:
             raise RemoteProtocolError(Code.POLICY, str(error)) from None
-        floor = self.threshold_floor or rule.threshold
+        floor = max(self.threshold_floor, rule.threshold)
         # In a complete graph a client's own share counts too.
         most = parameters.neighbours if parameters.neighbours < cohort - 1 else cohort
         if not max(floor, 2) <= parameters.threshold <= most:

@@ -156,6 +156,18 @@ class SessionStage(Stage):
 
         return self._did(party, lose)
 
+    def link_back(self, *, party: str, peer: str, now: float = 0.0) -> Done:
+        """A party notices that the link is up again, whose loss it has noticed."""
+
+        def find(machine: TrainingServer | TrainingClient) -> list[Output]:
+            if isinstance(machine, TrainingServer):
+                machine.link_back(peer)
+            else:
+                machine.server_back()
+            return []
+
+        return self._did(party, find)
+
     def expire(self, *, party: str, now: float) -> Done:
         """A party is told the time, in seconds from the beginning of the session."""
         return self._did(party, lambda machine: machine.expire(now))

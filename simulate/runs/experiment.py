@@ -266,7 +266,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
 
     def _check_threshold(self) -> None:
-        clients, active = self.federation.clients, self.aggregation.mode == "active"
+        clients = self.federation.clients
         if self.aggregation.mode == "none":
             if self.aggregation.threshold:
                 raise ValueError(
@@ -280,24 +280,20 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             key = "graph" if self.aggregation.graph == "regular" else "corrupt"
             raise ValueError(f"aggregation.{key} = {literal(getattr(self.aggregation, key))}: {error}") from error
         complete = computed.neighbours == clients - 1
-        # In a complete graph a client's own share counts; the computed threshold of a regular one is the least safe.
+        # In a complete graph a client's own share counts.
         most = clients if complete else computed.neighbours
-        corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
-        least = (clients + corrupt) // 2 + 1 if complete and active else computed.threshold
-        threshold = self.aggregation.threshold or computed.threshold
-        if not least <= threshold <= most:
+        threshold, floor = self.aggregation.threshold or computed.threshold, self.policy.threshold_floor
+        if not computed.threshold <= threshold <= most:
+            corrupt = math.floor(Fraction(str(self.aggregation.corrupt)) * clients)
             raise ValueError(
-                f"aggregation.threshold = {threshold}: expected {least} to {most}, or 0 to compute it: {clients} "
-                f"clients in {self.aggregation.mode} mode, up to {corrupt} of them corrupt, "
+                f"aggregation.threshold = {threshold}: expected {computed.threshold} to {most}, or 0 to compute it: "
+                f"{clients} clients in {self.aggregation.mode} mode, up to {corrupt} of them corrupt, "
                 f"{computed.neighbours} neighbours each"
             )
-        default_floor = (2 * clients // 3 if active else clients // 2) + 1 if complete else computed.threshold
-        floor = self.policy.threshold_floor or default_floor
         if threshold < floor:
             raise ValueError(
-                f"aggregation.threshold = {threshold}: below the lowest that clients accept, {floor}; raise it"
-                f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower policy.threshold_floor"
-                f"{'' if self.policy.threshold_floor else f' (0 means {floor} here)'}"
+                f"aggregation.threshold = {threshold}: below policy.threshold_floor = {floor}; raise it"
+                f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower that"
             )
 
     def _check_groups(self) -> None:

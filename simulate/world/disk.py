@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from math import inf
@@ -58,6 +58,7 @@ class SimulatedDisk(FileSystem):
         self.kill_at: float = inf
         self.room: float = inf
         """Bytes that may still be written."""
+        self._locked: set[Path] = set()
         self._history: defaultdict[Path, list[_Names]] = defaultdict(lambda: [{}])
         """By folder: its names when it was synchronised, and after every change since."""
         self._replace(names or {})
@@ -91,9 +92,16 @@ class SimulatedDisk(FileSystem):
             file = self._file(path)
             file.synchronised, file.changes = file.content, []
 
+    def lock(self, path: Path) -> Callable[[], None]:
+        if path in self._locked:
+            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), str(path))
+        self._locked.add(path)
+        return lambda: self._locked.discard(path)
+
     def start_again(self) -> None:
         """After a kill: another process uses the disk."""
         self.kill_at = inf
+        self._locked.clear()
 
     def fail_power(self, random: Random) -> None:
         """Lose what is not synchronised, or a part of it."""

@@ -135,7 +135,7 @@ class MemoryFederation(World[Parcel]):
             self.roster,
             signing=self.signing[name],
             policy=self.policies.get(name, self.policy),
-            journal=self._journals[name].read(),
+            journal=self._journals[name].open(name),
             entropy=self.streams.of(name),
             patience=PATIENCE,
             grace=GRACE,

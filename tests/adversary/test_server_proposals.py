@@ -31,7 +31,7 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import CLIENT_TABLES
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.world.federation import SERVER, small_configuration
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 
 VICTIM = "client-0"
@@ -131,7 +131,8 @@ def test_every_threshold_below_the_rule_is_refused_by_everybody(deceived: Deceiv
     [
         (Policy(), 3, "threshold = 3; this client's policy accepts 4 to 5 of 5 clients"),
         (Policy(threshold_floor=5), 4, "threshold = 4; this client's policy accepts 5 to 5 of 5 clients"),
-        (Policy(threshold_floor=1), 1, "threshold = 1; this client's policy accepts 1 to 5 of 5 clients"),
+        (Policy(threshold_floor=1), 1, "threshold = 1; this client's policy accepts 4 to 5 of 5 clients"),
+        (Policy(threshold_floor=3), 3, "threshold = 3; this client's policy accepts 4 to 5 of 5 clients"),
     ],
 )
 def test_a_threshold_below_the_floor_is_told_to_one_client(
@@ -144,6 +145,24 @@ def test_a_threshold_below_the_floor_is_told_to_one_client(
     check_only_the_victim_left(one, Code.POLICY)
     one.policies = {}
     one.check_honest_round()
+
+
+@pytest.mark.threat("server/threshold-below-floor")
+def test_clients_that_ask_for_at_least_three_are_not_content_with_three_of_ten() -> None:
+    """With three shares of each secret a lying server would need three clients for each of two lists of survivors."""
+    policies = {f"client-{number}": Policy(threshold_floor=3) for number in range(10)}
+    one = MemoryFederation(small_configuration(10, threshold=3), 10, policies=policies)
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert (done.total, done.survivors) == (None, ())
+    refusal = "the server proposes threshold = 3; this client's policy accepts 7 to 10 of 10 clients"
+    assert [(over.code, over.detail) for over in one.outcome(RoundOver)] == [(Code.POLICY, refusal)] * 10
+    one.configuration, one.rounds_left = small_configuration(10), 1
+    one.start_server()
+    one.run()
+    honest = one.outcome(RoundDone)[-1]
+    assert honest.survivors == one.roster.clients
+    assert (honest.total == one.plain_sum(honest)).all()
 
 
 SMALL_COHORTS = [(0, *others) for size in (0, 1) for others in combinations(range(1, CLIENTS), size)]

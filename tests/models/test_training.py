@@ -8,7 +8,7 @@ from tacit.models.configuration import DataConfiguration, ModelConfiguration, Tr
 from tacit.models.data import load
 from tacit.models.layout import Layout
 from tacit.models.partition import divide
-from tacit.models.training import LocalStatistics, evaluate, gradient, train
+from tacit.models.training import Interrupted, LocalStatistics, evaluate, gradient, train
 from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")
@@ -201,3 +201,24 @@ def test_the_defaults_learn_digits() -> None:
     indices = divide(dataset.y_train.numpy(), DataConfiguration(), clients=2, seed=0)[0]
     train(model, dataset.x_train[indices], dataset.y_train[indices], TrainingConfiguration(), seed=0, device=CPU)
     assert evaluate(model, dataset.x_test, dataset.y_test, batch_size=360, device=CPU).accuracy > 0.3
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
+@pytest.mark.parametrize("batches", range(4))
+def test_training_ends_before_the_batch_that_nobody_wants(small_model: nn.Module, algorithm: str, batches: int) -> None:
+    called = 0
+
+    def proceed() -> None:
+        nonlocal called
+        called += 1
+        if called > batches:
+            raise Interrupted
+
+    configuration = TrainingConfiguration(epochs=2, batch_size=4)
+    work = {
+        "fedavg": lambda: train(small_model, *images(8), configuration, seed=0, device=CPU, proceed=proceed),
+        "fedsgd": lambda: gradient(small_model, *images(8), batch_size=2, device=CPU, proceed=proceed),
+    }
+    with pytest.raises(Interrupted):
+        work[algorithm]()
+    assert called == batches + 1

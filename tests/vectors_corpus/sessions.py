@@ -24,6 +24,7 @@ NAMES: Final = names(CLIENTS)
 CHEAT: Final = "client-1"
 """Who breaks a rule where a client does; also the client that a lying server speaks to."""
 MODEL: Final = pack("<6f", *range(6))
+TRAIN_SECONDS: Final = 60.0
 PHASE_SECONDS: Final = 5.0
 GRACE: Final = 5.0
 LENGTH: Final = 6 + 1 + 2 * 2
@@ -148,8 +149,51 @@ def session_lost_links() -> Script:
     return ending(play, "ended", "LEFT")
 
 
+def session_lost_messages() -> Script:
+    play = begun(
+        "A client's link breaks twice and comes back. First the welcome is lost, then in round 2 the keys that it "
+        "advertised: the one it finds out, the other the server tells it. Both times it says hello again.",
+        draws=640,
+    )
+    lost: list[str] = []
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        welcome = (parcel.receiver, parcel.kind) == (CHEAT, "welcome") and not lost
+        keys = (parcel.sender, parcel.kind) == (CHEAT, "advertise-keys") and len(lost) == 1
+        if not welcome and not keys:
+            return parcel.frames
+        lost.append(parcel.kind)
+        for change_of_link in ("link lost", "link back"):
+            play.do(change_of_link, party=SERVER if keys else CHEAT, peer=CHEAT if keys else SERVER, **play.at())
+        return None
+
+    def train(round: int, *clients: str) -> None:
+        for name in clients:
+            words_of = words(f"{name} vector {round}", 32, LENGTH)
+            play.act(name, "contribute", party=name, round=round, words=words_of, **play.at())
+        play.deliver(change)
+
+    others = tuple(name for name in NAMES if name != CHEAT)
+    play.deliver(change)
+    train(1, *others)
+    play.act(SERVER, "next round", model=MODEL, **play.at())
+    play.deliver(change)
+    train(2, *NAMES)
+    play.expire(SERVER, TRAIN_SECONDS + PHASE_SECONDS)
+    play.deliver(change)
+    play.act(SERVER, "next round", model=MODEL, **play.at())
+    play.deliver(change)
+    train(3, *others)
+    play.act(SERVER, "next round", model=MODEL, **play.at())
+    play.deliver(change)
+    train(4, *NAMES)
+    return ending(ending(play, "round over", "LEFT"), "round done")
+
+
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
-    for function in (session_active, session_repeated_round, session_spoiled_sum, session_lost_links)
-}
+    for function in (
+        session_active, session_repeated_round, session_spoiled_sum, session_lost_links, session_lost_messages,
+    )
+}  # fmt: skip
 """File name without its ending, and what makes it."""

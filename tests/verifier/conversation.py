@@ -49,6 +49,7 @@ class Conversation:
     def __init__(self, session: bytes, name: str, peer: str, sent: int = 0, family: Family = FEDERATION) -> None:
         self.session, self.name, self.peer, self.family = session, name, peer, family
         self.sent, self.received = sent, 0
+        self.broken = False
 
     def write(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None) -> list[bytes]:
         frames = write_message(kind, self.session, round_number, self.name, self.sent, body, raw, self.family)
@@ -59,5 +60,6 @@ class Conversation:
         """Steps 6 to 8 of the checks on a received message."""
         require(envelope["sender"] == self.peer, "SENDER")
         require(envelope["session"] == self.session, "SESSION")
-        require(envelope["sequence"] == self.received, "SEQUENCE")
+        lost = self.broken and envelope["sequence"] > self.received
+        require(envelope["sequence"] == self.received, "LEFT" if lost else "SEQUENCE")
         self.received += 1

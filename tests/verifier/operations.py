@@ -371,6 +371,8 @@ class Performance:
             actor.provide(inputs["epoch"], octets(inputs["model"]), now)
         elif name == "link lost":
             actor.link_lost(inputs["peer"], now)
+        elif name == "link back":
+            actor.link_back(inputs["peer"], now)
         elif name == "drop":
             stage.server().drop(party, now)
             actor = stage.server()

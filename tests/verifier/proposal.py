@@ -49,7 +49,7 @@ class Policy:
             neighbours, by_rule = parameters(size, found["corrupt"], found["dropout"], found["mode"], found["graph"])
         except Refused:
             raise Refused("POLICY") from None
-        floor = self.threshold_floor or by_rule
+        floor = max(self.threshold_floor, by_rule)
         most = size if graph_of(size, found["mode"], found["graph"]) == "complete" else neighbours
         require(max(floor, 2) <= (found["threshold"] or by_rule) <= most, "POLICY")
 

@@ -68,6 +68,7 @@ class SessionClient:
         self.conversation: Conversation | None = None
         self.sum: AggregationClient | None = None
         self.round, self.awaits_end = 0, False
+        self.broken, self.former, self.encoded = False, b"", b""
         self.holder: KeyHolder | None = None
         self.key: tuple[bytes, bytes] | None = None
 
@@ -100,13 +101,21 @@ class SessionClient:
         try:
             envelope = read_envelope(frames)
             first = self.conversation is None
+            if first and envelope["session"] == self.former and envelope["sequence"] > 0:
+                return
             talk = self.conversation or Conversation(envelope["session"], self.name, self.roster.server)
+            talk.broken = self.broken
             talk.check(envelope)
+            if first and envelope["session"] != self.former:
+                self.round = 0
             self.conversation = talk
             if self.ignored(envelope):
                 return
         except Refused as reason:
-            self.end_session(reason.code)
+            if reason.code == "LEFT":
+                self.begin_again(envelope["session"], now)
+            else:
+                self.end_session(reason.code)
             return
         try:
             self.check_state(envelope)
@@ -124,6 +133,14 @@ class SessionClient:
             else:
                 self.send("abort", envelope["round"], abort_body(reason.code, self.roster.server))
                 self.leave_round(reason.code, now)
+
+    def begin_again(self, session: bytes, now: float) -> None:
+        """*Lost messages*: the round is over, and another conversation begins."""
+        if self.state not in ("AWAIT_WELCOME", "AWAIT_ROUND") or self.awaits_end:
+            self.report({"event": "round over", "round": self.round, "code": "LEFT"})
+        self.conversation = self.sum = self.holder = self.key = None
+        self.former, self.broken, self.awaits_end = session, False, False
+        self.hello(now)
 
     def end_session(self, code: str) -> None:
         self.send("abort", 0, abort_body(code, self.roster.server))
@@ -167,7 +184,11 @@ class SessionClient:
         elif kind == "finish":
             self.end(None)
         elif kind == "abort" and envelope["round"] == 0:
-            self.end(NAMES[body["code"]])
+            told_that_it_is_gone = (NAMES[body["code"]], body["culprit"]) == ("LEFT", self.name)
+            if told_that_it_is_gone and self.state != "AWAIT_WELCOME":
+                self.begin_again(envelope["session"], now)
+            else:
+                self.end(NAMES[body["code"]])
         elif kind == "abort":
             self.leave_round(NAMES[body["code"]], now)
         elif about_keys(envelope) and self.holder is not None:
@@ -179,9 +200,10 @@ class SessionClient:
 
     def on_welcome(self, body: dict[str, Any], now: float) -> None:
         require(body["roster"] == self.roster.hash, "ROSTER")
-        self.encoded = body["configuration"]
+        before, self.encoded = self.encoded, body["configuration"]
         self.configuration = read_configuration(self.encoded)
         self.policy.check_configuration(self.configuration)
+        require(before in (b"", self.encoded), "POLICY")
         self.policy.check_groups(self.configuration, self.roster.group_sizes)
         self.check_group()
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
@@ -321,7 +343,10 @@ class SessionClient:
             self.go_to("AWAIT_ROUND", now + self.patience)
 
     def link_lost(self, peer: str, now: float) -> None:
-        self.gone_at = now + self.grace
+        self.gone_at, self.broken = now + self.grace, True
+
+    def link_back(self, peer: str, now: float) -> None:
+        self.gone_at = None
 
     def expire(self, now: float) -> None:
         if self.state == "ENDED" or self.deadline is None or now < self.deadline:
@@ -332,5 +357,7 @@ class SessionClient:
             self.end_session("TIMEOUT")
         elif self.state == "AGGREGATING":
             self.leave_round("TIMEOUT", now)
+        elif self.broken:
+            self.begin_again(self.conversation.session if self.conversation else self.former, now)
         else:
             self.end("TIMEOUT")

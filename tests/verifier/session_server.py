@@ -41,6 +41,7 @@ class SessionServer:
         self.lost: dict[str, float] = {}
         self.round = 0
         self.cohort: list[str] = []
+        self.told: list[str] = []
         self.sum: AggregationServer | None = None
         self.later: list[dict[str, Any]] = []
         self.earlier: list[dict[str, Any]] = []
@@ -71,7 +72,10 @@ class SessionServer:
                 self.conversations[name].check(envelope)
                 self.on_message(name, envelope, frames, now)
         except Refused as reason:
-            self.bar(name, reason.code, now)
+            if reason.code == "LEFT":
+                self.part_with(name, "LEFT", now)
+            else:
+                self.bar(name, reason.code, now)
         self.go_on(now)
 
     def bar(self, name: str, code: str, now: float) -> None:
@@ -87,6 +91,7 @@ class SessionServer:
 
     def leave(self, name: str, now: float, code: str = "LEFT") -> None:
         self.lost.pop(name, None)
+        self.told = [other for other in self.told if other != name]
         if self.conversations.pop(name, None) is not None:
             self.report({"event": "left", "member": name})
             self.keeper.left(name, code, now)
@@ -336,6 +341,10 @@ class SessionServer:
     def link_lost(self, name: str, now: float) -> None:
         if name in self.conversations:
             self.lost[name] = now + self.grace
+            self.conversations[name].broken = True
+
+    def link_back(self, name: str, now: float) -> None:
+        self.lost.pop(name, None)
 
     def expire(self, now: float) -> None:
         for name, at in list(self.lost.items()):

@@ -226,6 +226,8 @@ MISREAD = [
     ("parameters", "self.levels).bit_length() + 1", "self.levels).bit_length()", "packing"),
     ("parameters", "2**41 * n", "2**20 * n", "parameters"),
     ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "session_active"),
+    ("conversation", "lost = self.broken and", "lost = False and", "session_lost_messages"),
+    ("session_client", "if told_that_it_is_gone and", "if False and", "session_lost_messages"),
     (
         "session_client",
         '(old["session"], old["round"]) !=',

@@ -12,6 +12,7 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.fedcg import CoupledModel
 from tacit.models.fedcg_training import distil
 from tacit.models.layout import Flat, Layout
+from tacit.models.training import to_the_end
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
@@ -178,7 +179,7 @@ def test_the_discriminator_is_remembered() -> None:
     results = []
     for _ in range(2):
         keeper.replace(first)
-        side.train(x, y, round=1, seed=2)
+        side.train(x, y, round=1, seed=2, proceed=to_the_end)
         results.append(parts(keeper, keeper.layout.flatten(keeper.model)))
     assert results[0]["network.fc"] == results[1]["network.fc"]
     assert results[0]["generator"] != results[1]["generator"]

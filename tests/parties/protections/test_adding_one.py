@@ -65,8 +65,8 @@ class Recording(Learner):
     drafts: list[Draft]
     updates: list[Update]
 
-    def learn(self, *arguments: Any) -> Draft:
-        self.drafts.append(super().learn(*arguments))
+    def learn(self, *arguments: Any, **options: Any) -> Draft:
+        self.drafts.append(super().learn(*arguments, **options))
         return self.drafts[-1]
 
     def encode(self, *arguments: Any) -> Update:

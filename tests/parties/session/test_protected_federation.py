@@ -28,8 +28,8 @@ class Recording(Learner):
 
     drafts: list[Draft]
 
-    def learn(self, round: int, model: bytes, group: Group | None = None) -> Draft:
-        draft = super().learn(round, model, group)
+    def learn(self, *arguments: Any, **options: Any) -> Draft:
+        draft = super().learn(*arguments, **options)
         self.drafts.append(draft)
         return draft
 

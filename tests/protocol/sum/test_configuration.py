@@ -100,8 +100,18 @@ def test_thresholds_within_the_policy(mode: Any, threshold: int) -> None:
     assert Policy(modes=(mode,)).check_cohort(configuration, 5).threshold == threshold
 
 
-def test_a_lower_floor_is_the_clients_own_choice() -> None:
-    assert Policy(threshold_floor=2).check_cohort(small_configuration(5, threshold=2), 5).threshold == 2
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+@pytest.mark.parametrize("floor", range(7))
+def test_the_higher_of_floor_and_rule_counts(mode: Any, floor: int) -> None:
+    """For every threshold that a server may propose."""
+    policy, rule = Policy(modes=(mode,), threshold_floor=floor), small_configuration(5, mode=mode).parameters(5)
+    for threshold in range(1, 7):
+        configuration = small_configuration(5, mode=mode, threshold=threshold)
+        if max(floor, rule.threshold) <= threshold <= 5:
+            assert policy.check_cohort(configuration, 5).threshold == threshold
+        else:
+            with pytest.raises(RemoteProtocolError, match=f"the server proposes threshold = {threshold}; "):
+                policy.check_cohort(configuration, 5)
 
 
 CONFIGURATIONS = st.builds(

@@ -139,17 +139,15 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
         (f"{SEMI_HONEST}threshold = 2", "aggregation.threshold = 2: expected 3 to 5"),
         (
             "[policy]\nleast_corrupt = 0.0\n[aggregation]\ncorrupt = 0.0\nthreshold = 3",
-            "aggregation.threshold = 3: below the lowest that clients accept, 4; raise it, "
-            "or lower policy.threshold_floor (0 means 4 here)",
+            "aggregation.threshold = 3: expected 4 to 5, or 0 to compute it",
         ),
         (
             "[policy]\nthreshold_floor = 5",
-            "aggregation.threshold = 4: below the lowest that clients accept, 5; raise it, "
-            "or lower policy.threshold_floor",
+            "aggregation.threshold = 4: below policy.threshold_floor = 5; raise it, or lower that",
         ),
         (
             "[policy]\nthreshold_floor = 9",
-            "aggregation.threshold = 4: below the lowest that clients accept, 9; raise it (at most 5 is possible), or",
+            "aggregation.threshold = 4: below policy.threshold_floor = 9; raise it (at most 5 is possible), or",
         ),
         (
             "[federation]\nclients = 10\n[aggregation]\ncorrupt = 0.5",
@@ -386,13 +384,13 @@ def test_overrides_change_what_is_given_and_are_checked() -> None:
         ),
         (
             Experiment(
-                aggregation=Aggregation(threshold=3, corrupt=0.0),
-                policy=ClientPolicy(threshold_floor=3, least_corrupt=0.0),
+                aggregation=Aggregation(threshold=5, corrupt=0.0),
+                policy=ClientPolicy(threshold_floor=5, least_corrupt=0.0),
             ),
-            GraphParameters(4, 3),
+            GraphParameters(4, 5),
         ),
     ],
-    ids=["default", "configured", "100 active", "100 semi-honest", "floor lowered"],
+    ids=["default", "configured", "100 active", "100 semi-honest", "floor raised"],
 )
 def test_graph_parameters(experiment: Experiment, parameters: GraphParameters) -> None:
     assert experiment.graph_parameters() == parameters

@@ -20,8 +20,9 @@ from tacit.protocol.session.rounds import agree
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.configuration import Policy
+from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.protocol.sum.messages import UnmaskRequest, UnmaskShares
+from tacit.secagg.graph import GraphParameters
 from tacit.secagg.keystream import Mask
 
 MakeBench = Callable[[int], Any]
@@ -95,12 +96,19 @@ class Unnumbered(Link):
         return super().accept(packet)
 
 
+class AnyThreshold(Policy, frozen=True):
+    """Computes no threshold of its own."""
+
+    def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
+        return configuration.parameters(cohort)
+
+
 CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
     "believes signatures": (Credulous, Policy(), {"forged-signature": "takes part", "signatures-cut": "takes part"}),
     "answers twice": (Talkative, Policy(), {"asks-twice": "takes part, opens 3 times"}),
     "takes any threshold": (
         TrainingClient,
-        Policy(threshold_floor=2),
+        AnyThreshold(),
         {"threshold-below-floor": "goes on with advertise-keys"},
     ),
     "takes any mode": (

@@ -1,0 +1,59 @@
+"""What a party does in a thread: one thing after the other, and only what is still wanted.
+
+Work that begins takes the place of what was begun before. That is interrupted where it says so (Proceed), and nobody
+hears of its result; what follows begins when it has ended. So two never work on the same model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tacit.models.training import Interrupted, Proceed
+
+Work = Callable[[Proceed], Any]
+
+
+class Workbench:
+    """The thread of one party."""
+
+    def __init__(self) -> None:
+        self.present: asyncio.Future[Any] | None = None
+        """What is wanted now; None when there is nothing, or its result was taken."""
+        self._last: asyncio.Future[Any] | None = None
+        """What may still be in the thread."""
+        self._unwanted = threading.Event()
+
+    def begin(self, work: Work) -> None:
+        """Do this, in the place of what was begun before. It calls what it is given as often as it can."""
+        self.drop()
+        before, self._unwanted = self._last, threading.Event()
+        self.present = self._last = asyncio.ensure_future(self._in_turn(before, work, self._unwanted))
+
+    def take(self) -> asyncio.Future[Any] | None:
+        """What is wanted and done, once."""
+        if self.present is None or not self.present.done():
+            return None
+        done, self.present = self.present, None
+        return done
+
+    def drop(self) -> None:
+        """Nobody wants any more what was begun."""
+        self._unwanted.set()
+        if self.present is not None:
+            # Whatever becomes of it.
+            self.present.add_done_callback(lambda dropped: dropped.cancelled() or dropped.exception())
+            self.present = None
+
+    @staticmethod
+    async def _in_turn(before: asyncio.Future[Any] | None, work: Work, unwanted: threading.Event) -> Any:
+        def proceed() -> None:
+            if unwanted.is_set():
+                raise Interrupted
+
+        if before is not None:
+            await asyncio.wait([before])
+        proceed()
+        return await asyncio.to_thread(work, proceed)
