@@ -1,5 +1,4 @@
-"""A client's journal: the group it is in, and the stages of rounds that it entered, each on disk before anything of it
-leaves.
+"""A client's journal: its group and the stages of rounds that it entered, each on disk before anything of it leaves.
 
 JSON lines, appended and synchronised one by one. No secret is in it. One process has it from `open` on until `close`,
 or its death: two of the same client would enter the same rounds.
@@ -34,8 +33,8 @@ class JournalFile:
         """Whether the name of the file is on the disk for sure."""
         self._release: Callable[[], None] | None = None
 
-    def open(self, client: str) -> list[JournalEntry]:
-        """Every entry, of a journal that no other process may open until this one closes it. client: whose it is."""
+    def open(self, client: str) -> list[JournalLine]:
+        """Every line, of a journal that no other process may open until this one closes it. client: whose it is."""
         try:
             self._release = self._files.lock(self._path)
         except BlockingIOError as error:
@@ -61,9 +60,12 @@ class JournalFile:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
 
     def confirm_group(self) -> None:
-        """The owner lets the client be in another group than before; JournalError if this is no journal."""
-        self.read()
-        self.write(GroupEntry(group=None))
+        """The owner lets the client, which does not run, be in another group than before."""
+        self.open(self._path.stem)
+        try:
+            self.write(GroupEntry(group=None))
+        finally:
+            self.close()
 
     def write(self, entry: JournalLine) -> None:
         """Append, and return when it is on the disk."""

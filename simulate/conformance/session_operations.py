@@ -14,7 +14,17 @@ from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, GroupEntry, Journal, JournalEntry, Limit, NewModel, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import (
+    Accepted,
+    GroupEntry,
+    Journal,
+    JournalEntry,
+    Limit,
+    NewModel,
+    RoundDone,
+    RoundOver,
+    Train,
+)
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy

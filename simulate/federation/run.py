@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from tacit.parties.links.keys import generate
-from tacit.parties.session.journal import JournalError, JournalFile
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.faults import Faults
 from tacit.simulate.federation.processes import Processes
@@ -94,6 +93,9 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
 
 def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
     """A resumed run gives everybody new keys, and so every client a group with other ones than its journal has."""
+    # Imported here: it loads torch, and few runs need it.
+    from tacit.parties.session.journal import JournalError, JournalFile
+
     try:
         for name in party_names(experiment.federation.clients if experiment.federation.group_size else 0)[1:]:
             JournalFile(run.journal(name)).confirm_group()

@@ -63,14 +63,16 @@ def round_groups_semi_honest() -> Script:
 def round_groups_ring() -> Script:
     return with_losses(
         sum_terms(CLIENTS, active=True, regular=(4, 3), **GROUPED),
-        "Six clients who choose their holders, in three groups, active: one sends no vector, and the other of its group "
+        "Six clients who choose their holders, in three groups, active: one sends no vector; the other of its group "
         "is left out.",
         {"client-5": "masked-input"},
     )
 
 
 def round_groups_uploads() -> Script:
-    terms = sum_terms(4, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2)
+    terms = sum_terms(
+        4, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2
+    )
     play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:

@@ -154,7 +154,7 @@ def test_a_cohort_that_cuts_a_group_is_refused(cohort: str, whole: bool) -> None
 
 @pytest.mark.parametrize("group", [-1, 10_001, 1.0, "1", None, True])
 def test_numbers_that_no_group_has(group: object) -> None:
-    with pytest.raises(ValueError, match="member 'a': group .*; 1 to 10000, or 0 for none"):
+    with pytest.raises(ValueError, match=r"member 'a': group .*; 1 to 10000, or 0 for none"):
         msgspec.structs.replace(member("a", "client", 1), group=group)
 
 
