@@ -303,6 +303,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if self.aggregation.mode == "none":
             raise ValueError(f"{where}: without secure aggregation the server sees every update; set it to 0")
         clients = self.federation.clients
+        if self.federation.group_size > clients:
+            raise ValueError(f"{where}: {clients} clients make no group of {self.federation.group_size}")
         try:
             self.terms().check_groups([*Counter(self.groups()).values()], clients, self.policy.smallest_cohort)
         except ValueError as error:
