@@ -16,7 +16,8 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.messages import StartKey
 from tacit.protocol.session.groups import group_hash, journalled_group
 from tacit.protocol.session.messages import StartRound, StartSecondStage, Welcome
-from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver
+from tacit.protocol.session.rounds import GroupEntry, JournalEntry, RoundDone, RoundOver, agree
+from tacit.protocol.sum.counting import spare
 from tacit.protocol.sum.messages import MaskedInput
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
@@ -229,6 +230,29 @@ def test_a_group_too_small_for_what_may_collude_is_refused_by_every_client() -> 
         assert ended is not None
         assert ended.code is Code.POLICY
         assert "a group of 2 clients; with corrupt = 0.2 of 6 clients a group needs at least 3" in ended.detail
+
+
+@pytest.mark.parametrize(("clients", "dropout"), [(6, 0.34), (12, 0.5), (24, 0.4)])
+@pytest.mark.parametrize("mode", ["active", "semi-honest"])
+def test_what_may_be_missing_from_a_sum_is_what_counts_and_coordinated_weights_spare(
+    mode: Any, clients: int, dropout: float
+) -> None:
+    """Whole groups are missing from it: so every party's fewest survivors leave no more than that, in every graph."""
+    groups = [1 + 3 * number // clients for number in range(clients)]
+    for graph in ("complete", "auto"):
+        one = federation(
+            groups, mode=mode, dropout=dropout, graph=graph, form=WeightForm.COORDINATE, min_contributors=2
+        )
+        made = agree(
+            session=bytes(32),
+            round=1,
+            roster=one.roster,
+            configuration=one.configuration,
+            cohort=one.roster.clients,
+            model=bytes(32),
+            fewest_survivors=3,
+        )
+        assert clients - made.fewest_summed == spare(one.configuration, clients) == int(dropout * clients)
 
 
 def restarted(one: MemoryFederation, groups: Sequence[int]) -> MemoryFederation:

@@ -57,8 +57,8 @@ def test_the_values_of_the_page_fit(clients: int, size: int, corrupt: float, dro
         (
             (12, 5, 0.33, 0.33),
             "one client that is lost takes its group of 6 out of the sum of 12 clients, and 6 are left, where 9 are "
-            "needed (dropout = 0.33 of 12 tolerates 3, smallest_cohort = 3): take more clients, smaller groups (corrupt = "
-            "0.33 needs at least 5), or a larger dropout",
+            "needed (dropout = 0.33 of 12 tolerates 3, smallest_cohort = 3): take more clients, smaller groups "
+            "(corrupt = 0.33 needs at least 5), or a larger dropout",
         ),
         ((12, 4, 0.1, 0.33), "one client that is lost takes its group of 4 out of the sum of 12 clients"),
         ((5, 1, 0.05, 0.33), "a group of 1 clients, of 5 of whom 0 may collude (corrupt = 0.05): a group needs"),
