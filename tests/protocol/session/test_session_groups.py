@@ -240,9 +240,7 @@ def test_what_may_be_missing_from_a_sum_is_what_counts_and_coordinated_weights_s
     """Whole groups are missing from it: so every party's fewest survivors leave no more than that, in every graph."""
     groups = [1 + 3 * number // clients for number in range(clients)]
     for graph in ("complete", "auto"):
-        one = federation(
-            groups, mode=mode, dropout=dropout, graph=graph, form=WeightForm.COORDINATE, min_contributors=2
-        )
+        one = federation(groups, mode=mode, dropout=dropout, graph=graph, **STAGES)
         made = agree(
             session=bytes(32),
             round=1,
