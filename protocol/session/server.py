@@ -70,17 +70,18 @@ class TrainingServer(
         super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
         if completed and configuration.encrypted:
             raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
+        self._roster = roster
+        self._configuration = configuration
+        self._largest_cohort = len(self._gathered(roster.clients))
+        """Of those who are not barred."""
         try:
-            most = len(roster.gather(roster.clients, configuration.clients))
-            configuration.check_groups([len(group) for group in roster.groups], most, smallest_cohort)
+            configuration.check_groups([len(group) for group in roster.groups], self._largest_cohort, smallest_cohort)
         except ValueError as error:
             raise LocalProtocolError(str(error)) from None
         self.deadline = now + join_seconds
         self.round = completed
         self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
         self.keeper = GroupKeyKeeper(roster, configuration, self.session)
-        self._roster = roster
-        self._configuration = configuration
         self._smallest_cohort = smallest_cohort
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
@@ -164,7 +165,8 @@ class TrainingServer(
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def complete(self) -> bool:
-        return len(self._gathered(self.presence.there)) >= len(self._gathered(self.presence.possible))
+        there, largest = self.presence.there, self._largest_cohort
+        return len(there) >= largest and len(self._gathered(there)) >= largest
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
         sender = heard.sender
@@ -405,6 +407,7 @@ class TrainingServer(
             return []
         if bar:
             self.presence.barred.add(member)
+            self._largest_cohort = len(self._gathered(self.presence.possible))
         abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
         return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
 
