@@ -2,11 +2,13 @@
 
 The protocol's Policy looks at the configuration; here the task inside it is looked at as well. A protection says what
 of it may be asked for at least (`Protection.strengths`); one that does not protect at all, such as no masked layer, is
-accepted only where "none" is.
+accepted only where "none" is. A budget bounds what all updates together may tell of a client, over rounds and sessions:
+its journal has what each of them cost.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
@@ -14,9 +16,11 @@ import msgspec
 from msgspec import Meta
 
 from tacit.parties.learning.task import read_task
+from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.catalogue import pinnable, registered
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.protection import Protection
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
 
 
@@ -39,6 +43,17 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuple[Literal["none", "orthogonal", "gaussian"], ...],
         Meta(description='Accepted encryption.matrix; "none": a model in the clear.', min_length=1),
     ] = ("none", "orthogonal", "gaussian")
+    largest_epsilon: Annotated[
+        float,
+        Meta(
+            description="Budget: the epsilon, for the delta below, of all updates that a client ever makes with its "
+            "keys, towards whoever sees each of them; aborted rounds count. With it only a scheme whose noise "
+            "guarantees something is accepted; 0: none.",
+            ge=0.0,
+            le=100.0,
+        ),
+    ] = 0.0
+    delta: Annotated[float, Meta(description="The delta of the budget.", gt=0.0, lt=1.0)] = 1e-5
 
     def __post_init__(self) -> None:
         for scheme in self.protections:
@@ -58,6 +73,17 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
         for key, value, accepted in self.complaints(task.protection, task.encryption):
             raise below_policy(key, value, accepted)
 
+    def cost(self, configuration: Configuration) -> float:
+        return cost_of(read_task(configuration).protection.noise()) if self.largest_epsilon else 0.0
+
+    def check_budget(self, spent: float) -> None:
+        if self.largest_epsilon and not affordable(spent, epsilon=self.largest_epsilon, delta=self.delta):
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"with another update this client would be beyond its budget of largest_epsilon = "
+                f"{self.largest_epsilon} for delta = {self.delta}",
+            )
+
     def complaints(self, protection: Protection, encryption: Encryption | None) -> Iterator[tuple[str, object, str]]:
         """What lies below this policy: the key of the experiment file, its value, and what is accepted."""
         if protection.scheme not in self.protections:
@@ -68,6 +94,9 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
                     yield f"protection.{key}", value, f"at least {self.least[key]}"
             elif value <= 0 and "none" not in self.protections:
                 yield f"protection.{key}", value, 'more than 0, where it does not accept the scheme "none"'
+        if self.largest_epsilon and not math.isfinite(cost_of(protection.noise())):
+            bounded = f"noise on updates of a largest norm, for its budget of largest_epsilon = {self.largest_epsilon}"
+            yield "protection.scheme", protection.scheme, bounded
         matrix = encryption.matrix if encryption else "none"
         if matrix not in self.encryptions:
             yield "encryption.matrix", matrix, f"one of {', '.join(self.encryptions)}"

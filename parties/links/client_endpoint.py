@@ -1,10 +1,13 @@
 """The connecting end: one DEALER socket with a link to one server, opened again whenever it is lost.
 
-ZeroMQ retries by itself and says nothing; what went wrong is read from the socket monitor and put into words.
+ZeroMQ retries by itself and says nothing; what went wrong is read from the socket monitor and put into words. There are
+failures of a handshake after which ZeroMQ does not try again, though anybody may cause them who answers in the
+server's place, without a key. They end an endpoint that never had a link; any other goes on trying.
 """
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Self
 
 import zmq
@@ -55,10 +58,13 @@ class ClientEndpoint(Endpoint):
         self._name = keys.name
         self._server = server.name
         self._linked = False
+        self._known = False
+        """Whether there was a link once."""
         self._obstacle: EndpointError = self._nothing_listens()
         """Why there is no link yet, as far as known."""
         self._failure: EndpointError | None = None
-        """Why there will never be one: after this, ZeroMQ does not try again."""
+        """Why there will never be one."""
+        self._again: asyncio.TimerHandle | None = None
         self._protect(keys, server)
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
@@ -105,7 +111,8 @@ class ClientEndpoint(Endpoint):
         """Queue a message for the server. While the link is lost it waits for the next one.
 
         Frames are not copied: do not change their buffers afterwards. Raises PeerStalledError when the queue stays
-        full for `Limits.send_seconds`, ValueError for frames beyond the limits, and what receive() raises.
+        full for `Limits.send_seconds`, ValueError for frames beyond the limits, and what receive() raises. What waits
+        is lost where something else than the server answers meanwhile.
         """
         self._check_outgoing(frames)
         await self._follow_links()
@@ -131,6 +138,12 @@ class ClientEndpoint(Endpoint):
         self._socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.curve_public)
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, keys.curve_secret)
 
+    async def close(self) -> None:
+        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
+        if self._again is not None:
+            self._again.cancel()
+        await super().close()
+
     async def _abandon(self) -> None:
         """Close without waiting for messages that cannot leave."""
         self._socket.setsockopt(zmq.LINGER, 0)
@@ -148,7 +161,7 @@ class ClientEndpoint(Endpoint):
         async for event, value in self._link_changes():
             match event:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                    self._linked = True
+                    self._linked = self._known = True
                     self._report(LinkUp(self._server))
                     await self._greet()
                 case zmq.EVENT_DISCONNECTED if self._linked:
@@ -164,12 +177,27 @@ class ClientEndpoint(Endpoint):
                 case zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
                     self._obstacle = self._wrong_server()
                 case zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    self._failure = self._wrong_server()
+                    self._fail(self._wrong_server())
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                    self._failure = NotAdmittedError(
-                        f"the server at {self.address} does not know this key (status {value}): "
-                        f"ask its operator to add {self._name!r} with this key to the roster"
+                    self._fail(
+                        NotAdmittedError(
+                            f"the server at {self.address} does not know this key (status {value}): "
+                            f"ask its operator to add {self._name!r} with this key to the roster"
+                        )
                     )
+
+    def _fail(self, failure: EndpointError) -> None:
+        """A handshake failed, after which ZeroMQ does not try again."""
+        if not self._known:
+            self._failure = failure
+            return
+        with suppress(zmq.ZMQError):
+            self._socket.disconnect(self.address)
+        self._again = asyncio.get_running_loop().call_later(_RECONNECT_MAX_MS / 1000, self._connect_again)
+
+    def _connect_again(self) -> None:
+        if not self._closed:
+            self._socket.connect(self.address)
 
     async def _greet(self) -> None:
         try:

@@ -87,17 +87,14 @@ class GroupModel:
         self._layout = layout
         self._matrix = encryption.matrix
         self._first = first
-        self._drawn: dict[bytes, ModelKey] = {}
+        self._latest: tuple[bytes, ModelKey] | None = None
+        """The key that was drawn last, with the transcript of its group key; those before are forgotten."""
 
     def key(self, group_key: GroupKey) -> ModelKey:
         """The key of the model. ValueError for an ill-conditioned one."""
-        if group_key.transcript not in self._drawn:
-            drawn = self._draw(group_key)
-            if len(self._drawn) > 1:
-                # The former key is needed to encrypt a model anew, those before it are not.
-                del self._drawn[next(iter(self._drawn))]
-            self._drawn[group_key.transcript] = drawn
-        return self._drawn[group_key.transcript]
+        if self._latest is None or self._latest[0] != group_key.transcript:
+            self._latest = group_key.transcript, self._draw(group_key)
+        return self._latest[1]
 
     def _draw(self, group_key: GroupKey) -> ModelKey:
         for attempt in range(MOST_ATTEMPTS):

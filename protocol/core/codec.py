@@ -4,9 +4,12 @@ A message on the wire is a ZeroMQ multipart message: the envelope and the body, 
 at most one raw frame. Decoding is done in two steps, because a machine decides from the envelope's type whether the
 message is legal in its state before anybody parses the body.
 
-Nothing is accepted that our encoder would not have written: bytes are unpacked within limits, converted strictly to
-the typed structure, encoded again and compared. That excludes duplicate keys, non-minimal integers, strings in the
-place of bytes, extension types, floats that are not finite. Every failure is a RemoteProtocolError.
+Nothing is accepted that our encoder would not have written: bytes are read strictly as the typed structure, encoded
+again and compared. That excludes duplicate keys, unknown fields, non-minimal integers, strings in the place of bytes,
+extension types, floats that are not finite. Every failure is a RemoteProtocolError.
+
+What is longer than the longest encoding of its type is not looked at, and nothing is made of a value before its type
+and its length are those of its field. So no body costs more memory than a few times its length, whatever is in it.
 """
 
 from __future__ import annotations
@@ -14,14 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Final, TypeVar
 
-import msgpack
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, inspect
 
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Message, Round
 from tacit.secagg.work import WorkKind, work
 
@@ -75,9 +77,8 @@ class Packet:
 
 def encode_structure(value: msgspec.Struct) -> bytes:
     """The canonical encoding: a msgpack map in the order of the fields, integers and lengths in their shortest form."""
-    _refuse_non_finite(builtins := msgspec.to_builtins(value, builtin_types=(bytes,)))
-    packed: bytes = msgpack.packb(builtins, use_bin_type=True)
-    return packed
+    _refuse_non_finite(value)
+    return msgspec.msgpack.encode(value)
 
 
 def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | None = None) -> T:
@@ -85,32 +86,61 @@ def decode_structure(data: Frame, kind: type[T], *, limit: int, read: Reader | N
 
     read: makes the values of types that msgspec does not know, from what msgpack holds.
     """
-    name = kind.__name__
-    if len(data) > limit:
-        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {limit} are accepted")
+    structure: Any = kind
+    name, most = kind.__name__, min(limit, longest_encoding(structure))
+    if len(data) > most:
+        raise RemoteProtocolError(Code.MALFORMED, f"{name} has {len(data)} bytes; at most {most} are accepted")
     try:
-        unpacked = msgpack.unpackb(data, raw=False, strict_map_key=True)
-        value = msgspec.convert(unpacked, kind, builtin_types=(bytes,), dec_hook=read)
+        value: T = _decoder(structure, read).decode(data)
         canonical = encode_structure(value)  # type: ignore[arg-type]
-    except (
-        ValueError,
-        TypeError,
-        OverflowError,
-        RecursionError,
-        msgpack.UnpackException,
-        msgspec.MsgspecError,
-    ) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (ValueError, TypeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        reason = next(iter(str(error)[:DETAIL_LIMIT].splitlines()), type(error).__name__)
         raise RemoteProtocolError(Code.MALFORMED, f"{name} is malformed: {reason}") from None
     if canonical != data:
         raise RemoteProtocolError(Code.MALFORMED, f"{name} is not in its canonical encoding")
     return value
 
 
+@cache
+def _decoder(kind: type[Any], read: Reader | None) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(kind, dec_hook=read)
+
+
+@cache
+def longest_encoding(kind: type[Any]) -> float:
+    """No canonical encoding of the structure has more bytes than this; infinite for one with fields of any length."""
+    return _longest(inspect.type_info(kind))
+
+
+def _longest(kind: inspect.Type) -> float:
+    match kind:
+        case inspect.NoneType() | inspect.BoolType():
+            return 1
+        case inspect.IntType() | inspect.FloatType() | inspect.EnumType():
+            return 9
+        case inspect.BytesType(max_length=int(most)):
+            return 5 + most
+        case inspect.StrType(max_length=int(most)):
+            return 5 + 4 * most
+        case inspect.LiteralType(values=values):
+            return max(5 + len(str(value).encode()) for value in values)
+        case inspect.VarTupleType(item_type=item, max_length=int(most)):
+            return 5 + most * _longest(item)
+        case inspect.UnionType(types=types):
+            return max(map(_longest, types))
+        case inspect.StructType(fields=fields):
+            return 5 + sum(5 + len(field.encode_name.encode()) + _longest(field.type) for field in fields)
+    return math.inf
+
+
 def _refuse_non_finite(value: Any) -> None:
+    if isinstance(value, int | bytes | str):
+        return
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("a number is not finite")
-    if isinstance(value, dict):
+    if isinstance(value, msgspec.Struct):
+        value = [getattr(value, name) for name in value.__struct_fields__]
+    elif isinstance(value, dict):
         value = value.values()
     elif not isinstance(value, list | tuple):
         return
@@ -159,8 +189,8 @@ def _check_version(version: int) -> None:
 def _loose_version(envelope: Frame) -> int:
     """The version in an envelope of any form; ours if it tells none."""
     try:
-        loose = msgpack.unpackb(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
-    except (ValueError, msgpack.UnpackException, RecursionError):
+        loose = msgspec.msgpack.decode(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
+    except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return VERSION
     version = loose.get("version") if isinstance(loose, dict) else None
     return version if type(version) is int and 0 <= version <= 255 else VERSION

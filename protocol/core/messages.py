@@ -47,8 +47,8 @@ class Phase(StrEnum):
     UNMASK = "UNMASK"
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of all messages.
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all messages. An unknown field is passed over when one is read, and refused as not canonical.
 
     TYPE is the name on the wire: that of the class, in lower case with hyphens. PHASE is the phase whose traffic it
     counts for (TRAIN outside of rounds for SESSION); PAYLOAD says whether a raw frame may follow the body.

@@ -106,9 +106,12 @@ class TrainingClient(
         self._server = roster.server.name
         self._signing = signing
         self._policy = policy
-        lines = list(journal)
-        self._entered = {(line.session, line.round) for line in lines if isinstance(line, JournalEntry)}
+        lines = tuple(journal)
+        entries = [line for line in lines if isinstance(line, JournalEntry)]
+        self._entered = {(entry.session, entry.round) for entry in entries}
         self._former_group = journalled_group(lines)
+        self._spent = sum(entry.cost for entry in entries)
+        """Of the budget of its policy."""
         self._entropy = entropy
         self._patience = patience
         self._grace = grace
@@ -239,6 +242,7 @@ class TrainingClient(
         cohort = self._cohort_of(message.cohort)
         if (heard.envelope.session, round) in self._entered:
             raise RemoteProtocolError(Code.SESSION, f"this client was in round {round} of this session before")
+        self._policy.check_budget(self._spent + self._policy.cost(self.configuration))
         self._check_size("model", message.model.size, 4 * sum(self.configuration.tensor_sizes))
         key = None if self.holder is None else self.holder.for_round(cohort)
         begun = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
@@ -276,10 +280,12 @@ class TrainingClient(
         begun = sum_client(
             self._agreement(part), self.name, signing=self._signing, vector=vector, entropy=self._entropy
         )
-        entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1)
+        cost = self._policy.cost(self.configuration)
+        entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1, cost=cost)
 
         def commit() -> list[Output]:
             self.sum = begun
+            self._spent += cost
             return self.relay(begun, begun.start(now), now)
 
         return Step(TrainingState.AGGREGATING, (Journal(entry),), commit, data=part)

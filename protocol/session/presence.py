@@ -2,11 +2,15 @@
 
 A member is there from its hello on; a lost link has a grace before it counts as gone. When it comes back the
 conversation goes on, if nothing was lost; else the member is gone, and may say hello. Who is barred is not heard again.
+
+A hello is answered with the whole configuration, so a member has a few of them, and gets one back from time to time.
+One too many is no offence, a link that comes and goes looks the same: it waits for its turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
@@ -14,6 +18,11 @@ from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.messages import MESSAGES, Hello
+
+HELLOS: Final = 5
+"""Hellos of a member that are answered at once."""
+HELLO_SECONDS: Final = 10
+"""After so many seconds a member has one of them back."""
 
 
 class Presence:
@@ -29,6 +38,10 @@ class Presence:
         self._links: dict[str, Link] = {}
         self._lost: dict[str, float] = {}
         """Until when lost links may come back."""
+        self._greeted: dict[str, float] = {}
+        """By member, when it has all its hellos back."""
+        self._waiting: dict[str, float] = {}
+        """When hellos that wait are answered."""
 
     def __contains__(self, member: str) -> bool:
         return member in self._links
@@ -49,8 +62,8 @@ class Presence:
         return tuple(name for name in self._clients if name not in self.barred)
 
     def deadlines(self) -> Iterable[float]:
-        """When links that are lost count as gone."""
-        return self._lost.values()
+        """When links that are lost count as gone, and when hellos that wait are answered."""
+        return *self._lost.values(), *self._waiting.values()
 
     def overdue(self, now: float) -> list[str]:
         """Whose grace is over."""
@@ -60,14 +73,29 @@ class Presence:
         """Whether what this party says matters at all."""
         return sender in self._clients and sender not in self.barred
 
-    def join(self, member: str) -> None:
+    def turn(self, member: str, now: float) -> float:
+        """When a hello of this member may be answered."""
+        return max(now, self._greeted.get(member, now) - (HELLOS - 1) * HELLO_SECONDS)
+
+    def wait(self, member: str, until: float) -> None:
+        """The hello of a member, whose conversation is over, waits for its turn."""
+        self._waiting[member] = until
+
+    def waited(self, now: float) -> list[str]:
+        """Whose turn has come."""
+        return [member for member, until in self._waiting.items() if now >= until]
+
+    def join(self, member: str, now: float) -> None:
         """A member begins its conversation, or begins it anew."""
         self._lost.pop(member, None)
+        self._waiting.pop(member, None)
+        self._greeted[member] = max(now, self._greeted.get(member, now)) + HELLO_SECONDS
         self._links[member] = self._link(member, self.session)
 
     def leave(self, member: str) -> bool:
         """A member is gone; whether it was there."""
         self._lost.pop(member, None)
+        self._waiting.pop(member, None)
         return self._links.pop(member, None) is not None
 
     def link_lost(self, member: str, now: float) -> None:
@@ -82,7 +110,7 @@ class Presence:
 
     def end(self) -> None:
         """Nobody is waited for any more."""
-        self._lost = {}
+        self._lost, self._waiting = {}, {}
 
     def read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The next message of a member; None from who has not said hello."""

@@ -48,6 +48,8 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
     round: int
     stage: int
     """1, or 2 for the sum of the updates where contributors are counted before."""
+    cost: float = 0.0
+    """What the vector of this stage costs of the client's budget, whatever becomes of it."""
 
 
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tacit.protocol.core.blob import OutgoingBlob, announce
@@ -86,6 +87,7 @@ class TrainingServer(
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
+        self._welcome = Welcome(roster=roster.hash, configuration=encode_structure(configuration))
 
     @property
     def session(self) -> bytes:
@@ -157,6 +159,8 @@ class TrainingServer(
         outputs: list[Output] = []
         for member in self.presence.overdue(now):
             outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
+        for member in self.presence.waited(now):
+            outputs += self._take(Step(self.state, commit=partial(self._greet, member, now)), now)
         return outputs + super().expire(now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -169,23 +173,27 @@ class TrainingServer(
         return len(there) >= largest and len(self._gathered(there)) >= largest
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
-        sender = heard.sender
+        sender, detail = heard.sender, "it started again"
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        again = sender in self.presence
-        welcome = Welcome(roster=self._roster.hash, configuration=encode_structure(self._configuration))
+        again, turn = sender in self.presence, self.presence.turn(sender, now)
 
         def commit() -> list[Output]:
-            self.presence.join(sender)
-            greeted = [self._transmit(sender, welcome, round=0), Report("joined", {"member": sender})]
+            if turn > now:
+                outputs = self._leave(sender, detail, now)
+                self.presence.wait(sender, turn)
+                return outputs
             if not again:
-                return greeted
+                return self._greet(sender, now)
             # It is there again before the others hear that it was not.
-            detail = "it started again"
             left = Report("left", {"member": sender, "detail": detail})
-            return [left, *greeted, *self._gone(sender, Code.LEFT, detail, now)]
+            return [left, *self._greet(sender, now), *self._gone(sender, Code.LEFT, detail, now)]
 
         return Step(self.state, (), commit)
+
+    def _greet(self, member: str, now: float) -> list[Output]:
+        self.presence.join(member, now)
+        return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
 
     def on_ready(self, now: float) -> Step[SessionState]:
         return self._draw(self.presence.there, self._model, now)

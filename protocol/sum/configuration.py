@@ -258,6 +258,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         except ValueError as error:
             raise RemoteProtocolError(Code.POLICY, f"the configuration has no room for its sum: {error}") from None
 
+    def cost(self, configuration: Configuration) -> float:
+        """What a vector costs of the budget that this policy has for the life of the client's keys."""
+        return 0.0
+
+    def check_budget(self, spent: float) -> None:
+        """Refuse a round with whose vector so much is spent, where that is beyond the budget."""
+
     def check_groups(self, configuration: Configuration, sizes: Sequence[int]) -> None:
         """Refuse a configuration for which one of the groups of the roster, of these sizes, is too small."""
         if configuration.secure and min(sizes, default=configuration.smallest_group) < configuration.smallest_group:

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
@@ -241,6 +242,12 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             )
         for key, value, accepted in self.policy.complaints(self.protection, self.encryption):
             raise ValueError(f"{key} = {literal(value)}: [policy] accepts {accepted}")
+        epsilon, delta, rounds = self.policy.largest_epsilon, self.policy.delta, self.federation.rounds
+        if epsilon and not affordable(rounds * cost_of(self.protection.noise()), epsilon=epsilon, delta=delta):
+            raise ValueError(
+                f"policy.largest_epsilon = {epsilon}: {rounds} rounds are beyond it for policy.delta = {delta}; raise "
+                "protection.dp_noise or the budget, or lower federation.rounds"
+            )
         if clip > self.policy.largest_clip:
             raise ValueError(
                 f"aggregation.clip = {clip}: policy.largest_clip accepts at most {self.policy.largest_clip}"

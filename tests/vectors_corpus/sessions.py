@@ -190,10 +190,30 @@ def session_lost_messages() -> Script:
     return ending(ending(play, "round over", "LEFT"), "round done")
 
 
+def session_many_hellos() -> Script:
+    play = Play(
+        "federation", "session",
+        "A client is started seven times: five hellos are answered at once, two wait, and one of these is answered.",
+    )  # fmt: skip
+    played = [session_client(name) for name in NAMES]
+    play.do("begin session", roster=roster(), clients=played, server=session_server())
+    play.act(CHEAT, "hello", party=CHEAT)
+    (hello,) = play.parcels
+    for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
+        play.now = now
+        play.give(hello)
+    play.expire(SERVER, 10.0)
+    play.now = 11.0
+    play.give(hello)
+    play.expire(SERVER, 20.0)
+    return ending(play, "joined")
+
+
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
         session_active, session_repeated_round, session_spoiled_sum, session_lost_links, session_lost_messages,
+        session_many_hellos,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from aggregation import COUNTING, Terms
 from aggregation_server import PHASE_OF, AggregationServer
-from constants import BREAKS_NO_RULE, CODES, LIMITS, MODEL, Refused, require
+from constants import BREAKS_NO_RULE, CODES, HELLO_SECONDS, HELLOS, LIMITS, MODEL, Refused, require
 from conversation import Conversation, Roster
 from encoding import write_members
 from key_keeper import FROM_MEMBERS, KeyKeeper
@@ -39,6 +39,9 @@ class SessionServer:
         self.conversations: dict[str, Conversation] = {}
         self.barred: set[str] = set()
         self.lost: dict[str, float] = {}
+        self.hellos: dict[str, float] = {}
+        self.counted_at: dict[str, float] = {}
+        self.waiting: dict[str, float] = {}
         self.round = 0
         self.cohort: list[str] = []
         self.told: list[str] = []
@@ -53,7 +56,7 @@ class SessionServer:
     @property
     def deadline(self) -> float | None:
         in_sum = self.sum.deadline if self.sum and self.state == "IN_ROUND" else None
-        times = [self.own_deadline, in_sum, self.keeper.deadline, *self.lost.values()]
+        times = [self.own_deadline, in_sum, self.keeper.deadline, *self.lost.values(), *self.waiting.values()]
         return min((at for at in times if at is not None), default=None)
 
     def send(self, name: str, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None = None) -> None:
@@ -91,6 +94,7 @@ class SessionServer:
 
     def leave(self, name: str, now: float, code: str = "LEFT") -> None:
         self.lost.pop(name, None)
+        self.waiting.pop(name, None)
         self.told = [other for other in self.told if other != name]
         if self.conversations.pop(name, None) is not None:
             self.report({"event": "left", "member": name})
@@ -110,6 +114,20 @@ class SessionServer:
         require(body["roster"] == self.roster.hash, "ROSTER")
         if name in self.conversations:
             self.leave(name, now)
+        left = self.hello_seconds(name, now)
+        if left < HELLO_SECONDS:
+            self.waiting[name] = now + HELLO_SECONDS - left
+        else:
+            self.greet(name, now)
+
+    def hello_seconds(self, name: str, now: float) -> float:
+        """What the member has left, each hello at HELLO_SECONDS."""
+        since, most = now - self.counted_at.get(name, now), HELLOS * HELLO_SECONDS
+        return min(most, self.hellos.get(name, most) + since)
+
+    def greet(self, name: str, now: float) -> None:
+        self.hellos[name], self.counted_at[name] = self.hello_seconds(name, now) - HELLO_SECONDS, now
+        self.waiting.pop(name, None)
         self.conversations[name] = Conversation(self.session, self.roster.server, name)
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
         self.report({"event": "joined", "member": name})
@@ -335,7 +353,7 @@ class SessionServer:
         self.close(code)
 
     def close(self, code: str | None) -> None:
-        self.state, self.own_deadline, self.lost = "ENDED", None, {}
+        self.state, self.own_deadline, self.lost, self.waiting = "ENDED", None, {}, {}
         self.report({"event": "ended", "code": code})
 
     def link_lost(self, name: str, now: float) -> None:
@@ -350,6 +368,10 @@ class SessionServer:
         for name, at in list(self.lost.items()):
             if now >= at:
                 self.leave(name, now)
+        for name, at in list(self.waiting.items()):
+            if now >= at:
+                self.greet(name, now)
+                self.go_on(now)
         if self.state == "IN_ROUND" and self.sum is not None:
             self.sum.expire(now)
         self.keeper.expire(now)

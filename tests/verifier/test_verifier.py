@@ -228,6 +228,8 @@ MISREAD = [
     ("conversation", "self.received = sent, 0", "self.received = sent + 1, 0", "session_active"),
     ("conversation", "lost = self.broken and", "lost = False and", "session_lost_messages"),
     ("session_client", "if told_that_it_is_gone and", "if False and", "session_lost_messages"),
+    ("session_server", "= now + HELLO_SECONDS - left", "= now + HELLO_SECONDS", "session_many_hellos"),
+    ("session_server", "HELLOS * HELLO_SECONDS\n", "6 * HELLO_SECONDS\n", "session_many_hellos"),
     (
         "session_client",
         '(old["session"], old["round"]) !=',

@@ -1,6 +1,8 @@
 """What members of a group key make of it: the key of the model, the first model, and models encrypted anew."""
 
+import gc
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -117,8 +119,7 @@ def test_a_model_is_encrypted_anew_and_read_again() -> None:
     assert np.array_equal(mine.plain(second, None), np.frombuffer(second, "<f4"))
 
 
-def test_two_keys_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former key is needed to encrypt anew; keys before it are forgotten."""
+def test_a_key_is_drawn_once_for_as_long_as_it_is_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     draw = model_encryption.ModelKey.draw
 
@@ -127,12 +128,11 @@ def test_two_keys_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
         return draw(layout, random, matrix=matrix)
 
     monkeypatch.setattr(model_encryption.ModelKey, "draw", counted)
-    mine, keys = member(), [agreed(epoch)[0] for epoch in range(3)]
-    made = [mine.key(keys[number]) for number in (0, 0, 1, 0, 1, 2, 2, 1)]
+    mine, keys = member(), [agreed(epoch)[0] for epoch in range(2)]
+    made = [mine.key(keys[number]) for number in (0, 0, 1, 1, 0)]
     assert len(drawn) == 3
-    assert made[0] is made[1] is made[3]
-    assert mine.key(keys[0]) is not made[0]
-    assert len(drawn) == 4
+    assert made[0] is made[1]
+    assert made[2] is made[3]
 
 
 def test_an_ill_conditioned_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,3 +150,16 @@ def test_no_secret_is_shown() -> None:
     text = repr(key) + repr(mine) + repr(mine.key(key)) + repr(Reencrypt("clients", key, None, b"secret"))
     assert "secret" not in text
     assert repr(key.key) not in text
+
+
+def test_a_former_key_is_forgotten_when_the_next_one_is_drawn() -> None:
+    """Also by who encrypts the model anew, and must decrypt it with the former one once more."""
+    former, latest = agreed()[0], agreed(1)[0]
+    model = member()
+    first = model.reencrypt(Reencrypt("clients", former, None, b""))
+    drawn = weakref.ref(model.key(former))
+    assert drawn() is not None
+    anew = model.reencrypt(Reencrypt("key", latest, former, first))
+    gc.collect()
+    assert drawn() is None
+    np.testing.assert_allclose(model.plain(anew, latest), member().plain(first, former), atol=1e-5)

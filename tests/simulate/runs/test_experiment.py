@@ -136,6 +136,14 @@ SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-ho
             "aggregation.threshold = 6: expected 4 to 5, or 0 to compute it: 5 clients in active mode, up to 1 of them",
         ),
         ("[aggregation]\nthreshold = 3", "aggregation.threshold = 3: expected 4 to 5"),
+        (
+            "[policy]\nlargest_epsilon = 8.0",
+            'protection.scheme = "none": [policy] accepts noise on updates of a largest norm, for its budget of',
+        ),
+        (
+            '[policy]\nlargest_epsilon = 8.0\n[protection]\nscheme = "dp-gaussian"',
+            "policy.largest_epsilon = 8.0: 10 rounds are beyond it for policy.delta = 1e-05; raise protection.dp_noise",
+        ),
         (f"{SEMI_HONEST}threshold = 2", "aggregation.threshold = 2: expected 3 to 5"),
         (
             "[policy]\nleast_corrupt = 0.0\n[aggregation]\ncorrupt = 0.0\nthreshold = 3",
