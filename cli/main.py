@@ -12,6 +12,7 @@ from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
+from tacit.cli.groups import app as groups
 from tacit.cli.infer import infer
 from tacit.cli.report import report
 from tacit.cli.simulation import simulate
@@ -54,5 +55,6 @@ app.command()(infer)
 app.command()(experiment)
 app.command()(report)
 app.add_typer(data, name="data")
+app.add_typer(groups, name="groups")
 app.add_typer(bench, name="bench")
 app.add_typer(conformance, name="conformance")

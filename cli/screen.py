@@ -46,6 +46,7 @@ class Screen:
         elif event == "configuration":
             mode, clients = self._plan.experiment.aggregation.mode, self._plan.experiment.federation.clients
             secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
+            secured += self._losses(fields["threshold"])
             self._say(
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
                 f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
@@ -59,6 +60,8 @@ class Screen:
             self._say(f"  group key {fields['epoch']} of {len(fields['members'])} clients")
         elif event == "key-failed":
             self._say(f"  no group key {fields['epoch']}: {fields['detail']}", style="yellow")
+        elif event == "left-out":
+            self._say(f"  left out with their groups: {', '.join(fields['members'])}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":
@@ -66,6 +69,14 @@ class Screen:
                 self._say(f"  {event}: {details}", style="yellow")
         elif event == "failed":
             self._say(f"  {party}: {fields['reason']}", style="red")
+
+    def _losses(self, threshold: int) -> str:
+        """What it means to lose a client, where that is not just one client less."""
+        numbers = self._plan.experiment.groups()
+        sizes = sorted({numbers.count(number) for number in numbers if number})
+        if sizes:
+            return f", groups of {' or '.join(map(str, sizes))}: who is lost takes its group out of that sum"
+        return ", none may be lost" if threshold == len(numbers) else ""
 
     def finish(self, summary: dict[str, Any]) -> None:
         """The figures of the whole run."""

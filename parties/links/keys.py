@@ -47,9 +47,15 @@ class PartyKeys:
         if _signing_public(self.signing_secret) != self.signing_public:
             raise ValueError(f"keys of {self.name!r}: the signing public key does not belong to the signing secret key")
 
-    def member(self, role: Role) -> Member:
+    def member(self, role: Role, group: int = 0) -> Member:
         """What the roster says about the owner of these keys."""
-        return Member(name=self.name, role=role, curve_public=self.curve_public, signing_public=self.signing_public)
+        return Member(
+            name=self.name,
+            role=role,
+            curve_public=self.curve_public,
+            signing_public=self.signing_public,
+            group=group,
+        )
 
 
 def generate(name: str) -> PartyKeys:

@@ -1,4 +1,5 @@
-"""The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party.
+"""The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, and the
+number of its group where clients are in groups.
 
 The file is public but must arrive unchanged: compare the hash of the roster over a second channel.
 """
@@ -20,6 +21,7 @@ def write_roster(roster: Roster, path: Path) -> None:
     tables = [
         f'[[member]]\nname = "{member.name}"\nrole = "{member.role}"\n'
         f'curve = "{encode_key(member.curve_public)}"\nsigning = "{encode_key(member.signing_public)}"\n'
+        + (f"group = {member.group}\n" if member.group else "")
         for member in roster.members
     ]
     try:
@@ -52,6 +54,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     role: Role
     curve: str
     signing: str
+    group: int = 0
 
 
 class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,4 +70,10 @@ def _member(entry: _Entry) -> Member:
             raise ValueError(
                 f"member {entry.name!r}, {purpose}: {error}; copy it from the member's .pub file"
             ) from None
-    return Member(name=entry.name, role=entry.role, curve_public=keys["curve"], signing_public=keys["signing"])
+    return Member(
+        name=entry.name,
+        role=entry.role,
+        curve_public=keys["curve"],
+        signing_public=keys["signing"],
+        group=entry.group,
+    )

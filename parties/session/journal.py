@@ -1,4 +1,4 @@
-"""A client's journal: the stages of rounds that it entered, each on disk before anything of it leaves.
+"""A client's journal: its group and the stages of rounds that it entered, each on disk before anything of it leaves.
 
 JSON lines, appended and synchronised one by one. No secret is in it. One process has it from `open` on until `close`,
 or its death: two of the same client would enter the same rounds.
@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
-from tacit.protocol.session.rounds import JournalEntry
+from tacit.protocol.session.rounds import GroupEntry, JournalLine
+
+_DECODER: Final = msgspec.json.Decoder(JournalLine)
 
 
 class JournalError(Exception):
@@ -30,8 +33,8 @@ class JournalFile:
         """Whether the name of the file is on the disk for sure."""
         self._release: Callable[[], None] | None = None
 
-    def open(self, client: str) -> list[JournalEntry]:
-        """Every entry, of a journal that no other process may open until this one closes it. client: whose it is."""
+    def open(self, client: str) -> list[JournalLine]:
+        """Every line, of a journal that no other process may open until this one closes it. client: whose it is."""
         try:
             self._release = self._files.lock(self._path)
         except BlockingIOError as error:
@@ -46,17 +49,25 @@ class JournalFile:
             release, self._release = self._release, None
             release()
 
-    def read(self) -> list[JournalEntry]:
-        """Every entry. A line cut off by a crash was never relied on, and is skipped."""
+    def read(self) -> list[JournalLine]:
+        """Every line. A line cut off by a crash was never relied on, and is skipped."""
         try:
             lines = remove_incomplete_line(self._path, self._files).splitlines()
-            return [msgspec.json.decode(line, type=JournalEntry) for line in lines]
+            return [_DECODER.decode(line) for line in lines]
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
 
-    def write(self, entry: JournalEntry) -> None:
+    def confirm_group(self) -> None:
+        """The owner lets the client, which does not run, be in another group than before."""
+        self.open(self._path.stem)
+        try:
+            self.write(GroupEntry(group=None))
+        finally:
+            self.close()
+
+    def write(self, entry: JournalLine) -> None:
         """Append, and return when it is on the disk."""
         try:
             self._files.append(self._path, msgspec.json.encode(entry) + b"\n")

@@ -59,6 +59,10 @@ class Members:
     def __le__(self, other: Members) -> bool:
         return not self._bits & ~other._bits
 
+    def cuts(self, group: Members) -> bool:
+        """Whether some of the group are in this set, and others are not."""
+        return self._bits & group._bits not in (0, group._bits)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Members) and (self.bitmap, self._size) == (other.bitmap, other._size)
 

@@ -53,6 +53,7 @@ class Label(bytes, Enum):
     GROUP_KEY = b"tacit/1 group key"
     KEY_CONFIRMATION = b"tacit/1 confirmation of the group key"
     LIMITS = b"tacit/1 limits"
+    GROUP = b"tacit/1 group of clients"
     MODEL_KEY = b"tacit/1 key of the model"
     INITIAL_MODEL = b"tacit/1 initial model"
     COORDINATED_WEIGHTS = b"tacit/1 coordinated binary weights"

@@ -3,19 +3,26 @@
 Every party holds the same roster, received by a channel that it trusts and never from the server. Its hash enters every
 signature and every mask seed, so that parties with different rosters cannot understand each other by accident or fraud.
 The order of the members matters: it gives every client its index.
+
+Clients may be in groups, which are in a sum all or none: so that no two sums, over however many rounds, differ by
+single clients (docs/spec/security.md). The roster alone says who is in which.
 """
 
 import re
+from collections.abc import Sequence
 from functools import cached_property
 from hashlib import sha256
 from typing import Literal, get_args
 
 import msgspec
 
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+
 Role = Literal["server", "client", "dealer"]
 
 NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 PUBLIC_KEY_BYTES = 32
+LARGEST_GROUP_NUMBER = 10_000
 _HASH_LABEL = "tacit/1 roster"
 
 
@@ -32,11 +39,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """CURVE (Curve25519) public key of the party's links, 32 bytes."""
     signing_public: bytes
     """Ed25519 public key (RFC 8032) of the party's signatures, 32 bytes."""
+    group: int = 0
+    """Number of the client's group; 0 where clients are in none."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if self.role not in get_args(Role):
             raise ValueError(f"member {self.name!r}: role {self.role!r} is not one of {', '.join(get_args(Role))}")
+        most = LARGEST_GROUP_NUMBER if self.role == "client" else 0
+        if not isinstance(self.group, int) or isinstance(self.group, bool) or not 0 <= self.group <= most:
+            accepted = f"1 to {most}, or 0 for none" if most else "only clients are in groups"
+            raise ValueError(f"member {self.name!r}: group {self.group!r}; {accepted}")
         for purpose, key in (("curve", self.curve_public), ("signing", self.signing_public)):
             if not isinstance(key, bytes) or len(key) != PUBLIC_KEY_BYTES:
                 length = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
@@ -49,7 +62,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
-    Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server.
+    Raises ValueError, naming the member, when two share a name or a key, when there is not exactly one server, or when
+    some clients are in a group and others in none.
     """
 
     members: tuple[Member, ...]
@@ -73,21 +87,56 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             raise ValueError(
                 f"a roster has exactly one member with the role 'server', not {servers}: correct the roles"
             )
+        alone = [member.name for member in self.members if member.role == "client" and not member.group]
+        if 0 < len(alone) < len(self.clients):
+            raise ValueError(f"client {alone[0]!r} has no group, others have: give one to every client, or to none")
 
     @cached_property
     def hash(self) -> bytes:
         """SHA-256 (32 bytes) that identifies this roster.
 
         Its input is the msgpack encoding, every item in its shortest form, of the array
-        ["tacit/1 roster", [[name, role, curve_public, signing_public], ...]] in roster order: str, str, bin 32, bin 32.
+        ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]] in roster order: str, str, bin 32,
+        bin 32, int.
         """
-        rows = [(member.name, member.role, member.curve_public, member.signing_public) for member in self.members]
+        rows = [msgspec.structs.astuple(member) for member in self.members]
         return sha256(msgspec.msgpack.encode((_HASH_LABEL, rows))).digest()
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
         """Names of the clients in roster order."""
         return tuple(member.name for member in self.members if member.role == "client")
+
+    @cached_property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The groups of clients, each in roster order, by their first members; none where clients are in none."""
+        groups: dict[int, list[str]] = {}
+        for member in self.members:
+            if member.group:
+                groups.setdefault(member.group, []).append(member.name)
+        return tuple(map(tuple, groups.values()))
+
+    @cached_property
+    def _group_of(self) -> dict[str, tuple[str, ...]]:
+        return {name: group for group in self.groups for name in group}
+
+    def group_of(self, client: str) -> tuple[str, ...]:
+        """Who is in a sum only together with this client, itself included; it alone where there are no groups."""
+        return self._group_of.get(client, (client,))
+
+    def gather(self, names: Sequence[str], most: int) -> tuple[str, ...]:
+        """The clients whose whole groups are among these, at most so many: the first of these, in roster order."""
+        there, gathered = set(names), set[str]()
+        for name in names:
+            group = self.group_of(name)
+            if name not in gathered and len(gathered) + len(group) <= most and there.issuperset(group):
+                gathered.update(group)
+        return tuple(name for name in self.clients if name in gathered)
+
+    def check_whole(self, cohort: tuple[str, ...]) -> None:
+        """Refuse a cohort, in roster order, that cuts a group in two."""
+        if self.gather(cohort, len(cohort)) != cohort:
+            raise RemoteProtocolError(Code.MEMBERS, "the cohort has some clients of a group without the others of it")
 
     @cached_property
     def server(self) -> Member:

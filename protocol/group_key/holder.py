@@ -132,6 +132,7 @@ class GroupKeyHolder(
         members = tuple(clients[index] for index in decode_members(heard.message.members, len(clients)))
         if self.name not in members:
             raise RemoteProtocolError(Code.MEMBERS, "this client is not a member of the group that it is asked to join")
+        self._roster.check_whole(members)
         self._policy.check_cohort(self._configuration, len(members))
         agreement = KeyAgreement.among(members, self._roster, self._configuration, session=self._session, epoch=epoch)
         attempt = GroupKeyMember(agreement, self.name, signing=self._signing, entropy=self._entropy)

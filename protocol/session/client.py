@@ -27,11 +27,13 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.tables import TO_HOLDER
+from tacit.protocol.session.groups import check_group, group_hash, journalled_group
 from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
     Journal,
     JournalEntry,
+    JournalLine,
     Limit,
     RoundOver,
     SumClient,
@@ -93,7 +95,7 @@ class TrainingClient(
         *,
         signing: SigningKey,
         policy: Policy,
-        journal: Iterable[JournalEntry],
+        journal: Iterable[JournalLine],
         entropy: Entropy,
         patience: float,
         grace: float,
@@ -104,8 +106,10 @@ class TrainingClient(
         self._server = roster.server.name
         self._signing = signing
         self._policy = policy
-        entries = tuple(journal)
+        lines = tuple(journal)
+        entries = [line for line in lines if isinstance(line, JournalEntry)]
         self._entered = {(entry.session, entry.round) for entry in entries}
+        self._former_group = journalled_group(lines)
         self._spent = sum(entry.cost for entry in entries)
         """Of the budget of its policy."""
         self._entropy = entropy
@@ -212,6 +216,9 @@ class TrainingClient(
         self._policy.check(configuration)
         if self._configuration not in (None, configuration):
             raise RemoteProtocolError(Code.POLICY, "the server proposes something else than before: start again")
+        self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
+        group = group_hash(self._roster, self.name)
+        lines = check_group(self._former_group, group)
         holder = GroupKeyHolder(
             self.name,
             self._roster,
@@ -224,9 +231,11 @@ class TrainingClient(
 
         def commit() -> None:
             self._configuration = configuration
+            self._former_group = group
             self.holder = holder if configuration.group_key else None
 
-        return Step(TrainingState.AWAIT_ROUND, (Accepted(configuration),), commit, deadline=now + self._patience)
+        outputs = (*map(Journal, lines), Accepted(configuration))
+        return Step(TrainingState.AWAIT_ROUND, outputs, commit, deadline=now + self._patience)
 
     def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
         message, round = heard.message, heard.envelope.round
@@ -337,13 +346,14 @@ class TrainingClient(
         return replace(over, outputs=over.outputs + never_begun, commit=commit)
 
     def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
-        """The clients in a bitmap; refuses a cohort without this one, or below its policy."""
+        """The clients in a bitmap; refuses a cohort without this one, with a part of a group, or below its policy."""
         clients = self._roster.clients
         cohort = tuple(clients[index] for index in decode_members(bitmap, len(clients)))
         if self.name not in cohort:
             raise RemoteProtocolError(
                 Code.MEMBERS, "this client was not selected for the round that it is asked to join"
             )
+        self._roster.check_whole(cohort)
         self._policy.check_cohort(self.configuration, len(cohort))
         return cohort
 

@@ -57,9 +57,9 @@ class Presence:
         return tuple(name for name in self._clients if name in self._links and name not in self._lost)
 
     @property
-    def possible(self) -> int:
-        """How many can be there at all."""
-        return len(self._clients) - len(self.barred)
+    def possible(self) -> tuple[str, ...]:
+        """Everybody who can be there at all, in the order of the roster."""
+        return tuple(name for name in self._clients if name not in self.barred)
 
     def deadlines(self) -> Iterable[float]:
         """When links that are lost count as gone, and when hellos that wait are answered."""

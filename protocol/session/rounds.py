@@ -41,7 +41,7 @@ class Train(Output):
     key: GroupKey | None = None
 
 
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
     """One line of a client's journal: it entered this stage of this round, and never enters it again."""
 
     session: bytes
@@ -52,11 +52,22 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
     """What the vector of this stage costs of the client's budget, whatever becomes of it."""
 
 
+class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
+    """One line of a client's journal: the group that it is in from now on."""
+
+    group: bytes | None
+    """Its hash, empty where the client is in none; None: its owner confirmed that the next one may be another."""
+
+
+JournalLine = JournalEntry | GroupEntry
+"""Whatever stands in a journal."""
+
+
 @dataclass(frozen=True)
 class Journal(Output):
     """To be on the disk before the next output leaves."""
 
-    entry: JournalEntry
+    entry: JournalLine
 
 
 @dataclass(frozen=True)
@@ -117,11 +128,15 @@ def agree(
 ) -> Agreement:
     """The Agreement that follows from what a party holds. ValueError where the cohort has no parameters.
 
-    fewest_survivors: whose sum this party's own policy allows to open; a regular graph may ask for more.
+    cohort: of whole groups. fewest_survivors: whose sum this party's own policy allows to open; a regular graph and
+    groups may ask for more.
     """
     packing = configuration.packing()
     regular = configuration.regular(len(cohort))
     parameters = configuration.parameters(len(cohort))
+    places = {name: place for place, name in enumerate(cohort)}
+    groups = roster.groups if configuration.secure else ()
+    left = configuration.fewest_survivors(len(cohort)) if regular or groups else 0
     return Agreement(
         session=session,
         round=round,
@@ -132,7 +147,8 @@ def agree(
         regular=regular,
         parameters=parameters,
         corrupt=configuration.colluding(len(cohort)),
-        fewest_survivors=max(fewest_survivors, configuration.fewest_survivors(len(cohort)) if regular else 0),
+        fewest_survivors=max(fewest_survivors, left),
+        groups=tuple(tuple(places[name] for name in group) for group in groups if group[0] in places),
         ring=packing.ring,
         length=packing.length,
         roster=roster.hash,

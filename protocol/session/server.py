@@ -71,12 +71,18 @@ class TrainingServer(
         super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
         if completed and configuration.encrypted:
             raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
+        self._roster = roster
+        self._configuration = configuration
+        self._largest_cohort = len(self._gathered(roster.clients))
+        """Of those who are not barred."""
+        try:
+            configuration.check_groups([len(group) for group in roster.groups], self._largest_cohort, smallest_cohort)
+        except ValueError as error:
+            raise LocalProtocolError(str(error)) from None
         self.deadline = now + join_seconds
         self.round = completed
         self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
         self.keeper = GroupKeyKeeper(roster, configuration, self.session)
-        self._roster = roster
-        self._configuration = configuration
         self._smallest_cohort = smallest_cohort
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
@@ -163,7 +169,8 @@ class TrainingServer(
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def complete(self) -> bool:
-        return len(self.presence.there) >= min(self.presence.possible, self._configuration.clients)
+        there, largest = self.presence.there, self._largest_cohort
+        return len(there) >= largest and len(self._gathered(there)) >= largest
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
         sender, detail = heard.sender, "it started again"
@@ -195,8 +202,11 @@ class TrainingServer(
         """Go on from this model with as many of these as a round takes."""
         readers = () if self.keeper is None else self.keeper.readers
         # Where only some can read the model, none of them gives way to others.
-        first = sorted(there, key=lambda name: name not in readers)[: self._configuration.clients]
-        return self._prepare(tuple(name for name in there if name in first), model, now)
+        return self._prepare(self._gathered(sorted(there, key=lambda name: name not in readers)), model, now)
+
+    def _gathered(self, there: Sequence[str]) -> tuple[str, ...]:
+        """The largest cohort of these clients, in whole groups, the first ones before the others."""
+        return self._roster.gather(there, self._configuration.clients)
 
     def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
         if result.model is None:
@@ -310,7 +320,7 @@ class TrainingServer(
     def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
         part, drops = self.at(CurrentRound), tuple(finished.drops)
-        limits, cohort = second_cohort(self._configuration, counted, drops, self.presence.there)
+        limits, cohort = second_cohort(self._roster, self._configuration, counted, drops, self.presence.there)
         try:
             first = self._agreement(cohort, self.round, self._model)
         except ValueError as error:
@@ -329,9 +339,11 @@ class TrainingServer(
 
     def _prepare(self, cohort: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
         """Start a round from this model with these clients, or first let them agree on a key."""
-        there, keeper = tuple(name for name in cohort if name in self.presence.there), self.keeper
+        present = set(self.presence.there)
+        there, keeper = self._gathered([name for name in cohort if name in present]), self.keeper
         if len(there) < self._smallest_cohort:
-            detail = f"only {len(there)} clients are there; a round takes at least {self._smallest_cohort}"
+            whole = " with their whole groups" if self._roster.groups else ""
+            detail = f"only {len(there)} clients are there{whole}; a round takes at least {self._smallest_cohort}"
             return self._ended(Code.THRESHOLD, detail)
         if self._configuration.group_key and keeper is not None and not keeper.fits(there):
             return Step(
@@ -403,6 +415,7 @@ class TrainingServer(
             return []
         if bar:
             self.presence.barred.add(member)
+            self._largest_cohort = len(self._gathered(self.presence.possible))
         abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
         return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
 

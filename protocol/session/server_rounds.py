@@ -9,6 +9,7 @@ from tacit.protocol.core.blob import OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Blob
 from tacit.protocol.core.primitives import Label
+from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone, SumServer
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import check_second_cohort, derive_limits
@@ -43,9 +44,11 @@ class CurrentRound:
 
 
 def second_cohort(
-    configuration: Configuration, counted: Summed, drops: Collection[Dropped], there: Collection[str]
+    roster: Roster, configuration: Configuration, counted: Summed, drops: Collection[Dropped], there: Collection[str]
 ) -> tuple[bytes, tuple[str, ...]]:
-    """The limits that follow from a sum of counts, and who is left to contribute within them. Refuses what is neither.
+    """The limits that follow from a sum of counts, and who is left, in whole groups, to contribute within them.
+
+    Refuses a sum that is none of counts, and too few who are left.
 
     drops: who is out of that sum; there: who is in the session.
     """
@@ -54,7 +57,8 @@ def second_cohort(
     except ValueError as error:
         raise RemoteProtocolError(Code.VECTOR, str(error)) from None
     dropped = {drop.member for drop in drops}
-    cohort = tuple(name for name in counted.survivors if name in there and name not in dropped)
+    left = [name for name in counted.survivors if name in there and name not in dropped]
+    cohort = roster.gather(left, len(left))
     check_second_cohort(configuration, cohort, counted.survivors)
     return limits, cohort
 

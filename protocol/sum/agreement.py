@@ -13,6 +13,7 @@ from typing import Final
 
 from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.members import Members, encode_members
 from tacit.protocol.core.messages import CHUNK_BYTES
 from tacit.protocol.core.primitives import Label, digest, verify
 from tacit.secagg.filled_blocks import BYTE_WORDS
@@ -44,7 +45,9 @@ class Agreement:
     corrupt: int = 0
     """Members that may collude with a lying server; 0 where the server is not expected to lie."""
     fewest_survivors: int = 0
-    """The fewest clients in a sum that is opened, where that is more than the threshold, which counts neighbours."""
+    """The fewest clients in a sum that is opened; without groups the threshold is another bound."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Members that are in the sum all or none, by the roster; none where everybody is in it alone."""
     ring: Ring
     length: int
     """Ring words of the vector."""
@@ -74,6 +77,30 @@ class Agreement:
     def places(self) -> dict[str, int]:
         """The position of every member by its name."""
         return {name: place for place, name in enumerate(self.cohort)}
+
+    @cached_property
+    def group_of(self) -> dict[int, tuple[int, ...]]:
+        """The group of every member; without groups each is one of its own."""
+        groups = self.groups or tuple((member,) for member in range(self.size))
+        return {member: group for group in groups for member in group}
+
+    @property
+    def fewest_summed(self) -> int:
+        """The fewest clients in a sum that is opened.
+
+        Without groups whoever answers is in the sum. With them who is left out answers too: the threshold then counts
+        answers only.
+        """
+        return self.fewest_survivors if self.groups else max(self.fewest_survivors, self.parameters.threshold)
+
+    @cached_property
+    def _group_sets(self) -> tuple[Members, ...]:
+        return tuple(Members(encode_members(group, self.size), self.size) for group in self.groups)
+
+    def check_whole(self, members: Members) -> None:
+        """Refuse a set of members that cuts a group in two."""
+        if any(members.cuts(group) for group in self._group_sets):
+            raise RemoteProtocolError(Code.MEMBERS, "there are some members of a group without the others of it")
 
     @cached_property
     def context(self) -> bytes:

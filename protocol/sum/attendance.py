@@ -108,7 +108,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             requests = self._vectors.store(member, chunk, words, now)
-            self.waiting -= self._vectors.included
+            self.waiting -= self._vectors.settled
             return self._requests(requests)
 
         return Step(self.state, (), commit)
@@ -126,8 +126,11 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             self.dropped[member] = (phase, code, detail)
+            requests = self._vectors.discard(member, now)
             self.waiting.discard(member)
-            return self._requests(self._vectors.discard(member, now))
+            if self.state is ServerState.MASKED_INPUT:
+                self.waiting -= self._vectors.settled
+            return self._requests(requests)
 
         return Step(self.state, (report, *told), commit)
 
@@ -154,11 +157,9 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             store()
-            if words is None:
-                return self._requests(self._vectors.enqueue(member, now))
-            self._vectors.add(member, words)
-            self.waiting.discard(member)
-            return []
+            requests = self._vectors.take(member, words, now)
+            self.waiting -= self._vectors.settled
+            return self._requests(requests)
 
         return Step(self.state, reports, commit)
 
@@ -167,14 +168,14 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         self.deadline = now + self.agreement.phase_seconds
 
     def _next(
-        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None]
+        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None], *reports: Report
     ) -> Step[ServerState]:
         report = Report("opened", {"phase": state.value, "members": len(messages)})
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]
-        return Step(state, (report, *sends), commit)
+        return Step(state, (*reports, report, *sends), commit)
 
-    def _shortage(self, count: int, what: str, least: int = 0) -> Step[ServerState] | None:
-        needed = max(self.agreement.parameters.threshold, least)
+    def _shortage(self, count: int, what: str, needed: int | None = None) -> Step[ServerState] | None:
+        needed = self.agreement.parameters.threshold if needed is None else needed
         if count >= needed:
             return None
         reasons = [f"; {self.agreement.cohort[member]}: {detail}" for member, (_, _, detail) in self.dropped.items()]

@@ -289,8 +289,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         done = Contributed(tuple(agreement.cohort[member] for member in survivors))
         return Step(ClientState.DONE, (self._send(reply), done))
 
-    def _require(self, count: int, what: str, least: int = 0) -> None:
-        needed = max(self.agreement.parameters.threshold, least)
+    def _require(self, count: int, what: str, needed: int | None = None) -> None:
+        needed = self.agreement.parameters.threshold if needed is None else needed
         if count < needed:
             raise RemoteProtocolError(Code.THRESHOLD, f"only {count} {what}; {needed} are needed")
 
@@ -298,9 +298,11 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         survivors = Members(bitmap, self.agreement.size)
         if not survivors <= own.sharers:
             raise RemoteProtocolError(Code.MEMBERS, "there are survivors who never shared their secrets")
-        if self.member not in survivors:
+        self.agreement.check_whole(survivors)
+        # With groups a client that is there may be left out with its own, and helps to open the sum all the same.
+        if self.member not in survivors and not self.agreement.groups:
             raise RemoteProtocolError(Code.MEMBERS, "the server counts this client as dropped")
-        self._require(len(survivors), "clients survived", self.agreement.fewest_survivors)
+        self._require(len(survivors), "clients survived", self.agreement.fewest_summed)
         return survivors
 
     def _check_signatures(self, own: _Masked, survivors: Members, signers: tuple[int, ...], signatures: bytes) -> None:
@@ -308,8 +310,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         # Holders only, not every neighbour: who answers was told the same as t of its k holders, and 2t > k, so that t
         # others never open its mask key under another list. Its mask towards those whose seed it opens stays on.
         holders = set(own.neighbourhood.holders)
-        if not all(signer in survivors and signer in holders for signer in signers):
-            raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no surviving holders of this client")
+        if not holders.issuperset(signers):
+            raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no holders of this client")
         if len(signatures) != SIGNATURE_BYTES * len(signers):
             raise RemoteProtocolError(Code.SIGNATURE, f"{len(signers)} signatures do not have {len(signatures)} bytes")
         self._require(len(signers), "clients signed the survivors")

@@ -8,6 +8,7 @@ below: the server can neither downgrade the mode, nor shrink the cohort, nor low
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -97,8 +98,37 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return math.floor(Fraction(str(self.corrupt)) * cohort) if self.active else 0
 
     def fewest_survivors(self, cohort: int) -> int:
-        """Clients that are left when as many drop out as are tolerated."""
+        """Clients that are left when as many drop out, or are left out with their groups, as are tolerated."""
         return fewest_survivors(cohort, self.dropout)
+
+    @property
+    def smallest_group(self) -> int:
+        """Clients that a group must have: all that may collude could be in it, and two others hide each other."""
+        return math.floor(Fraction(str(self.corrupt)) * self.clients) + 2
+
+    def check_groups(self, sizes: Sequence[int], cohort: int, smallest_cohort: int) -> None:
+        """ValueError for groups in which a client is not hidden, or with which nobody could be lost.
+
+        sizes: of the groups of the roster, if it has any; cohort: clients in the largest cohort of them.
+        """
+        if not sizes or not self.secure:
+            return
+        if min(sizes) < self.smallest_group:
+            raise ValueError(
+                f"a group of {min(sizes)} clients, of {self.clients} of whom {self.smallest_group - 2} may collude "
+                f"(corrupt = {self.corrupt}): a group needs at least {self.smallest_group}"
+            )
+        left, tolerated = cohort - max(sizes), cohort - self.fewest_survivors(cohort)
+        fewest = max(smallest_cohort, cohort - tolerated)
+        if left < fewest:
+            raise ValueError(
+                f"one client that is lost takes its group of {max(sizes)} out of the sum of {cohort} clients, and "
+                f"{max(left, 0)} are left, where {fewest} are needed (dropout = {self.dropout} of {cohort} tolerates "
+                f"{tolerated}, smallest_cohort = {smallest_cohort}): take more clients, smaller groups (corrupt = "
+                f"{self.corrupt} needs at least {self.smallest_group}), or a larger dropout"
+            )
+        if cohort - 1 < (threshold := self.parameters(cohort).threshold):
+            raise ValueError(f"when one of {cohort} clients is lost, {cohort - 1} answer, and {threshold} must")
 
 
 class Configuration(Proposal, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -234,6 +264,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check_budget(self, spent: float) -> None:
         """Refuse a round with whose vector so much is spent, where that is beyond the budget."""
+
+    def check_groups(self, configuration: Configuration, sizes: Sequence[int]) -> None:
+        """Refuse a configuration for which one of the groups of the roster, of these sizes, is too small."""
+        if configuration.secure and min(sizes, default=configuration.smallest_group) < configuration.smallest_group:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"the roster has a group of {min(sizes)} clients; with corrupt = {configuration.corrupt} of "
+                f"{configuration.clients} clients a group needs at least {configuration.smallest_group}",
+            )
 
     def check_cohort(self, configuration: Configuration, cohort: int) -> GraphParameters:
         """Refuse a round whose cohort or threshold is below this policy; returns its parameters."""

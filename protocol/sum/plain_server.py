@@ -39,7 +39,7 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement
         survivors = tuple(sorted(self._vectors.included))
-        if shortage := self._shortage(len(survivors), "clients sent a vector", agreement.fewest_survivors):
+        if shortage := self._shortage(len(survivors), "clients sent a vector", agreement.fewest_summed):
             return shortage
         names = tuple(agreement.cohort[member] for member in survivors)
         vectors = {agreement.cohort[member]: words for member, words in sorted(self._vectors.vectors.items())}

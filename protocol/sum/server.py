@@ -172,10 +172,12 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement
         survivors = tuple(sorted(self._vectors.included))
-        present = tuple(member for member in survivors if member not in self.dropped)
+        # Also members of groups that are left out: they hold shares, and answer.
+        present = tuple(member for member in sorted(self._complaints) if member not in self.dropped)
         if shortage := self._shortage(len(present), "clients sent a vector and are still there"):
             return shortage
-        if shortage := self._shortage(len(survivors), "clients sent a vector", agreement.fewest_survivors):
+        in_sum = "clients of whole groups sent a vector" if agreement.groups else "clients sent a vector"
+        if shortage := self._shortage(len(survivors), in_sum, agreement.fewest_summed):
             return shortage
         reachable = set(present)
         for owner in self._packets:
@@ -189,6 +191,8 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
                 culprit = agreement.cohort[owner] if any(owner in c for c in self._complaints.values()) else ""
                 return self._aborted(Code.SHARES, f"{agreement.cohort[owner]}: {detail}", culprit)
         bitmap = encode_members(survivors, agreement.size)
+        left_out = [agreement.cohort[member] for member in present if member not in self._vectors.included]
+        reports = (Report("left-out", {"members": left_out}),) if left_out else ()
 
         def commit() -> None:
             self._survivors, self._survivors_bitmap = survivors, bitmap
@@ -196,9 +200,9 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
 
         if agreement.active:
             messages: dict[int, Message] = {member: Survivors(survivors=bitmap) for member in present}
-            return self._next(ServerState.CONSISTENCY_CHECK, messages, commit)
+            return self._next(ServerState.CONSISTENCY_CHECK, messages, commit, *reports)
         request = UnmaskRequest(survivors=bitmap, signers=encode_members((), agreement.size), signatures=b"")
-        return self._next(ServerState.UNMASK, dict.fromkeys(present, request), commit)
+        return self._next(ServerState.UNMASK, dict.fromkeys(present, request), commit, *reports)
 
     def on_confirm_survivors(self, heard: Heard[ConfirmSurvivors], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]

@@ -2,8 +2,13 @@
 
 A vector that fits one chunk is added at once. Longer ones are fetched chunk by chunk into a buffer of their own, from
 at most UPLOADS clients at a time (the others wait their turn), and added when whole: a client that vanishes in the
-middle leaves no trace in the sum, and memory is bounded by UPLOADS + 1 vectors whatever the number of clients. Only
-where the agreement asks for single vectors is each of them kept.
+middle leaves no trace in the sum. Only where the agreement asks for single vectors is each of them kept.
+
+Members of a group are in the sum all or none: their vectors are added apart until the last of them has come. Long ones
+are fetched group by group, when all members of a group are ready, in the order in which groups were. So every group
+that is not whole has a member that uploads, and memory is bounded by 2 UPLOADS + 1 vectors whatever the number of
+clients (without groups, where everybody is a group of one, by UPLOADS + 1); vectors of one chunk, of which each group
+may have begun, by that and one for each group.
 
 Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, and who
 waits has none.
@@ -52,7 +57,14 @@ class VectorSum:
         self._agreement = agreement
         self.total: npt.NDArray[Any] = np.zeros(agreement.length, agreement.ring.word)
         self.included: set[int] = set()
+        self.settled: set[int] = set()
+        """Members of whom nothing is due: their vector has come, or they are ready and their group is left out."""
         self.vectors: dict[int, npt.NDArray[Any]] = {}
+        self._apart: dict[tuple[int, ...], npt.NDArray[Any]] = {}
+        """By group that is not whole yet, the sum of the vectors of it that have come."""
+        self._left_out: set[int] = set()
+        """Members of groups that will never be whole."""
+        self._ready: set[int] = set()
         self._uploads: dict[int, _Upload] = {}
         self._queue: deque[int] = deque()
 
@@ -70,21 +82,13 @@ class VectorSum:
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 
-    @work(WorkKind.SUMMING)
-    def add(self, member: int, words: npt.NDArray[Any]) -> None:
-        """Add a whole vector."""
-        self._agreement.ring.add_into(self.total, words)
-        self.included.add(member)
-        if self._agreement.single_vectors:
-            self.vectors[member] = words
-
     def announced(self, member: int) -> bool:
         """Whether this member said that its vector is ready."""
-        return member in self.included or self.underway(member)
+        return member in self._ready
 
     def underway(self, member: int) -> bool:
-        """Whether the vector of this member is being fetched, or waits for that."""
-        return member in self._uploads or member in self._queue
+        """Whether the vector of this member is being fetched, or waits for its turn or for others of its group."""
+        return member in self._ready and member not in self.settled
 
     def deadlines(self) -> Iterator[float]:
         """When uploads count as stalled."""
@@ -94,9 +98,16 @@ class VectorSum:
         """The members whose uploads do."""
         return [member for member, upload in self._uploads.items() if now >= upload.deadline]
 
-    def enqueue(self, member: int, now: float) -> list[tuple[int, int]]:
-        """A member with a long vector is ready; returns the (member, chunk) pairs to ask for now."""
-        self._queue.append(member)
+    def take(self, member: int, words: npt.NDArray[Any] | None, now: float) -> list[tuple[int, int]]:
+        """A vector is ready: these words, or a long one, to be fetched; returns the (member, chunk) to ask for now."""
+        group = self._agreement.group_of[member]
+        self._ready.add(member)
+        if member in self._left_out:
+            self.settled.add(member)
+        elif words is not None:
+            self._add(member, words)
+        elif self._ready.issuperset(group):
+            self._queue.extend(group)
         return self._admit(now)
 
     def check(self, member: int, chunk: int) -> None:
@@ -111,16 +122,38 @@ class VectorSum:
         upload.words[self._agreement.chunk_span(chunk)] = words
         upload.received, upload.due = upload.received + 1, now + self._agreement.phase_seconds
         if upload.received == chunks:
-            self.add(member, upload.words)
-            return self.discard(member, now)
+            del self._uploads[member]
+            self._add(member, upload.words)
+            return self._admit(now)
         return [(member, following) for following in requests_after(upload.received, chunks)]
 
     def discard(self, member: int, now: float) -> list[tuple[int, int]]:
-        """Forget an upload, finished or not; returns what to ask for now."""
-        self._uploads.pop(member, None)
-        if member in self._queue:
-            self._queue.remove(member)
+        """A member is gone: without its vector its group is left out; returns what to ask for now."""
+        if member not in self.settled:
+            group = self._agreement.group_of[member]
+            self._left_out.update(group)
+            self.settled |= self._ready.intersection(group)
+            self._apart.pop(group, None)
+            self._uploads = {other: upload for other, upload in self._uploads.items() if other not in group}
+            self._queue = deque(other for other in self._queue if other not in group)
         return self._admit(now)
+
+    @work(WorkKind.SUMMING)
+    def _add(self, member: int, words: npt.NDArray[Any]) -> None:
+        """Add a whole vector: to those of its group that have come, and these to the sum when they are all there."""
+        group, ring = self._agreement.group_of[member], self._agreement.ring
+        self.settled.add(member)
+        if group in self._apart:
+            ring.add_into(self._apart[group], words)
+            words = self._apart.pop(group)
+        if self.settled.issuperset(group):
+            ring.add_into(self.total, words)
+            self.included.update(group)
+        else:
+            # What came in one chunk is a view of the frame.
+            self._apart[group] = words if words.flags.writeable else words.copy()
+        if self._agreement.single_vectors:
+            self.vectors[member] = words
 
     def _admit(self, now: float) -> list[tuple[int, int]]:
         agreement, requests = self._agreement, []

@@ -52,6 +52,8 @@ class MemberInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     role: Role
     curve_public: Octets
     signing_public: Octets
+    group: int = 0
+    """Number of the client's group; 0 where clients are in none."""
 
 
 class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -95,13 +97,15 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     corrupt: int
     """Members that may collude with a lying server."""
     fewest_survivors: int
-    """In a regular graph the fewest clients in a sum that is opened; 0 in a complete one."""
+    """In a regular graph, and with groups, the fewest clients in a sum that is opened; otherwise 0."""
     group_key: Octets | None = None
     """Transcript of the group key of the round, if it has one."""
     purpose: Octets | None = None
     """Which stage of a round in two; empty in a round in one."""
     skip_zeros: bool = False
     """Whether chunks come without their blocks of zeros."""
+    groups: tuple[tuple[int, ...], ...] = ()
+    """Members that are in the sum all or none; empty where everybody is in it alone."""
 
     def agreement(self) -> Agreement:
         """The same for the machines."""

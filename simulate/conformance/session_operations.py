@@ -14,7 +14,17 @@ from tacit.protocol.core.primitives import Label, SigningKey, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, JournalEntry, Limit, NewModel, RoundDone, RoundOver, Train
+from tacit.protocol.session.rounds import (
+    Accepted,
+    GroupEntry,
+    Journal,
+    JournalEntry,
+    Limit,
+    NewModel,
+    RoundDone,
+    RoundOver,
+    Train,
+)
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -56,6 +66,8 @@ class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What it draws in its rounds, one after the other."""
     policy: Policy
     journal: tuple[EnteredStage, ...]
+    group: Octets | None = None
+    """The group that its journal has, empty if that says that it was in none; without it, none is written."""
     patience: float
     grace: float
 
@@ -102,7 +114,10 @@ class SessionStage(Stage):
                 self._roster,
                 signing=SigningKey(client.signing_private),
                 policy=client.policy,
-                journal=[JournalEntry(**msgspec.structs.asdict(entry)) for entry in client.journal],
+                journal=[
+                    *(JournalEntry(**msgspec.structs.asdict(entry)) for entry in client.journal),
+                    *((GroupEntry(group=client.group),) if client.group is not None else ()),
+                ],
                 entropy=entropy_of(client.entropy),
                 patience=client.patience,
                 grace=client.grace,
@@ -175,6 +190,8 @@ class SessionStage(Stage):
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:
+            case Journal(entry=GroupEntry() as entry):
+                return [event("journal group", entry, "group")]
             case Journal(entry=entry):
                 return [event("journal", entry, "round", "stage")]
             case Accepted():

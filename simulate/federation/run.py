@@ -64,7 +64,20 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
             f"{run.path} has {done.round} rounds already: ask for more with --rounds {done.round + 1} or above"
         )
     run.keep_experiment(experiment_toml(experiment))
+    _confirm_groups(experiment, run)
     return Plan(experiment, run, rounds_left, done.round, done.split_seed, **options)
+
+
+def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
+    """A resumed run gives everybody new keys, and so every client a group with other ones than its journal has."""
+    # Imported here: it loads torch, and few runs need it.
+    from tacit.parties.session.journal import JournalError, JournalFile
+
+    try:
+        for name in party_names(experiment.federation.clients if experiment.federation.group_size else 0)[1:]:
+            JournalFile(run.journal(name)).confirm_group()
+    except JournalError as error:
+        raise RunDirectoryError(str(error)) from None
 
 
 def kept(plan: Plan) -> str:
@@ -96,7 +109,9 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     """
     names = party_names(plan.experiment.federation.clients)
     keys = {name: generate(name) for name in names}
-    roster = Roster(members=tuple(own.member("server" if name == SERVER else "client") for name, own in keys.items()))
+    server, *clients = keys.values()
+    grouped = zip(clients, plan.experiment.groups(), strict=True)
+    roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
     roles = {name: Role(plan, keys[name], roster) for name in names}
     failure: SimulationError | None = None
     async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:

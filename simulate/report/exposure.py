@@ -69,6 +69,13 @@ def _server(history: History, experiment: Experiment) -> Exposure:
     threshold = history.configured.threshold if history.configured else None
     if experiment.aggregation.mode == "active":
         trust = f"This holds even if the server lies, and up to {corrupt} of {clients} clients work together with it."
+        if size := experiment.federation.group_size:
+            trust += f" Sums that are compared with each other tell of groups of {size} clients or more, not of one."
+        else:
+            trust += (
+                " It holds for every sum, not for two that are compared: without groups (federation.group_size) a "
+                "server that lies can have one sum with a client and another one without it."
+            )
     else:
         trust = (
             f"This holds if the server follows the protocol, even if up to {corrupt} of {clients} clients work with "

@@ -7,6 +7,7 @@ reason and what would be accepted. The reference documentation comes from the sa
 
 import math
 import tomllib
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -37,6 +38,16 @@ class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     clients: Annotated[int, Meta(description="Number of clients.", ge=2, le=1000)] = 5
     rounds: Annotated[int, Meta(description="Number of rounds of training and aggregation.", ge=1, le=100000)] = 10
+    group_size: Annotated[
+        int,
+        Meta(
+            description="Least clients in a group, whose members are in a sum all or none: so sums, compared with each "
+            "other, tell of groups and not of clients. At least floor(corrupt * clients) + 2, and at most "
+            "floor(dropout * clients). 0: no groups.",
+            ge=0,
+            le=1000,
+        ),
+    ] = 0
     seed: Annotated[
         Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
         Meta(
@@ -136,7 +147,15 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         self._check_policy()
         self._check_protection()
         self._check_threshold()
+        self._check_groups()
         self._check_ring()
+
+    def groups(self) -> tuple[int, ...]:
+        """The number of every client's group in the roster: as many groups as there can be; all 0 without groups."""
+        clients, size = self.federation.clients, self.federation.group_size
+        count = clients // size if size else 0
+        # Neighbours are together, and sizes differ by one at most.
+        return tuple(1 + client * count // clients if count else 0 for client in range(clients))
 
     def graph_parameters(self) -> GraphParameters:
         """Neighbours of a client, and the threshold: as configured, or as computed."""
@@ -266,6 +285,20 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                 f"below policy.threshold_floor = {floor}; raise it"
                 f"{'' if floor <= most else f' (at most {most} is possible)'}, or lower that",
             )
+
+    def _check_groups(self) -> None:
+        if not self.federation.group_size:
+            return
+        where = f"federation.group_size = {self.federation.group_size}"
+        if self.aggregation.mode == "none":
+            raise ValueError(f"{where}: without secure aggregation the server sees every update; set it to 0")
+        clients = self.federation.clients
+        if self.federation.group_size > clients:
+            raise ValueError(f"{where}: {clients} clients make no group of {self.federation.group_size}")
+        try:
+            self.terms().check_groups([*Counter(self.groups()).values()], clients, self.policy.smallest_cohort)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
 
     def _check_ring(self) -> None:
         try:

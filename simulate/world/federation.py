@@ -6,7 +6,7 @@ and instead of learning the server adds 1 to every parameter of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +26,7 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.rounds import Journal, JournalEntry, Limit, NewModel, RoundDone, Train
+from tacit.protocol.session.rounds import Journal, JournalLine, Limit, NewModel, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -54,7 +54,7 @@ def small_configuration(clients: int, /, *, parameters: int = 10, **changes: Any
 
 class MemoryFederation(World[Parcel]):
     """rounds: after which the server finishes; policies: of clients that do not hold the default one; members: a roster
-    and the keys of those who are played, in the place of new ones.
+    and the keys of those who are played, in the place of new ones; groups: of the clients, by number, if they have any.
 
     Everybody draws keys and secrets from the stream of its name, and updates from another one.
     """
@@ -70,6 +70,7 @@ class MemoryFederation(World[Parcel]):
         smallest_cohort: int = 3,
         model: bytes = b"",
         members: tuple[Roster, Mapping[str, SigningKey]] | None = None,
+        groups: Sequence[int] = (),
     ) -> None:
         super().__init__(Streams(seed))
         self.configuration = configuration
@@ -77,7 +78,8 @@ class MemoryFederation(World[Parcel]):
         self.smallest_cohort = smallest_cohort
         roles: dict[str, Role] = {SERVER: "server"}
         roles |= {f"client-{number}": "client" for number in range(clients_in_roster)}
-        self.roster, self.signing = members or new_members(roles, self.streams)
+        numbers = {f"client-{number}": group for number, group in enumerate(groups)}
+        self.roster, self.signing = members or new_members(roles, self.streams, numbers)
         self.host = self.roster.server.name
         self.policy = Policy(modes=(configuration.mode,))
         self.model = model or np.arange(sum(configuration.tensor_sizes), dtype="<f4").tobytes()
@@ -97,7 +99,7 @@ class MemoryFederation(World[Parcel]):
         self.start_server()
 
     @property
-    def journals(self) -> dict[str, list[JournalEntry]]:
+    def journals(self) -> dict[str, list[JournalLine]]:
         """What the disks of the clients hold."""
         return {name: self.journal(name).read() for name in self.roster.clients}
 

@@ -35,12 +35,20 @@ class Streams:
         return lambda length: shake_256(prefix + next(counter).to_bytes(8, "little")).digest(length)
 
 
-def new_members(roles: Mapping[str, Role], streams: Streams) -> tuple[Roster, dict[str, SigningKey]]:
-    """A roster of these members, and their keys."""
+def new_members(
+    roles: Mapping[str, Role], streams: Streams, groups: Mapping[str, int] | None = None
+) -> tuple[Roster, dict[str, SigningKey]]:
+    """A roster of these members, and their keys. groups: numbers of the clients' groups, where they are in any."""
     signing = {name: SigningKey(streams.of(f"{name} signing")(KEY_BYTES)) for name in roles}
     curve = {name: streams.of(f"{name} curve")(KEY_BYTES) for name in roles}
     members = (
-        Member(name=name, role=role, curve_public=curve[name], signing_public=signing[name].public)
+        Member(
+            name=name,
+            role=role,
+            curve_public=curve[name],
+            signing_public=signing[name].public,
+            group=(groups or {}).get(name, 0),
+        )
         for name, role in roles.items()
     )
     return Roster(tuple(members)), signing

@@ -29,7 +29,7 @@ from tacit.models.layout import Layout, LayoutEntry
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Ended
-from tacit.protocol.session.rounds import Journal, RoundDone
+from tacit.protocol.session.rounds import Journal, JournalEntry, RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER, SessionState, TrainingState
 from tacit.simulate.world.disk import SimulatedDisk
 from tacit.simulate.world.federation import JOURNAL, MODEL, SERVER, MemoryFederation, small_configuration
@@ -148,7 +148,11 @@ class DisturbedFederation(MemoryFederation):
         if parcel is not None and parcel.packet.kind in SUM_TO_SERVER:
             envelope = parcel.packet.envelope
             for disk in self.disks[party].aftermaths():
-                entered = {(entry.session, entry.round) for entry in JournalFile(JOURNAL, disk).read()}
+                entered = {
+                    (entry.session, entry.round)
+                    for entry in JournalFile(JOURNAL, disk).read()
+                    if isinstance(entry, JournalEntry)
+                }
                 self._require(
                     (envelope.session, envelope.round) in entered,
                     f"{parcel.kind} of {party} leaves before its journal is on the disk",
@@ -160,7 +164,7 @@ class DisturbedFederation(MemoryFederation):
         if isinstance(output, RoundDone) and output.total is not None:
             self.sums += 1
             self._require(np.array_equal(output.total, self.plain_sum(output)), "a sum is not that of its survivors")
-        elif isinstance(output, Journal):
+        elif isinstance(output, Journal) and isinstance(output.entry, JournalEntry):
             place = (party, output.entry.session, output.entry.round, output.entry.stage)
             self._require(place not in self._entered, f"{party} enters a stage of a round twice")
             self._entered.add(place)

@@ -11,15 +11,17 @@ from rich.console import Console
 from tacit.cli.screen import Screen
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
+from tacit.simulate.runs.experiment import Experiment, parse
 
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 
 
-def screen(*, encoding: str = "utf-8", width: int = 40) -> tuple[Screen, io.TextIOWrapper]:
+def screen(
+    *, encoding: str = "utf-8", width: int = 40, experiment: Experiment | None = None
+) -> tuple[Screen, io.TextIOWrapper]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, force_terminal=False, highlight=False)
-    plan = Plan(Experiment(), RunDirectory(DIRECTORY), 10, 0, 1, began=time.monotonic())
+    plan = Plan(experiment or Experiment(), RunDirectory(DIRECTORY), 10, 0, 1, began=time.monotonic())
     return Screen(console, plan), file
 
 
@@ -44,6 +46,32 @@ def test_lines_are_neither_wrapped_nor_read_as_markup() -> None:
     made, file = screen()
     made.show("server", "listening", {"address": "tcp://127.0.0.1:1"})
     assert shown(file) == [f"server listens at tcp://127.0.0.1:1; run directory {DIRECTORY}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "threshold", "told"),
+    [
+        ("", 4, "threshold 4 of 5, active mode"),
+        ("[federation]\nclients = 3", 3, "threshold 3 of 3, active mode, none may be lost"),
+        (
+            "[federation]\nclients = 7\ngroup_size = 2\n[aggregation]\ncorrupt = 0.05\ndropout = 0.5",
+            5,
+            "threshold 5 of 7, active mode, groups of 2 or 3: who is lost takes its group out of that sum",
+        ),
+    ],
+)
+def test_the_configuration_says_what_a_lost_client_costs(text: str, threshold: int, told: str) -> None:
+    made, file = screen(experiment=parse(text, "small.toml"))
+    made.show(
+        "server", "configuration", {"parameters": 10, "vector_bytes": 80, "ring_bits": 32, "threshold": threshold}
+    )
+    assert shown(file) == [f"10 parameters, vectors of 80 bytes in a 32-bit ring, {told}"]
+
+
+def test_who_is_left_out_with_its_group_is_named() -> None:
+    made, file = screen()
+    made.show("server", "left-out", {"members": ["client-3", "client-4"]})
+    assert shown(file) == ["  left out with their groups: client-3, client-4"]
 
 
 def test_a_round_line_has_the_bytes_since_the_last() -> None:

@@ -1,8 +1,9 @@
 """Clients alone against a server that lies: it may send anything that it can put together, to anybody, at any time.
 
 The liar knows what clients sent. It lists the keys of any members, passes on the packets of any members that shared,
-names any survivors, and encloses the signatures of any of these survivors (junk where it has seen none over them). It
-cannot make up a signature or open a packet. A state is the clients' states: they tell what was sent.
+names any survivors, and encloses the signatures of any of these survivors, with groups of anybody (junk where it has
+seen none over them). It cannot make up a signature or open a packet. A state is the clients' states: they tell what was
+sent.
 
 Left out is what a liar gains nothing by: that a client gives up without having said more, for it can as well leave it
 alone; junk in the place of packets, for it can as well make their owner share first; and the contents of messages that
@@ -63,12 +64,18 @@ class LyingWorld:
         self._requests = [
             (survivors, signers)
             for survivors in subsets(self._everybody)
-            for signers in subsets(survivors if cohort.agreement.active else ())
+            for signers in subsets(self._signers(survivors))
         ]
         self.standing = cache(self._standing)
         self.without_help = cache(self._without_help)
         self.with_packets = cache(self._with_packets)
         self.with_signatures = cache(self._with_signatures)
+
+    def _signers(self, survivors: tuple[int, ...]) -> tuple[int, ...]:
+        """Who may have signed these: with groups also members that are left out."""
+        if not self.cohort.agreement.active:
+            return ()
+        return self._everybody if self.cohort.agreement.groups else survivors
 
     def initial(self) -> LyingState:
         return self._started

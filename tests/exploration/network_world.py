@@ -59,7 +59,7 @@ class NetworkWorld:
         yield from self._rules.together(tuple(opened), True)
         for result in self.cohort.server.histories[server]:
             if isinstance(result, Sum):
-                survivors = frozenset(self.cohort.agreement.places[name] for name in result.survivors)
+                survivors = frozenset(map(self._place, result.survivors))
                 if any(fact.survivors != survivors for pasts in opened for past in pasts for fact in past):
                     yield "a client opened another sum than the server published"
 
@@ -71,6 +71,9 @@ class NetworkWorld:
                 return f"no sum: {result.code}"
         return "the server waits"
 
+    def _place(self, name: str) -> int:
+        return self.cohort.agreement.places[name]
+
     def _faults_of_server(self, number: int) -> Iterator[str]:
         machine, history = self.cohort.server.machine(number), self.cohort.server.histories[number]
         yield from (f"server {fault}" for fault in waits_forever(machine))
@@ -80,8 +83,10 @@ class NetworkWorld:
         for fact in history:
             if isinstance(fact, Blamed):
                 yield f"server excluded {fact.member} for {fact.code}, though it kept the rules"
-            if isinstance(fact, Sum) and len(fact.survivors) < self.cohort.threshold:
-                yield "server published a sum over fewer members than the threshold"
+            if isinstance(fact, Sum) and len(fact.survivors) < self.cohort.agreement.fewest_summed:
+                yield "server published a sum over too few members"
+            if isinstance(fact, Sum) and self.cohort.cuts(frozenset(map(self._place, fact.survivors))):
+                yield "server published a sum that cuts a group in two"
             if isinstance(fact, Sum) and fact.words != self.cohort.plain_sum(fact.survivors):
                 yield "server published another sum than that of its survivors"
             if isinstance(fact, NoSum) and fact.shares >= self.cohort.threshold:

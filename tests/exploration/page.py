@@ -23,6 +23,8 @@ from tests.exploration.network_world import NetworkWorld
 from tests.exploration.secure_sum import Cohort
 from tests.exploration.symbols import symbolic_cryptography
 
+PAIRS: Final = ((0, 2), (1, 3))
+"""Groups of four clients."""
 WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     "secure sum, active, 4 clients, t = 3, lying server": lambda: LyingWorld(Cohort(4, 3, active=True), whole=True),
     "secure sum, active, 4 clients, t = 3, network": lambda: NetworkWorld(
@@ -33,6 +35,12 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     ),
     "secure sum, semi-honest, 3 clients, t = 2, network": lambda: NetworkWorld(
         Cohort(3, 2, active=False), copies=2, interruptions=None
+    ),
+    "secure sum, active, 4 clients in pairs, t = 3, lying server": lambda: LyingWorld(
+        Cohort(4, 3, active=True, groups=PAIRS), whole=True
+    ),
+    "secure sum, active, 4 clients in pairs, t = 3, network": lambda: NetworkWorld(
+        Cohort(4, 3, active=True, groups=PAIRS), copies=2, interruptions=None
     ),
     "group key, 3 clients, 1 epoch, lying server": lambda: KeyLyingWorld(KeyCohort(3), epochs=1),
     "group key, 2 clients, 2 epochs, lying server": lambda: KeyLyingWorld(KeyCohort(2), epochs=2),
@@ -94,7 +102,8 @@ search in which nothing is folded, on worlds that are small enough for it.
 
 Rules, in every state:
 
-- a published sum is that of its survivors, who are at least the threshold, and every client that opened anything opened
+- a published sum is that of its survivors, who are at least the threshold, or with groups two and of whole groups, and
+  every client that opened anything opened
   the sum over just these;
 - a server that gives up holds less than the threshold of shares of any one secret;
 - the shares that ever left clients do not reach the threshold in both kinds for anybody;
@@ -109,7 +118,7 @@ lists of any members' keys, packets of any that shared, any set of survivors, si
 place, in any order and as often as it likes. It cannot forge a signature or open a packet. In active mode all clients
 that open anything open the sum over the same survivors; semi-honest mode does not promise that, and it is not demanded
 there. The rules for clients are those above, and no set of survivors is accepted that is smaller than the threshold,
-has members who never shared, or lacks the client itself.
+has members who never shared, or lacks the client itself; with groups, that is smaller than two or cuts a group in two.
 
 ## Group key
 

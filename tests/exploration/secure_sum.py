@@ -101,7 +101,8 @@ class Blamed:
 class Cohort:
     """A secure sum's parties and their numbered states. To be used within `symbolic_cryptography`.
 
-    client, server: the machines; others than the real ones show that the rules can be broken.
+    groups: of members that are in the sum all or none, two of whom at least are in a sum; client, server: the machines;
+    others than the real ones show that the rules can be broken.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Cohort:
         threshold: int,
         *,
         active: bool,
+        groups: tuple[tuple[int, ...], ...] = (),
         client: type[AggregationClient] = AggregationClient,
         server: type[AggregationServer] = AggregationServer,
     ) -> None:
@@ -124,6 +126,8 @@ class Cohort:
             active=active,
             regular=False,
             parameters=GraphParameters(size - 1, threshold),
+            fewest_survivors=2 if groups else 0,
+            groups=groups,
             ring=Ring(64),
             length=1,
             roster=sha256(b"roster").digest(),
@@ -152,8 +156,12 @@ class Cohort:
 
     @property
     def threshold(self) -> int:
-        """Shares that open a secret, and fewest members of a sum."""
+        """Shares that open a secret."""
         return self.agreement.parameters.threshold
+
+    def cuts(self, members: frozenset[int]) -> bool:
+        """Whether some members of a group are among these, and others are not."""
+        return any(0 < len(members.intersection(group)) < len(group) for group in self.agreement.groups)
 
     def members(self, bitmap: bytes) -> frozenset[int]:
         """A set of members that was sent."""
@@ -240,11 +248,13 @@ class ClientRules:
         if len({*signed}) > 1:
             yield "signed two different sets of survivors"
         for survivors in [*signed, *(fact.survivors for fact in opened)]:
-            if len(survivors) < self._cohort.threshold:
-                yield "accepted fewer survivors than the threshold"
+            if len(survivors) < self._cohort.agreement.fewest_summed:
+                yield "accepted too few survivors"
+            if self._cohort.cuts(survivors):
+                yield "accepted survivors that cut a group in two"
             if not survivors <= sharers:
                 yield "accepted survivors who never shared"
-            if member not in survivors:
+            if member not in survivors and not self._cohort.agreement.groups:
                 yield "accepted survivors without itself"
         for fact in opened:
             if not fact.seeds <= fact.survivors or fact.keys & fact.survivors:

@@ -19,6 +19,7 @@ from tacit.protocol.sum.tables import ClientState, ServerState
 from tests.exploration.engine import RuleBroken, World, explore
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
+from tests.exploration.page import PAIRS
 from tests.exploration.secure_sum import Cohort
 
 
@@ -53,9 +54,9 @@ class OpensAfterGivingUp(Remembering):
 
 
 class OpensWithoutThreshold(AggregationClient):
-    def _require(self, count: int, what: str, *least: int) -> None:
+    def _require(self, count: int, what: str, needed: int | None = None) -> None:
         if what != "clients survived":
-            super()._require(count, what, *least)
+            super()._require(count, what, needed)
 
 
 class OpensForStrangers(AggregationClient):
@@ -151,12 +152,26 @@ class PublishesNothing(AggregationServer):
         return Step(step.state, (), step.commit)
 
 
+class OpensPartsOfGroups(AggregationClient):
+    def _checked_survivors(self, own: Any, bitmap: bytes) -> Members:
+        agreement = self.agreement
+        self.agreement = replace(agreement, groups=tuple((member,) for member in range(agreement.size)))
+        try:
+            return super()._checked_survivors(own, bitmap)
+        finally:
+            self.agreement = agreement
+
+
 def liar(client: type[AggregationClient], *, active: bool, whole: bool, size: int = 3) -> World[Any]:
     return LyingWorld(Cohort(size, 2, active=active, client=client), whole=whole)
 
 
 def network(server: type[AggregationServer], *, copies: int, interruptions: int) -> World[Any]:
     return NetworkWorld(Cohort(3, 2, active=False, server=server), copies=copies, interruptions=interruptions)
+
+
+def liar_about_groups(client: type[AggregationClient]) -> World[Any]:
+    return LyingWorld(Cohort(4, 3, active=True, groups=PAIRS, client=client), whole=False)
 
 
 LIAR = partial(liar, active=False, whole=False)
@@ -171,7 +186,7 @@ INTERRUPTED_TWICE = partial(network, copies=1, interruptions=2)
 MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (LIAR, OpensTwice, "opened twice"),
     (LIAR, OpensAfterGivingUp, "spoke after it had given up"),
-    (LIAR, OpensWithoutThreshold, "accepted fewer survivors than the threshold"),
+    (LIAR, OpensWithoutThreshold, "accepted too few survivors"),
     (LIAR_ABOUT_ALL, OpensForStrangers, "accepted survivors who never shared"),
     (LIAR, OpensItself, "accepted survivors without itself"),
     (LIAR, SwapsShares, "sent a share of the wrong kind"),
@@ -181,11 +196,12 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (LIAR_TO_ACTIVE, BelievesTheRequest, "opened a sum over survivors that it did not sign"),
     (LIAR_TO_ACTIVE, OpensUnconfirmed, "opened a sum over survivors that it did not sign"),
     (LIAR_TO_ACTIVE, SignsTwice, "signed two different sets of survivors"),
+    (liar_about_groups, OpensPartsOfGroups, "accepted survivors that cut a group in two"),
     (REPEATING, AddsTwice, "server published another sum than that of its survivors"),
     (INTERRUPTED, TakesLateVectors, "for SHARES, though it kept the rules"),
     (INTERRUPTED, CountsTheDropped, "server published another sum than that of its survivors"),
     (INTERRUPTED, ForgetsSurvivors, "server gave up with shares enough to open a secret"),
-    (INTERRUPTED_TWICE, GoesOnWithFew, "server published a sum over fewer members than the threshold"),
+    (INTERRUPTED_TWICE, GoesOnWithFew, "server published a sum over too few members"),
     (REPEATING, PublishesNothing, "server has 0 results in"),
     (INTERRUPTED, ServerWaitsForEver, "server waits without a deadline in SHARE_KEYS"),
 ]

@@ -22,7 +22,7 @@ from tacit.simulate.conformance.notation import octets_hook, plain
 from tacit.simulate.conformance.primitive_operations import SumTerms
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import flipped
-from tests.vectors_corpus.rounds import SKIPPING, played, sum_client, sum_terms
+from tests.vectors_corpus.rounds import GROUPED, SKIPPING, played, sum_client, sum_terms
 from tests.vectors_corpus.script import Script
 
 CHEAT: Final = "client-1"
@@ -34,6 +34,8 @@ SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "semi-honest": {"clients": 3, "active": False, "ring_bits": 20},
     "chosen": {"clients": 5, "active": True, "regular": (2, 2)},
     "ring": {"clients": 5, "active": False, "regular": (2, 2)},
+    "groups": {"clients": 6, "active": True, "ring_bits": 20, **GROUPED},
+    "groups semi-honest": {"clients": 6, "active": False, "ring_bits": 20, **GROUPED},
     "skipping": {"clients": 2, "active": False, "ring_bits": 20, **SKIPPING},
 }
 

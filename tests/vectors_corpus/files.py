@@ -12,6 +12,7 @@ from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
     cryptography,
     group_keys,
+    groups,
     inference,
     inference_faults,
     inference_sessions,
@@ -31,7 +32,7 @@ from tests.vectors_corpus.script import Script
 
 PARTS: Final = (
     primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, group_keys, protections, sessions,
-    session_faults, protected_sessions, inference, inference_sessions, inference_faults,
+    session_faults, protected_sessions, groups, inference, inference_sessions, inference_faults,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

@@ -44,6 +44,8 @@ PLAIN: Final[dict[str, Any]] = {"mode": "none", "threshold": 1}
 """Terms without secure aggregation."""
 SKIPPING: Final[dict[str, Any]] = {"length": 66, "skip_zeros": True, **PLAIN}
 """The same of vectors of two blocks, which travel without their zeros."""
+GROUPED: Final[dict[str, Any]] = {"groups": [[0, 3], [1, 4], [2, 5]], "fewest_survivors": 4}
+"""Terms of six clients in pairs, of which one may be left out."""
 LABEL: Final = "tacit/1 sign ADVERTISE_KEYS"
 
 
@@ -108,7 +110,7 @@ def round_active() -> Script:
 
 def round_ring() -> Script:
     terms = sum_terms(6, active=False, regular=(4, 3), ring_bits=20)
-    return _with_losses(
+    return with_losses(
         terms, "Six clients on a ring of four neighbours, semi-honest; one shares and sends no vector.",
         {"client-3": "masked-input"},
     )  # fmt: skip
@@ -116,14 +118,14 @@ def round_ring() -> Script:
 
 def round_chosen() -> Script:
     terms = sum_terms(5, active=True, regular=(3, 2), ring_bits=64)
-    return _with_losses(
+    return with_losses(
         terms, "Five clients who choose their holders, active; one sends no vector, one does not unmask.",
         {"client-3": "masked-input", "client-4": "unmask-shares"},
     )  # fmt: skip
 
 
 def round_semi_honest_dropouts() -> Script:
-    return _with_losses(
+    return with_losses(
         sum_terms(5, active=False, ring_bits=24, length=5),
         "Five clients, semi-honest: one goes in each of the last two phases, and their deadlines pass.",
         {"client-1": "masked-input", "client-4": "unmask-shares"},
@@ -131,7 +133,7 @@ def round_semi_honest_dropouts() -> Script:
 
 
 def round_active_dropouts() -> Script:
-    return _with_losses(
+    return with_losses(
         sum_terms(4, active=True, ring_bits=12),
         "Four clients, active: one shares and sends no vector, and the deadline passes.",
         {"client-0": "masked-input"},
@@ -139,14 +141,14 @@ def round_active_dropouts() -> Script:
 
 
 def round_early_dropouts() -> Script:
-    return _with_losses(
+    return with_losses(
         sum_terms(4, active=False, ring_bits=64),
         "Four clients, semi-honest: one advertises its keys and does not share.",
         {"client-2": "share-keys"},
     )
 
 
-def _with_losses(terms: dict[str, Any], about: str, losses: dict[str, str]) -> Play:
+def with_losses(terms: dict[str, Any], about: str, losses: dict[str, str]) -> Play:
     """These clients are gone before that message; the server's deadlines pass."""
     play = begun(terms, about)
     gone: set[str] = set()

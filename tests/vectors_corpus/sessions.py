@@ -31,8 +31,8 @@ LENGTH: Final = 6 + 1 + 2 * 2
 """Words of the vector: six values, the weight, two metrics in two limbs each."""
 
 
-def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
-    """The server and the clients."""
+def roster(clients: int = CLIENTS, groups: Sequence[int] = ()) -> list[dict[str, Any]]:
+    """The server and the clients. groups: numbers of the clients' groups, if they are in any."""
     signer = Script("secure sum", "primitive", "")
     rows = []
     for name in (SERVER, *names(clients)):
@@ -40,6 +40,8 @@ def roster(clients: int = CLIENTS) -> list[dict[str, Any]]:
         role = "server" if name == SERVER else "client"
         curve = drawn(f"{name} curve")
         rows.append({"name": name, "role": role, "curve_public": curve, "signing_public": signed["public"]})
+    for row, group in zip(rows[1:], groups, strict=False):
+        row["group"] = group
     return rows
 
 
@@ -61,18 +63,29 @@ def session_server(**changes: Any) -> dict[str, Any]:
     return server | changes
 
 
-def begun(about: str, *, model: bytes = MODEL, clients: int = CLIENTS, draws: int = 256, **changes: Any) -> Play:
-    """A session in which all clients have said hello. draws: bytes of randomness of each; by default for two rounds.
+def begun(
+    about: str,
+    *,
+    model: bytes = MODEL,
+    clients: int = CLIENTS,
+    draws: int = 256,
+    groups: Sequence[int] = (),
+    silent: Sequence[str] = (),
+    **changes: Any,
+) -> Play:
+    """A session in which all clients but the silent ones have said hello.
 
-    changes: of the configuration.
+    draws: bytes of randomness of each; by default for two rounds. groups: numbers of the clients' groups, if they are
+    in any. changes: of the configuration.
     """
     play = Play("federation", "session", about)
     policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
     played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
     server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
-    play.do("begin session", roster=roster(clients), clients=played, server=server)
+    play.do("begin session", roster=roster(clients, groups), clients=played, server=server)
     for name in names(clients):
-        play.act(name, "hello", party=name)
+        if name not in silent:
+            play.act(name, "hello", party=name)
     return play
 
 

@@ -50,6 +50,17 @@ class Terms:
     group_key: bytes = b""
     purpose: bytes = b""
     skip_zeros: bool = False
+    groups: tuple[tuple[int, ...], ...] = ()
+
+    def group_of(self, member: int) -> list[int]:
+        return next((list(group) for group in self.groups if member in group), [member])
+
+    def check_whole(self, members: list[int]) -> None:
+        require(all(set(self.group_of(member)) <= set(members) for member in members), "MEMBERS")
+
+    @property
+    def fewest_summed(self) -> int:
+        return self.fewest_survivors if self.groups else max(self.fewest_survivors, self.threshold)
 
     @property
     def size(self) -> int:

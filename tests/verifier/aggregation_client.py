@@ -221,8 +221,10 @@ class AggregationClient:
 
     def check_survivors(self, bitmap: bytes) -> list[int]:
         survivors = read_members(bitmap, self.terms.size)
-        require(set(survivors) <= set(self.sharers) and self.me in survivors, "MEMBERS")
-        require(len(survivors) >= max(self.terms.threshold, self.terms.fewest_survivors), "THRESHOLD")
+        require(set(survivors) <= set(self.sharers), "MEMBERS")
+        self.terms.check_whole(survivors)
+        require(self.me in survivors or bool(self.terms.groups), "MEMBERS")
+        require(len(survivors) >= self.terms.fewest_summed, "THRESHOLD")
         return survivors
 
     def on_survivors(self, body: dict[str, Any], now: float) -> None:
@@ -238,7 +240,7 @@ class AggregationClient:
         signatures = body["signatures"]
         if terms.active:
             require(survivors == self.survivors, "MEMBERS")
-            require(set(signers) <= set(survivors) & set(self.mine.holders), "MEMBERS")
+            require(set(signers) <= set(self.mine.holders), "MEMBERS")
             require(len(signatures) == 64 * len(signers), "SIGNATURE")
             require(len(signers) >= terms.threshold, "THRESHOLD")
             for place, signer in enumerate(signers):

@@ -69,6 +69,9 @@ class AggregationServer:
         self.uploading: dict[int, list[float]] = {}
         """Until when the next chunk may come, and until when all of them."""
         self.queue: list[int] = []
+        self.whole: dict[int, list[int]] = {}
+        """The vectors that have come, by member."""
+        self.left_out: set[int] = set()
         self.total = [0] * terms.length
         self.survivors: list[int] = []
         self.signatures: dict[int, bytes] = {}
@@ -118,11 +121,8 @@ class AggregationServer:
             self.send(name, "abort", abort_body(code, name))
         self.out.add(member)
         self.waited.discard(member)
-        if member in self.uploading:
-            del self.uploading[member]
-            self.start_uploads(now)
-        if member in self.queue:
-            self.queue.remove(member)
+        if member not in self.whole:
+            self.leave_out(self.terms.group_of(member), now)
         self.report({"event": "dropped", "member": name, "phase": self.state, "code": code})
 
     def expire(self, now: float) -> None:
@@ -130,7 +130,8 @@ class AggregationServer:
             self.exclude(member, "TIMEOUT", tell=True, now=now)
         if self.own_deadline is not None and now >= self.own_deadline:
             self.own_deadline = None
-            for member in sorted(self.waited - set(self.uploading) - set(self.queue)):
+            ready = set(self.complaints) if self.state == "MASKED_INPUT" else set()
+            for member in sorted(self.waited - ready):
                 self.leave(member, "TIMEOUT", True, now)
             self.close_when_complete(now)
 
@@ -236,11 +237,25 @@ class AggregationServer:
         for owner in complaints:
             names = {"by": terms.cohort[member], "against": terms.cohort[owner]}
             self.report({"event": "complaint", **names})
-        if words is not None:
+        group = terms.group_of(member)
+        if member in self.left_out:
+            self.waited.discard(member)
+        elif words is not None:
             self.add_vector(member, words)
-        else:
-            self.queue.append(member)
+        elif set(group) <= set(self.complaints):
+            self.queue += group
             self.start_uploads(now)
+
+    def leave_out(self, group: list[int], now: float) -> None:
+        """One of them is gone without its vector: those who are ready have nothing more to send."""
+        self.left_out |= set(group)
+        for member in group:
+            self.uploading.pop(member, None)
+            if member in self.queue:
+                self.queue.remove(member)
+            if member in self.complaints and self.state == "MASKED_INPUT":
+                self.waited.discard(member)
+        self.start_uploads(now)
 
     def check_chunk(self, raw: bytes, chunk: int) -> list[int]:
         bits, count = self.terms.ring_bits, self.terms.words_in(chunk)
@@ -251,9 +266,13 @@ class AggregationServer:
             raise Refused("VECTOR") from None
 
     def add_vector(self, member: int, words: list[int]) -> None:
-        self.total = add(self.total, words, 1, self.terms.ring_bits)
-        self.survivors.append(member)
+        self.whole[member] = words
         self.waited.discard(member)
+        group = self.terms.group_of(member)
+        if set(group) <= set(self.whole):
+            for other in group:
+                self.total = add(self.total, self.whole[other], 1, self.terms.ring_bits)
+            self.survivors += group
 
     def start_uploads(self, now: float) -> None:
         while self.queue and len(self.uploading) < UPLOADS:
@@ -281,8 +300,8 @@ class AggregationServer:
     def close_masked_input(self, now: float) -> None:
         terms = self.terms
         self.survivors.sort()
-        there = self.there(self.survivors)
-        require(len(there) >= terms.threshold and len(self.survivors) >= terms.fewest_survivors, "THRESHOLD")
+        there = self.there(self.complaints)
+        require(len(there) >= terms.threshold and len(self.survivors) >= terms.fewest_summed, "THRESHOLD")
         for owner in self.sharers:
             accused = any(owner in complaints for complaints in self.complaints.values())
             content = [

@@ -85,6 +85,7 @@ class KeyHolder:
         names = client.roster.clients
         members = [names[place] for place in read_members(body["members"], len(names))]
         require(client.name in members, "MEMBERS")
+        client.roster.check_whole(members)
         client.policy.check_cohort(client.configuration, len(members))
         terms = KeyTerms(
             client.conversation.session,

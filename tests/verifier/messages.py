@@ -160,12 +160,15 @@ def abort_body(code: str, culprit: str) -> dict[str, Any]:
     return {"code": CODES[code], "detail": code.lower(), "culprit": culprit}
 
 
-ROSTER_ROW: tuple[Any, ...] = (NAME, Text(16), HASH, HASH)
+ROSTER_ROW: tuple[Any, ...] = (NAME, Text(16), HASH, HASH, Integer(0, LARGEST_COHORT))
 
 
 def roster_hash(members: list[dict[str, Any]]) -> bytes:
-    """Plain SHA-256 of ["tacit/1 roster", [[name, role, curve_public, signing_public], ...]]."""
-    fields = ("name", "role", "curve_public", "signing_public")
+    """Plain SHA-256 of ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]]."""
+    require(all(member["role"] == "client" or not member["group"] for member in members), "INVALID")
+    require(len({member["group"] > 0 for member in members if member["role"] == "client"}) < 2, "INVALID")
+    require(all(member["group"] <= LARGEST_COHORT for member in members), "INVALID")
+    fields = ("name", "role", "curve_public", "signing_public", "group")
     rows = [
         bytes([0x90 + len(fields)])
         + b"".join(kind.write(member[field]) for kind, field in zip(ROSTER_ROW, fields, strict=True))

@@ -96,7 +96,9 @@ def to_body(value: Any) -> Any:
 
 def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [
-        row | {"curve_public": octets(row["curve_public"]), "signing_public": octets(row["signing_public"])}
+        {"group": 0}
+        | row
+        | {"curve_public": octets(row["curve_public"]), "signing_public": octets(row["signing_public"])}
         for row in rows
     ]
 
@@ -339,6 +341,7 @@ class Performance:
         played = [
             with_octets(row, "signing_private", "entropy")
             | {"journal": [with_octets(entry, "session") for entry in row["journal"]]}
+            | {"group": octets(row["group"]) if row.get("group") is not None else None}
             for row in clients
         ]
         if server is not None:

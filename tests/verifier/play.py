@@ -285,6 +285,7 @@ def begin_session(stage: Stage, roster: Roster, clients: list[dict[str, Any]], s
             entropy(client["entropy"]),
             Policy(**client["policy"]),
             client["journal"],
+            client["group"],
             client["patience"],
             client["grace"],
             stage.transmit,

@@ -37,6 +37,10 @@ class Policy:
         except Refused:
             raise Refused("POLICY") from None
 
+    def check_groups(self, found: dict[str, Any], sizes: list[int]) -> None:
+        least = whole(found["corrupt"], found["clients"]) + 2
+        require(found["mode"] == "none" or all(size >= least for size in sizes), "POLICY")
+
     def check_cohort(self, found: dict[str, Any], size: int) -> None:
         require(self.smallest_cohort <= size <= found["clients"], "POLICY")
         if found["mode"] == "none":
@@ -79,7 +83,8 @@ def terms_of(
         threshold = found["threshold"] or threshold
         graph = graph_of(size, found["mode"], found["graph"])
     packing = packing_of(found)
-    left = size - whole(found["dropout"], size) if graph == "regular" else 0
+    groups = [roster.group_of(name) for name in cohort if name in roster.group_numbers and found["mode"] != "none"]
+    left = size - whole(found["dropout"], size) if graph == "regular" or groups else 0
     return Terms(
         session=session,
         round=round_number,
@@ -101,6 +106,7 @@ def terms_of(
         fewest_survivors=max(smallest_cohort, left),
         group_key=group_key,
         skip_zeros=found["skip_zeros"],
+        groups=tuple({tuple(cohort.index(name) for name in group): None for group in groups}),
     )
 
 

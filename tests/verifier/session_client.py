@@ -52,6 +52,7 @@ class SessionClient:
         draw: Callable[[], bytes],
         policy: Policy,
         journal: list[dict[str, Any]],
+        group: bytes | None,
         patience: float,
         grace: float,
         transmit: Callable[[str, list[bytes]], None],
@@ -59,6 +60,7 @@ class SessionClient:
     ) -> None:
         self.roster, self.name, self.signing_private, self.draw = roster, name, signing_private, draw
         self.policy, self.journal, self.patience, self.grace = policy, list(journal), patience, grace
+        self.group = group
         self.transmit, self.report = transmit, report
         self.state = "OFFLINE"
         self.own_deadline: float | None = None
@@ -202,15 +204,28 @@ class SessionClient:
         self.configuration = read_configuration(self.encoded)
         self.policy.check_configuration(self.configuration)
         require(before in (b"", self.encoded), "POLICY")
+        self.policy.check_groups(self.configuration, self.roster.group_sizes)
+        self.check_group()
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
         if self.configuration["group_key"]:
             self.holder = KeyHolder(self)
         self.go_to("AWAIT_ROUND", now + self.patience)
 
+    def check_group(self) -> None:
+        """docs/spec/session.md, *Journal*: another group than before, or none, is refused."""
+        group, before = self.roster.group_hash(self.name), self.group
+        if before is None and self.journal:
+            before = b""
+        require(before is None or before == group, "POLICY")
+        if before is None and group:
+            self.group = group
+            self.report({"event": "journal group", "group": group})
+
     def cohort_of(self, bitmap: bytes) -> list[str]:
         clients = self.roster.clients
         cohort = [clients[place] for place in read_members(bitmap, len(clients))]
         require(self.name in cohort, "MEMBERS")
+        self.roster.check_whole(cohort)
         self.policy.check_cohort(self.configuration, len(cohort))
         return cohort
 

@@ -182,15 +182,18 @@ class SessionServer:
             self.after_sum(now)
         elif self.state == "GATHERING":
             possible = [name for name in self.roster.clients if name not in self.barred]
-            if len(self.there()) >= min(self.configuration["clients"], len(possible)):
+            if len(self.gather(self.there())) >= len(self.gather(possible)):
                 self.choose_cohort(now)
 
     def choose_cohort(self, now: float) -> None:
-        self.prepare(self.there()[: self.configuration["clients"]], now)
+        self.prepare(self.gather(self.there()), now)
+
+    def gather(self, names: list[str]) -> list[str]:
+        return self.roster.gather(names, self.configuration["clients"])
 
     def prepare(self, chosen: list[str], now: float) -> None:
         """The round, if there are enough and they have a key; else the key first."""
-        cohort = [name for name in chosen if name in self.there()]
+        cohort = self.gather([name for name in chosen if name in self.there()])
         enough = len(cohort) >= self.smallest_cohort
         if enough and self.configuration["group_key"] and not self.keeper.fits(cohort):
             self.state, self.own_deadline = "KEYING", None
@@ -264,7 +267,7 @@ class SessionServer:
         except Refused:
             raise Refused("VECTOR") from None
         out = {event["member"] for event in drops if event["event"] == "dropped"}
-        cohort = [name for name in counted if name in self.there() and name not in out]
+        cohort = self.gather([name for name in counted if name in self.there() and name not in out])
         require(len(cohort) >= len(counted) - spare(self.configuration, len(counted)), "THRESHOLD")
         self.bar_culprits(drops, now)
         self.limits, self.cohort, self.earlier = limits, cohort, drops

@@ -69,11 +69,13 @@ def memory_sum(
     secure: bool = True,
     fewest_survivors: int = 0,
     skip_zeros: bool = False,
+    groups: tuple[tuple[int, ...], ...] = (),
 ) -> MemorySum:
     """A sum of random vectors among clients c0, c1, ..., whose keys, secrets and vectors follow from the seed.
 
     parameters: of a regular graph; by default those of the complete graph with no corrupt member. secure:
-    False for a sum without masks; skip_zeros: in such a sum, vectors travel without their blocks of zeros.
+    False for a sum without masks; skip_zeros: in such a sum, vectors travel without their blocks of zeros. groups: of
+    members that are in the sum all or none.
     """
     streams, ring = Streams(seed), Ring(ring_bits)
     signing = {f"c{member}": SigningKey(streams.of("keys")(KEY_BYTES)) for member in range(clients)}
@@ -89,6 +91,7 @@ def memory_sum(
         if secure
         else GraphParameters(clients - 1, 1),
         fewest_survivors=fewest_survivors,
+        groups=groups,
         secure=secure,
         skip_zeros=skip_zeros,
         ring=ring,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tacit.parties.links.keys import PartyKeys, encode_key, load_member, save
 from tacit.parties.links.roster import RosterFileError, read_roster, write_roster
@@ -15,6 +16,14 @@ def test_roster_is_read_as_it_was_written(tmp_path: Path, roster: Roster) -> Non
     write_roster(roster, path)
     assert read_roster(path) == roster
     assert read_roster(path).hash == roster.hash
+
+
+def test_groups_are_read_as_they_were_written(tmp_path: Path, roster: Roster) -> None:
+    grouped = Roster(tuple(replace(m, group=7) if m.role == "client" else m for m in roster.members))
+    write_roster(grouped, tmp_path / "grouped.toml")
+    assert read_roster(tmp_path / "grouped.toml") == grouped
+    write_roster(roster, tmp_path / "alone.toml")
+    assert "group" not in (tmp_path / "alone.toml").read_text()
 
 
 def test_roster_from_public_files(tmp_path: Path, keys: dict[str, PartyKeys], roster: Roster) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.roster import Member, Role, Roster, check_name
 
 
@@ -52,13 +53,14 @@ def fixed_text(text: bytes) -> bytes:
 def test_hash_matches_its_definition_written_by_hand() -> None:
     # msgpack: fixarray 0x90+n, fixstr 0xA0+n, bin 8 0xC4 length.
     rows = b"".join(
-        b"\x94"
+        b"\x95"
         + fixed_text(name)
         + fixed_text(role)
         + b"\xc4\x20"
         + bytes([seed]) * 32
         + b"\xc4\x20"
         + bytes([255 - seed]) * 32
+        + b"\x00"
         for name, role, seed in [
             (b"server", b"server", 1),
             (b"b", b"client", 2),
@@ -83,6 +85,88 @@ def test_every_field_of_every_member_enters_the_hash(change: dict[str, object], 
     changed = list(MEMBERS)
     changed[position] = msgspec.structs.replace(changed[position], **change)
     assert Roster(tuple(changed)).hash != ROSTER.hash
+
+
+GROUPS = {"b": 300, "a": 2, "c": 2, "d": 300, "e": 300}
+"""Clients in two groups, by their numbers."""
+
+
+def grouped(groups: dict[str, int]) -> Roster:
+    """The server, and these clients in this order."""
+    clients = [
+        msgspec.structs.replace(member(name, "client", 10 + n), group=groups[name]) for n, name in enumerate(groups)
+    ]
+    return Roster((MEMBERS[0], *clients))
+
+
+def test_groups_enter_the_hash() -> None:
+    hashes = {grouped(GROUPS | change).hash for change in ({}, {"a": 300}, {"b": 1}, dict.fromkeys(GROUPS, 0))}
+    assert len(hashes) == 4
+    row = [b"\x95" + fixed_text(b"b") + fixed_text(b"client"), b"\xc4\x20" + bytes([10]) * 32]
+    row += [b"\xc4\x20" + bytes([245]) * 32, b"\xcd\x01\x2c"]
+    server = b"\x95" + 2 * fixed_text(b"server") + b"\xc4\x20" + b"\1" * 32 + b"\xc4\x20" + b"\xfe" * 32 + b"\x00"
+    text = b"\x92" + fixed_text(b"tacit/1 roster") + b"\x92" + server + b"".join(row)
+    assert grouped({"b": 300}).hash == sha256(text).digest()
+
+
+def test_groups_are_listed_by_their_first_members() -> None:
+    roster = grouped(GROUPS)
+    assert roster.groups == (("b", "d", "e"), ("a", "c"))
+    assert [roster.group_of(name) for name in ("d", "a")] == [("b", "d", "e"), ("a", "c")]
+    assert ROSTER.groups == ()
+    assert ROSTER.group_of("a") == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "gathered"),
+    [
+        ("bacde", 5, "bacde"),
+        ("bacde", 4, "bde"),
+        ("acbde", 4, "ac"),
+        ("bacd", 5, "ac"),
+        ("bde", 3, "bde"),
+        ("bde", 2, ""),
+        ("bc", 5, ""),
+        ("", 5, ""),
+    ],
+)
+def test_what_is_gathered_is_whole_groups(names: str, most: int, gathered: str) -> None:
+    assert grouped(GROUPS).gather(tuple(names), most) == tuple(gathered)
+
+
+def test_without_groups_the_first_clients_are_gathered() -> None:
+    assert ROSTER.gather(("b", "a"), 1) == ("b",)
+    assert ROSTER.gather(("a", "b"), 1) == ("a",)
+    assert ROSTER.gather(("a", "b"), 2) == ("b", "a")
+
+
+@pytest.mark.parametrize(
+    ("cohort", "whole"), [("bde", True), ("ac", True), ("bacde", True), ("bacd", False), ("a", False)]
+)
+def test_a_cohort_that_cuts_a_group_is_refused(cohort: str, whole: bool) -> None:
+    if whole:
+        grouped(GROUPS).check_whole(tuple(cohort))
+        return
+    with pytest.raises(RemoteProtocolError, match="some clients of a group without the others") as refused:
+        grouped(GROUPS).check_whole(tuple(cohort))
+    assert refused.value.code is Code.MEMBERS
+
+
+@pytest.mark.parametrize("group", [-1, 10_001, 1.0, "1", None, True])
+def test_numbers_that_no_group_has(group: object) -> None:
+    with pytest.raises(ValueError, match=r"member 'a': group .*; 1 to 10000, or 0 for none"):
+        msgspec.structs.replace(member("a", "client", 1), group=group)
+
+
+@pytest.mark.parametrize("role", ["server", "dealer"])
+def test_only_clients_are_in_groups(role: Role) -> None:
+    with pytest.raises(ValueError, match="member 'a': group 1; only clients are in groups"):
+        msgspec.structs.replace(member("a", role, 1), group=1)
+
+
+def test_all_clients_are_in_groups_or_none() -> None:
+    with pytest.raises(ValueError, match="client 'c' has no group, others have: give one to every client, or to none"):
+        grouped(GROUPS | {"c": 0, "e": 0})
 
 
 @given(st.permutations(MEMBERS))

@@ -7,7 +7,7 @@ import pytest
 from tacit.simulate.report.exposure import Exposure, exposure
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history
-from tacit.simulate.runs.experiment import load
+from tacit.simulate.runs.experiment import load, parse
 
 
 def parties(script: Any, mode: str, *, rounds: int = 1, toml: str = "") -> dict[str, Exposure]:
@@ -34,6 +34,17 @@ def test_only_a_secure_sum_hides_the_update_of_a_client_from_the_server(script: 
     assert ("Nothing opens before 3 of 4 clients help." in words(server)) == secure
     assert "1 sum over 4 clients: of their weighted updates" in words(server)
     assert "the global model before and after every round" in server.sees
+
+
+def test_what_two_sums_tell_that_are_compared_depends_on_groups(script: Any) -> None:
+    assert "a server that lies can have one sum with a client and another one without it" in words(
+        parties(script, "active")["server"]
+    )
+    text = "[federation]\nclients = 6\ngroup_size = 2\n[aggregation]\ncorrupt = 0.05\ndropout = 0.34\n"
+    run = script()
+    run.session()
+    server, *_ = exposure(read_history(run.run.path / "events"), parse(text, "groups.toml"))
+    assert "compared with each other tell of groups of 2 clients or more, not of one" in words(server)
 
 
 def test_without_secure_aggregation_nothing_is_said_of_keys_shares_and_thresholds(script: Any) -> None:

@@ -1,0 +1,197 @@
+"""Vectors of groups: rosters that have them, sums and sessions with them, and what cuts one in two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, Final
+
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.messages import CHUNK_BYTES
+from tests.vectors_corpus.faults import Fault, fields, members, to
+from tests.vectors_corpus.messages import COUNTED, encoded
+from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
+from tests.vectors_corpus.primitives import drawn, primitive
+from tests.vectors_corpus.protections import contributions
+from tests.vectors_corpus.rounds import GROUPED, begun, sum_terms, with_losses, words
+from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.session_faults import SessionFault
+from tests.vectors_corpus.sessions import CHEAT, LENGTH, names
+from tests.vectors_corpus.sessions import begun as begun_session
+from tests.vectors_corpus.sessions import roster as session_roster
+
+CLIENTS: Final = 6
+PAIRS: Final = (300, 300, 1, 1, 2, 2)
+"""Numbers of the groups of six clients; client-0 is with client-1, and so on."""
+CHANGES: Final[dict[str, Any]] = {"clients": CLIENTS, "dropout": 0.34}
+
+
+def groups() -> Script:
+    script = primitive("Hashes of rosters whose clients are in groups.")
+    for numbers in ((1, 1, 2, 2), (2, 2, 1, 1), (1, 1, 1, 1), (127, 128, 255, 256), (10_000, 10_000, 1, 1)):
+        script.do("roster", members=session_roster(4, numbers))
+    return script
+
+
+def groups_bad_roster() -> Script:
+    script = primitive("Rosters with clients in a group and others in none, with a group of the server, or too many.")
+    rows = session_roster(3)
+    for numbers in ((0, 1, 1, 0), (0, 0, 0, 1), (1, 1, 1, 1), (1, 0, 0, 0), (0, 1, 1, 10_001)):
+        script.refuse(
+            "INVALID", "roster", members=[row | {"group": number} for row, number in zip(rows, numbers, strict=True)]
+        )
+    return script
+
+
+def round_groups() -> Script:
+    return with_losses(
+        sum_terms(CLIENTS, active=True, **GROUPED),
+        "Six clients in three groups, active: one sends no vector. The other of its group is left out of the sum, and "
+        "signs and answers.",
+        {"client-3": "masked-input"},
+    )
+
+
+def round_groups_semi_honest() -> Script:
+    return with_losses(
+        sum_terms(CLIENTS, active=False, ring_bits=64, **GROUPED),
+        "Six clients in three groups, semi-honest: one does not share, and the other of its group goes at last.",
+        {"client-1": "share-keys", "client-4": "unmask-shares"},
+    )
+
+
+def round_groups_ring() -> Script:
+    return with_losses(
+        sum_terms(CLIENTS, active=True, regular=(4, 3), **GROUPED),
+        "Six clients who choose their holders, in three groups, active: one sends no vector; the other of its group "
+        "is left out.",
+        {"client-5": "masked-input"},
+    )
+
+
+def round_groups_uploads() -> Script:
+    terms = sum_terms(
+        4, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=[[0, 2], [1, 3]], fewest_survivors=2
+    )
+    play = begun(terms, "Vectors of two chunks are fetched group by group; one stalls, and takes its group with it.")
+
+    def change(parcel: Parcel) -> Sequence[bytes] | None:
+        stalled = parcel.sender == "client-2" and not parcel.kind
+        return None if stalled else parcel.frames
+
+    play.deliver(change)
+    for _ in range(2):
+        play.expire(SERVER, play.now + 10.0)
+        play.deliver(change)
+    return ending(play, "sum")
+
+
+def _trained(play: Play, taking_part: Sequence[str], length: int = LENGTH) -> None:
+    for name in taking_part:
+        play.act(name, "contribute", party=name, round=1, words=words(f"{name} vector", 32, length), **play.at())
+    play.deliver()
+
+
+@cache
+def session_groups() -> Play:
+    play = begun_session(
+        "Six clients in three groups, semi-honest: one does not come, and the others of all other groups begin.",
+        groups=PAIRS, silent=("client-4",), draws=128, mode="semi-honest", **CHANGES,
+    )  # fmt: skip
+    play.deliver()
+    play.expire(SERVER, 60.0)
+    play.deliver()
+    _trained(play, names(4))
+    play.act(SERVER, "finish", **play.at())
+    play.deliver()
+    return ending(ending(play, "journal group"), "round done")
+
+
+@cache
+def all_there() -> Play:
+    """A session that begins with all six."""
+    play = begun_session("", groups=PAIRS, draws=128, mode="semi-honest", **CHANGES)
+    play.deliver()
+    return play
+
+
+@cache
+def keyed() -> Play:
+    """A session whose clients begin to agree on a key."""
+    play = begun_session("", groups=PAIRS, draws=64, group_key=True, mode="none", **CHANGES)
+    play.deliver(lambda parcel: None if parcel.kind == "key-commit" else parcel.frames)
+    return play
+
+
+@cache
+def staged() -> Play:
+    """A session in which the counts are summed."""
+    play = begun_session("", groups=PAIRS, draws=256, mode="semi-honest", **CHANGES, **COUNTED)
+    play.deliver()
+    counter = Script("protection", "primitive", "")
+    for number, name in enumerate(names(CLIENTS)):
+        counted = counter.do("write counts", clients=CLIENTS, contributes=contributions(number, 6))
+        play.act(name, "contribute", party=name, round=1, words=counted)
+    play.deliver()
+    return play
+
+
+CUT: Final = to(encode_members((0, 1, 2, 4, 5), CLIENTS))
+ENTRY: Final[dict[str, Any]] = {"session": drawn("session before"), "round": 1, "stage": 1}
+SESSION_FAULTS: Final[dict[str, SessionFault]] = {
+    "start_round_bad_group": SessionFault(
+        "A cohort that cuts a group in two.", "MEMBERS", "start-round", fields(cohort=CUT), to=CHEAT,
+        ends="round over", play=all_there,
+    ),
+    "start_second_stage_bad_group": SessionFault(
+        "A second cohort that cuts a group in two.", "MEMBERS", "start-second-stage", fields(cohort=CUT), to=CHEAT,
+        ends="round over", play=staged,
+    ),
+    "start_key_bad_group": SessionFault(
+        "Members of a group key that cut a group in two.", "MEMBERS", "start-key", fields(members=CUT), to=CHEAT,
+        play=keyed,
+    ),
+    "welcome_bad_group_size": SessionFault(
+        "A group of two, where two clients of six may collude.", "POLICY", "welcome",
+        fields(configuration=to(encoded(mode="semi-honest", corrupt=0.34, **CHANGES))), to=CHEAT, play=all_there,
+    ),
+    "welcome_bad_group": SessionFault(
+        "A client that was in another group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,
+        play=all_there, client={"group": drawn("another group")},
+    ),
+    "welcome_bad_group_journal": SessionFault(
+        "A client that took part in no group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,
+        play=all_there, client={"journal": [ENTRY]},
+    ),
+    "welcome_bad_no_group": SessionFault(
+        "A client that was in a group before, and is in none.", "POLICY", "welcome", lambda _, parcel: parcel.frames,
+        to=CHEAT, client={"group": drawn("another group")},
+    ),
+}  # fmt: skip
+FAULTS: Final[dict[str, Fault]] = {
+    "survivors_bad_group": Fault(
+        "Survivors that cut a group in two.", "MEMBERS", "survivors", fields(survivors=members(0, 1, 2, 3, 4, size=6)),
+        to=CHEAT, of="groups",
+    ),
+    "survivors_bad_groups": Fault(
+        "Whole groups of fewer clients than may be in a sum.", "THRESHOLD", "survivors",
+        fields(survivors=members(1, 4, size=6)), to=CHEAT, of="groups",
+    ),
+    "unmask_request_bad_group": Fault(
+        "A semi-honest client is told survivors that cut a group in two.", "MEMBERS", "unmask-request",
+        fields(survivors=members(0, 1, 2, 3, 5, size=6)), to=CHEAT, of="groups semi-honest",
+    ),
+}  # fmt: skip
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        groups,
+        groups_bad_roster,
+        round_groups,
+        round_groups_semi_honest,
+        round_groups_ring,
+        round_groups_uploads,
+        session_groups,
+    )
+} | {name: fault.script for name, fault in (FAULTS | SESSION_FAULTS).items()}
+"""File name without its ending, and what makes it."""
