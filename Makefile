@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
 # What proves and documents the packages, and is in no wheel.
-TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.world docs.generate
+TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.mutants tests.world docs.generate
 SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
@@ -14,7 +14,7 @@ WORKERS ?= 2
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end exhaustive fuzz check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -36,6 +36,14 @@ exhaustive: setup ## run the enumerations that take minutes
 fuzz: setup ## feed a million mutated messages to codec and machines (many minutes); repeat a run with SEED=...
 	@echo "SEED=$(SEED)"
 	$(BIN)/python -m pytest -q -s --hypothesis-profile=fuzz --hypothesis-seed=$(SEED) tests/fuzz
+
+fuzz-minute: setup ## a random part of the same, in about a minute; repeat a run with SEED=...
+	@echo "SEED=$(SEED)"
+	$(BIN)/python -m pytest -q -s --hypothesis-profile=minute --hypothesis-seed=$(SEED) tests/fuzz
+
+SINCE ?= HEAD~1
+mutants: setup ## plant small defects into what changed since SINCE=HEAD~1, and list those that no test notices
+	$(BIN)/python -m tests.mutants --since $(SINCE)
 
 check: setup ## lint, types, layers, generated documents
 	$(BIN)/ruff check .

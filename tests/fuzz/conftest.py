@@ -11,7 +11,11 @@ from hypothesis import settings
 
 from tacit.protocol.core.codec import Frame
 
-settings.register_profile("fuzz", deadline=None, database=None, print_blob=True)
+PARTS = {"fuzz": 1, "minute": 40}
+"""What part of its many examples a test is given under a profile of hypothesis."""
+
+for profile in PARTS:
+    settings.register_profile(profile, deadline=None, database=None, print_blob=True)
 
 Frames = Sequence[Frame]
 Mutate = Callable[[Random, Frames, Sequence[Frames]], list[Frame]]
@@ -20,6 +24,9 @@ HEADERS = [
     bytes.fromhex(text) for text in ("ddffffffff", "dfffffffff", "c6ffffffff", "dbffffffff", "c9ffffffff05", "c1")
 ]
 """Arrays, maps, bytes, strings and extensions said to have 2**32 - 1 parts, and the byte that means nothing."""
+
+LARGEST = 2**64 - 1
+"""The largest integer that MessagePack has."""
 
 ODD_VALUES: list[Any] = [
     None, True, -1, 0, 2**31 + 1, 2**63, 2**64 - 1, 0.5, float("nan"), float("inf"), "", "\0", "x" * 400, b"",
@@ -42,9 +49,9 @@ def change_fields(random: Random, data: bytes) -> bytes:
             at = random.randrange(len(value))
             fields.insert(place, (name, value[:at] + bytes([value[at] ^ 1 << random.randrange(8)]) + value[at + 1 :]))
         case 2 if isinstance(value, int):
-            fields.insert(place, (name, value + random.choice((-1, 1, 255))))
+            fields.insert(place, (name, min(value + random.choice((-1, 1, 255)), LARGEST)))
         case 3:
-            fields.insert(place, (name + "s", value))
+            fields.insert(place, (f"{name}s", value))
         case 4:
             fields.append((name, value))
     packed: bytes = msgpack.packb(dict(fields))
@@ -100,11 +107,12 @@ def mutate() -> Mutate:
 
 @pytest.fixture
 def budget(request: pytest.FixtureRequest) -> Callable[[int, int], settings]:
-    """budget(few, many): few examples, always the same; in `make fuzz` many, at random."""
+    """budget(few, many): few examples, always the same; in `make fuzz` many, at random, or a part of them."""
+    part = PARTS.get(request.config.getoption("--hypothesis-profile"))
 
     def budget(few: int, many: int) -> settings:
-        if request.config.getoption("--hypothesis-profile") == "fuzz":
-            return settings(max_examples=many)
+        if part is not None:
+            return settings(max_examples=many // part)
         return settings(max_examples=few, derandomize=True, deadline=None)
 
     return budget
