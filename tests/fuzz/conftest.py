@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from tacit.protocol.core.codec import Frame
 
-PARTS = {"fuzz": 1, "minute": 40}
+PARTS = {"fuzz": 1, "minute": 15}
 """What part of its many examples a test is given under a profile of hypothesis."""
 
 for profile in PARTS:
