@@ -124,6 +124,7 @@ async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) 
     server = await federation.serve(rounds=1)
 
     def fill_the_disk(round: int, update: Update) -> None:
+        federation.journal("client-4").unlink()
         federation.journal("client-4").symlink_to("/dev/full")
 
     full = federation.join("client-4", on_update=fill_the_disk)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tacit.parties.session.shell
+from tacit.models.interruption import Proceed
 from tacit.models.training import LocalStatistics
 from tacit.parties.learning.learner import Update
 from tacit.parties.links.keys import PartyKeys, generate, save
@@ -45,8 +46,11 @@ class RandomLearner:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
 
-    def learn(self, round: int, model: bytes, group: None) -> None:
+    def learn(self, round: int, model: bytes, group: None, *, proceed: Proceed) -> None:
         """Nothing is learnt."""
+
+    def keep(self, draft: None) -> None:
+        """Nothing is remembered."""
 
     def encode(self, draft: None) -> Update:
         drawn = draw_update(self._configuration)
