@@ -123,6 +123,10 @@ class TakesLateVectors(AggregationServer):
             return self._vectors.announced(self.agreement.places[sender])
         return super().late(sender, packet)
 
+    def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
+        self._vectors._left_out.clear()
+        return super().on_masked_input(heard, now)
+
 
 class CountsTheDropped(AggregationServer):
     def close_inputs(self, now: float) -> Step[ServerState]:

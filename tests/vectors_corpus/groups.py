@@ -21,8 +21,10 @@ from tests.vectors_corpus.sessions import begun as begun_session
 from tests.vectors_corpus.sessions import roster as session_roster
 
 CLIENTS: Final = 6
-PAIRS: Final = (300, 300, 1, 1, 2, 2)
-"""Numbers of the groups of six clients; client-0 is with client-1, and so on."""
+PAIRS: Final = (300, 1, 300, 1, 2, 2)
+"""Numbers of the groups of six clients."""
+PAIRED: Final[dict[str, Any]] = {"groups": [[0, 2], [1, 3]], "fewest_survivors": 2}
+"""Terms of four clients in pairs, of which one may be left out."""
 CHANGES: Final[dict[str, Any]] = {"clients": CLIENTS, "dropout": 0.34}
 
 
@@ -45,26 +47,24 @@ def groups_bad_roster() -> Script:
 
 def round_groups() -> Script:
     return with_losses(
-        sum_terms(CLIENTS, active=True, **GROUPED),
-        "Six clients in three groups, active: one sends no vector. The other of its group is left out of the sum, and "
-        "signs and answers.",
+        sum_terms(4, active=True, **PAIRED),
+        "Four clients in two groups, active: one sends no vector. The other of its group is left out, and signs.",
         {"client-3": "masked-input"},
     )
 
 
 def round_groups_semi_honest() -> Script:
     return with_losses(
-        sum_terms(CLIENTS, active=False, ring_bits=64, **GROUPED),
-        "Six clients in three groups, semi-honest: one does not share, and the other of its group goes at last.",
-        {"client-1": "share-keys", "client-4": "unmask-shares"},
+        sum_terms(4, active=False, ring_bits=64, **PAIRED),
+        "Four clients in two groups, semi-honest: one does not share, and the other of its group answers.",
+        {"client-1": "share-keys"},
     )
 
 
 def round_groups_ring() -> Script:
     return with_losses(
         sum_terms(CLIENTS, active=True, regular=(4, 3), **GROUPED),
-        "Six clients who choose their holders, in three groups, active: one sends no vector; the other of its group "
-        "is left out.",
+        "Six clients who choose their holders, in three groups, active: one sends no vector.",
         {"client-5": "masked-input"},
     )
 
@@ -152,8 +152,8 @@ SESSION_FAULTS: Final[dict[str, SessionFault]] = {
         play=keyed,
     ),
     "welcome_bad_group_size": SessionFault(
-        "A group of two, where two clients of six may collude.", "POLICY", "welcome",
-        fields(configuration=to(encoded(mode="semi-honest", corrupt=0.34, **CHANGES))), to=CHEAT, play=all_there,
+        "A group of two, where one client of six may collude.", "POLICY", "welcome",
+        fields(configuration=to(encoded(mode="semi-honest", corrupt=0.2, **CHANGES))), to=CHEAT, play=all_there,
     ),
     "welcome_bad_group": SessionFault(
         "A client that was in another group before.", "POLICY", "welcome", lambda _, parcel: parcel.frames, to=CHEAT,

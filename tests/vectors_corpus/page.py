@@ -72,8 +72,8 @@ disk before what follows is sent), `round over`, `ended` (for a client or for th
 (update within these limits); with group keys `agreeing`, `agreed` and `key failed` of the server, `group key` of a
 client, `encrypt` (this model, under this key; `former` is the key that it is under), `new model` (the server's is now
 this one), `last model`, and `without model` (who did not fetch it). Where a round has a group key, `train` says it,
-with its transcript. With groups `journal group` (the client's group is to be on disk before it takes part). Events of
-an attempt at a group key: `group key` (a member holds it), `agreed`, `failed` and `aborted`.
+with its transcript. With groups `journal group`: the client's group is to be on disk before it takes part. Events of an
+attempt at a group key: `group key` (a member holds it), `agreed`, `failed` and `aborted`.
 
 In private inference an owner has two exchanges in a session, with the other owner and with the dealer, and the model
 owner and the dealer have sessions with several data owners. `state` and `deadline` are those of the exchange that an
