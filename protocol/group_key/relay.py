@@ -19,6 +19,7 @@ from typing import TypeVar
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.members import split_records
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
@@ -38,7 +39,6 @@ from tacit.protocol.group_key.transcript import (
     Transcript,
     channel_key_of,
     check_commits,
-    split_records,
 )
 
 Answer = TypeVar("Answer")

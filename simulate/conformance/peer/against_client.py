@@ -20,11 +20,14 @@ from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
+from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort
-from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.protocol.sum.messages import PeerComplaints
+from tacit.protocol.sum.transcript import complaint_signed
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.keyring import Keyring
 from tacit.simulate.conformance.peer.observation import Observation
@@ -114,7 +117,7 @@ class AgainstClient:
         self._tell = tell
         self._session: Session | None = None
         self._lie: Lie = honest
-        self._observation = Observation(len(self._roster.clients))
+        self._observation = Observation()
         self._deceived: Session | None = None
         """The session in which the lie of the case was told."""
         clients = keyring.roster.clients
@@ -123,13 +126,14 @@ class AgainstClient:
             clients.index(name),
             configuration.parameters(len(clients)).threshold,
             sum(configuration.tensor_sizes),
+            self._complaint,
         )
 
     async def play(self, case: Case) -> PeerVerdict:
         """Tell the lie, see what follows, and run an honest round."""
         if case.joins:
             await self._dismiss()
-        self._lie, self._observation, self._deceived = case.lie, Observation(len(self._roster.clients)), None
+        self._lie, self._observation, self._deceived = case.lie, Observation(), None
         try:
             await self._begin_round()
             await self._listen(self._settled)
@@ -190,6 +194,19 @@ class AgainstClient:
             abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")
             await self._say(session, Saying(abort, round=0))
             session.over = True
+
+    def _complaint(self) -> PeerComplaints:
+        """A complaint of one of ours about shares that are right, so that it knows the answer."""
+        session, accuser = self._session, self._keyring.ours[0]
+        assert session is not None
+        machine = session.clients[accuser].sum
+        assert machine is not None
+        agreement, masked = machine.agreement, machine.data
+        owner, holder = agreement.places[self._name], agreement.places[accuser]
+        self._observation.answer = masked.held[owner].both
+        parts = complaint_signed(masked.sharing, owner=owner, holder=holder)
+        signature = session.signing[accuser].sign(Label.SIGN_COMPLAINT, *parts)
+        return PeerComplaints(holders=encode_members((holder,), agreement.size), signatures=signature)
 
     def _settled(self) -> bool:
         """Whether the client has refused, has left, or the round with the lie is over."""

@@ -18,8 +18,8 @@ from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Chunk, Message
 from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.sum.configuration import Configuration
-from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
-from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.messages import PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
 from tacit.simulate.conformance.peer.script import (
     Case,
     Lie,
@@ -79,7 +79,17 @@ def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
             for place, owner in enumerate(owners)
             if owner in kept
         ]
-        return {"sharers": sharers, "owners": sharers, "packets": b"".join(packets)}
+        signatures = [
+            message.signatures[place * SIGNATURE_BYTES : (place + 1) * SIGNATURE_BYTES]
+            for place, owner in enumerate(owners)
+            if owner in kept
+        ]
+        return {
+            "sharers": sharers,
+            "owners": sharers,
+            "packets": b"".join(packets),
+            "signatures": b"".join(signatures),
+        }
 
     return altered(PeerShares, change)
 
@@ -129,7 +139,8 @@ def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
 
 def _unasked(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     nobody = encode_members((), stage.size)
-    return [said, Saying(UnmaskRequest(survivors=nobody, signers=nobody, signatures=b""), said.round)]
+    request = UnmaskRequest(survivors=nobody, signers=nobody, signatures=b"", answered=nobody, answers=b"")
+    return [said, Saying(request, said.round)]
 
 
 def _foreign_survivors(stage: RoundKnowledge, said: Saying) -> list[Saying]:
@@ -154,6 +165,25 @@ def _altered_shares(stage: RoundKnowledge, message: PeerShares, *, own: bool) ->
     owner = stage.liar if own else _other(stage.liar)
     place = decode_members(message.owners, stage.size).index(owner)
     return {"packets": flipped(message.packets, (place + 1) * PACKET_BYTES - 1)}
+
+
+def _complaining(change: Callable[[RoundKnowledge, PeerComplaints], Message]) -> Lie:
+    """Before it names the survivors, it passes on a complaint, or something else in its place."""
+
+    def lie(stage: RoundKnowledge, said: Saying) -> list[Saying]:
+        assert stage.complaint is not None
+        return [Saying(change(stage, stage.complaint()), said.round), said]
+
+    return instead(Survivors, lie)
+
+
+def _many_complaints(stage: RoundKnowledge, complaint: PeerComplaints) -> PeerComplaints:
+    others = _some(stage, stage.size - 1, with_victim=False)
+    return PeerComplaints(holders=others, signatures=complaint.signatures * (stage.size - 1))
+
+
+def _answer_to_nothing(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
+    return {"answered": encode_members((_other(stage.liar),), stage.size), "answers": bytes(BOTH_BYTES)}
 
 
 def _pickled(kind: type[Message]) -> Lie:
@@ -213,10 +243,19 @@ CLIENT_CASES: Final = (
          _peer_shares_of(lambda stage: _some(stage, stage.size - 1, with_victim=False))),
     Case("cut-shares", "cuts the packets short", refuses_round(Code.SHARES),
          altered(PeerShares, lambda stage, message: {"packets": message.packets[:-1]})),
-    Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SHARES),
+    Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SIGNATURE),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
-    Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
+    Case("shares-altered", "alters the packet of another member", refuses_round(Code.SIGNATURE),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
+    Case("complaint", "passes on the complaint of a holder", f"{TAKES_PART}, answers a complaint",
+         _complaining(lambda stage, complaint: complaint)),
+    Case("forged-complaint", "forges the signature of a complaint", refuses_round(Code.SIGNATURE),
+         _complaining(lambda stage, complaint: structs.replace(
+             complaint, signatures=flipped(complaint.signatures, -1)))),
+    Case("many-complaints", "passes on complaints of more holders than may lie", refuses_round(Code.THRESHOLD),
+         _complaining(_many_complaints)),
+    Case("answer-to-nothing", "answers a complaint that the client did not make", refuses_round(Code.MEMBERS),
+         altered(UnmaskRequest, _answer_to_nothing)),
     Case("few-survivors", "names fewer survivors than the threshold", refuses_round(Code.THRESHOLD),
          altered(Survivors, lambda stage, _: {"survivors": _fewer_than_threshold(stage)})),
     Case("not-a-survivor", "leaves the client out of the survivors", refuses_round(Code.MEMBERS),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tacit.protocol.core.members import decode_members
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.session.tables import SUM_TO_SERVER
-from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest, UnmaskShares
+from tacit.protocol.sum.messages import AnswerComplaints, Survivors, UnmaskRequest, UnmaskShares
 from tacit.simulate.conformance.peer.client_cases import TAKES_PART, refuses_round, refuses_session
 
 
@@ -15,12 +14,13 @@ from tacit.simulate.conformance.peer.client_cases import TAKES_PART, refuses_rou
 class Observation:
     """One case. late: whether the lie came when the client had sent its vector and opened nothing."""
 
-    clients: int
     late: bool = False
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
     """The round with the lie, once it is over: of others nothing is noted then."""
+    answer: bytes = b""
+    """The shares that the client is to answer a complaint with."""
     said: list[tuple[int, Message]] = field(default_factory=list)
     """Since the last lie, with the rounds."""
 
@@ -49,9 +49,8 @@ class Observation:
             return words + [f"says {said.TYPE} nevertheless" for said in answers]
         if not self.summed:
             return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
-        bitmaps = [said.complaints for said in answers if isinstance(said, MaskedInput)]
-        accused = sum(len(decode_members(bitmap, self.clients)) for bitmap in bitmaps)
+        told = [said.shares for said in answers if isinstance(said, AnswerComplaints)]
         opened = sum(isinstance(said, UnmaskShares) for said in answers)
         words = [TAKES_PART]
-        words += [f"complains about {accused}"] if accused else []
+        words += [f"answers a complaint{'' if told == [self.answer] else ' with something else'}"] if told else []
         return words + ([f"opens {opened} times"] if opened > 1 else [])

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import Final
 
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Fetch, Message
+from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.session.messages import Hello
 from tacit.protocol.sum.messages import AdvertiseKeys, ConfirmSurvivors, MaskedInput, ShareKeys, UnmaskShares
 from tacit.simulate.conformance.peer.client_cases import PICKLE
@@ -48,6 +50,10 @@ def _forged(kind: type[Message]) -> Lie:
 def _short_vector(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     """The last byte of a raw frame is missing, whether the vector comes at once or in chunks."""
     return [said if said.payload is None else replace(said, payload=bytes(said.payload)[:-1])]
+
+
+def _complaint_of(stage: RoundKnowledge, owner: int) -> dict[str, bytes]:
+    return {"complaints": encode_members((owner,), stage.size), "signatures": bytes(SIGNATURE_BYTES)}
 
 
 _NO_SESSION: Final = b"\x07" * 32
@@ -90,10 +96,15 @@ SERVER_CASES: Final = (
          altered(ShareKeys, lambda stage, message: {"holders": bytes(len(message.holders))})),
     Case("cut-shares", "cuts its packets short", refused(Code.SHARES),
          altered(ShareKeys, lambda stage, message: {"packets": message.packets[:-1]})),
-    Case("forged-shares", "forges the signature of its shares", refused(Code.SIGNATURE), _forged(ShareKeys)),
+    Case("forged-shares", "forges the signature of a packet", refused(Code.SIGNATURE),
+         altered(ShareKeys, lambda stage, message: {"signatures": flipped(message.signatures, -1)})),
     Case("silence", "says nothing where its shares are due", refused(Code.TIMEOUT),
          instead(ShareKeys, lambda stage, said: [])),
     Case("short-vector", "sends a vector of another length", refused(Code.VECTOR), _short_vector),
+    Case("forged-complaint", "complains, and forges its signature of that", refused(Code.SIGNATURE),
+         altered(MaskedInput, lambda stage, message: _complaint_of(stage, (stage.liar + 1) % stage.size))),
+    Case("own-complaint", "complains of itself", refused(Code.MEMBERS),
+         altered(MaskedInput, lambda stage, message: _complaint_of(stage, stage.liar))),
     Case("leaves", "leaves where its vector is due", f"{STAYS}, {OTHERS}",
          instead(MaskedInput, lambda stage, said: [
              Saying(Abort(code=Code.LOCAL, detail="it leaves", culprit=""), said.round)])),
