@@ -11,12 +11,14 @@ from docs.generate.traffic import (
     declared_key_bytes,
 )
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.primitives import SIGNATURE_BYTES
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import counting_agreement
 from tacit.secagg.graph import complete_parameters
 from tacit.secagg.packing import Packing, WeightForm
+from tacit.secagg.ring import Ring
 
 CLIENTS: Final = (5, 100)
 DIMENSION: Final = 1_000_000
@@ -42,7 +44,60 @@ def section() -> list[str]:
         row = (clients, *key, *counting, vector)
         shares = (f"{moved / vector:.1%}" for moved in counting)
         lines.append(f"| {' | '.join(f'{number:,}' for number in row)} | {' | '.join(shares)} |")
-    return lines
+    return lines + _packets()
+
+
+def _packets() -> list[str]:
+    lines = [
+        "",
+        "## Signed packets",
+        "",
+        "In active mode an owner signs the packet of every holder on its own, so that a complaint can be settled:",
+        "64 bytes up and down for each, where one signature was over them all. Where nobody complains nothing else",
+        "is said. Bytes of frames of one client in SHARE_KEYS and MASKED_INPUT without the vector, in a complete",
+        "graph:",
+        "",
+        "| n | up | of it signatures | down | of it signatures |",
+        "|---|---|---|---|---|",
+    ]
+    for clients in CLIENTS:
+        agreement, parts = _agreement(clients, Ring(32)), (Phase.SHARE_KEYS, Phase.MASKED_INPUT)
+        degrees = Degrees(holders=clients, owners=clients, known=clients, signers=agreement.parameters.threshold)
+        moved = declared_bytes(agreement, agreement.cohort[0], degrees)
+        up, down = (sum(getattr(moved[phase], way) for phase in parts) for way in ("sent", "received"))
+        signatures = SIGNATURE_BYTES * clients
+        lines.append(f"| {clients} | {up:,} | {signatures:,} | {down:,} | {signatures:,} |")
+    return [
+        *lines,
+        "",
+        "A signature takes 34 us of processor time and its check 108 us on the machine of this page: 3.4 ms in",
+        "SHARE_KEYS and 11 ms in MASKED_INPUT for each of 100 clients, and 1.1 s for their server, which checks all",
+        "of them before it passes any on. `tacit bench secagg --clients 100 --dimension 100000 --mode active",
+        "--dropout 0.05`, twice each on a machine that was at other work too: 57 and 61 ms for a client before, 74",
+        "and 90 since; 0.28 and 0.40 s for the server before, 1.8 and 1.9 since; 304,600 bytes up and 32,707 down",
+        "before, 310,950 and 39,153 since. A complaint costs 64 bytes and its answer 72, both from a client to the",
+        "server and from the server to a client.",
+    ]
+
+
+def _agreement(clients: int, ring: Ring, length: int = 0) -> Agreement:
+    return Agreement(
+        session=bytes(32),
+        round=1,
+        server="server",
+        cohort=_names(clients),
+        signing_keys=_signing_keys(clients),
+        active=True,
+        regular=False,
+        parameters=complete_parameters(clients, active=True, corrupt=0.05),
+        ring=ring,
+        length=length,
+        roster=bytes(32),
+        configuration=bytes(32),
+        model=bytes(32),
+        train_seconds=1.0,
+        phase_seconds=1.0,
+    )
 
 
 def _key(clients: int) -> tuple[int, int]:
@@ -93,25 +148,8 @@ def _counting(clients: int) -> tuple[tuple[int, int], int]:
         train_seconds=1.0,
         phase_seconds=1.0,
     )
-    parameters = complete_parameters(clients, active=True, corrupt=0.05)
-    agreement = Agreement(
-        session=bytes(32),
-        round=1,
-        server="server",
-        cohort=_names(clients),
-        signing_keys=_signing_keys(clients),
-        active=True,
-        regular=False,
-        parameters=parameters,
-        ring=packing.ring,
-        length=packing.length,
-        roster=bytes(32),
-        configuration=bytes(32),
-        model=bytes(32),
-        train_seconds=1.0,
-        phase_seconds=1.0,
-    )
-    degrees = Degrees(holders=clients, owners=clients, known=clients, signers=parameters.threshold)
+    agreement = _agreement(clients, packing.ring, packing.length)
+    degrees = Degrees(holders=clients, owners=clients, known=clients, signers=agreement.parameters.threshold)
     name = agreement.cohort[0]
     counting = counting_agreement(agreement, configuration)
     moved = declared_counting_bytes(counting, configuration, name, degrees, clients=clients)

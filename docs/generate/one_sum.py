@@ -55,8 +55,9 @@ def hold_sum(
     said += [(server, names[i], listed, None) for i in everybody]
 
     # SHARE_KEYS. Each draws a seed, and shares its mask key and its seed: one of both shares for every holder, itself
-    # among them, behind a commitment to either, and sealed under a key that owner and holder agree on.
-    seeds, packets = list[bytes](), list[list[bytes]]()
+    # among them, behind a commitment to either, and sealed under a key that owner and holder agree on. Each packet is
+    # signed on its own, for a holder that cannot open it may complain, and get the shares from its owner in the clear.
+    seeds, packets, signatures = list[bytes](), list[list[bytes]](), list[list[bytes]]()
 
     def sealing_key(owner: int, holder: int, own: AgreementKey, other: bytes) -> bytes:
         info = list_of_keys + two(owner) + two(holder)
@@ -68,20 +69,21 @@ def hold_sum(
             (mask_key[i].private, seeds[i]), points=np.array(everybody) + 1, threshold=threshold, seed=entropy[i](32)
         )
         packets.append([])
+        signatures.append([])
         for j in everybody:
             of_key, of_seed = (encode_share(shares[j, secret]) for secret in range(2))
             committed = digest(Label.KEY_SHARE, context, two(i) + two(j), of_key)
             committed += digest(Label.SEED_SHARE, context, two(i) + two(j), of_seed)
             key = sealing_key(i, j, channel[i], channel[j].public)
             packets[i].append(committed + seal(key, of_key + of_seed, associated=committed))
-        committed, all_packets = digest(Label.SEED, context, seeds[i]), b"".join(packets[i])
-        parts = (context, list_of_keys, two(i), committed, all_bits, all_packets)
-        signature = signing[i].sign(Label.SIGN_SHARES, *parts)
-        shared = say.ShareKeys(seed_commitment=committed, holders=all_bits, packets=all_packets, signature=signature)
-        said.append((names[i], server, shared, None))
+            parts = (context, list_of_keys, two(i) + two(j), packets[i][j])
+            signatures[i].append(signing[i].sign(Label.SIGN_SHARES, *parts))
+        rows = {"packets": b"".join(packets[i]), "signatures": b"".join(signatures[i])}
+        committed = digest(Label.SEED, context, seeds[i])
+        said.append((names[i], server, say.ShareKeys(seed_commitment=committed, holders=all_bits, **rows), None))
     for j in everybody:
-        column = b"".join(packets[i][j] for i in everybody)
-        said.append((server, names[j], say.PeerShares(sharers=all_bits, owners=all_bits, packets=column), None))
+        columns = {"packets": b"".join(row[j] for row in packets), "signatures": b"".join(row[j] for row in signatures)}
+        said.append((server, names[j], say.PeerShares(sharers=all_bits, owners=all_bits, **columns), None))
 
     # MASKED_INPUT. Each adds a mask of its own, and one towards every other: added by the later of both, subtracted by
     # the earlier, so that they cancel. All masks depend on who shared.
@@ -101,7 +103,7 @@ def hold_sum(
         masks = [own_mask(seeds[i], 1), *(pair_mask(mask_key[i], i, j) for j in everybody if j != i)]
         apply_masks(masked, masks, ring)
         nobody = encode_members((), agreement.size)
-        said.append((names[i], server, say.MaskedInput(complaints=nobody), bytes(ring.pack(masked))))
+        said.append((names[i], server, say.MaskedInput(complaints=nobody, signatures=b""), bytes(ring.pack(masked))))
         ring.add_into(total, masked)
 
     # CONSISTENCY_CHECK. Each signs whose vectors arrived. UNMASK. Whoever sees that enough others signed the same opens
@@ -111,7 +113,9 @@ def hold_sum(
     for i, signature in zip(survivors, signed, strict=True):
         said.append((names[i], server, say.ConfirmSurvivors(signature=signature), None))
     signers = encode_members(survivors[:threshold], agreement.size)
-    request = say.UnmaskRequest(survivors=survivor_bits, signers=signers, signatures=b"".join(signed[:threshold]))
+    nobody, enough = encode_members((), agreement.size), b"".join(signed[:threshold])
+    asked = {"signers": signers, "signatures": enough, "answered": nobody, "answers": b""}
+    request = say.UnmaskRequest(survivors=survivor_bits, **asked)
     said += [(server, names[i], request, None) for i in survivors]
     opened: list[list[bytes]] = [[] for _ in everybody]
     for j in survivors:

@@ -226,7 +226,7 @@ def _round() -> Iterator[tuple[str, Any]]:
     yield "record of member 1 (private channel key 32 bytes 41, private mask key 32 bytes 51)", adverts[1].record
     digest_of_adverts = adverts_digest(agreement, adverts)
     yield "adverts digest of 40../50.., 41../51.., 42../52..", digest_of_adverts
-    packets = seal_shares(
+    packets, _ = seal_shares(
         agreement,
         digest_of_adverts,
         owner=1,

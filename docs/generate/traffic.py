@@ -83,7 +83,10 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
     said: list[Message] = [
         AdvertiseKeys(channel_key=empty, mask_key=empty, choices=choices, signature=signature),
         ShareKeys(
-            seed_commitment=empty, holders=bitmap, packets=bytes(PACKET_BYTES * degrees.holders), signature=signature
+            seed_commitment=empty,
+            holders=bitmap,
+            packets=bytes(PACKET_BYTES * degrees.holders),
+            signatures=bytes(len(signature) * degrees.holders),
         ),
         *vector_said,
         *([ConfirmSurvivors(signature=signature)] if agreement.active else []),
@@ -96,10 +99,21 @@ def declared_bytes(agreement: Agreement, name: str, degrees: Degrees) -> dict[Ph
             included=bitmap,
             adverts=bytes(record_bytes(agreement) * degrees.known),
         ),
-        PeerShares(sharers=bitmap, owners=bitmap, packets=bytes(PACKET_BYTES * degrees.owners)),
+        PeerShares(
+            sharers=bitmap,
+            owners=bitmap,
+            packets=bytes(PACKET_BYTES * degrees.owners),
+            signatures=bytes(len(signature) * degrees.owners),
+        ),
         *vector_heard,
         *([Survivors(survivors=bitmap)] if agreement.active else []),
-        UnmaskRequest(survivors=bitmap, signers=bitmap, signatures=bytes(len(signature) * degrees.signers)),
+        UnmaskRequest(
+            survivors=bitmap,
+            signers=bitmap,
+            signatures=bytes(len(signature) * degrees.signers),
+            answered=bitmap,
+            answers=b"",
+        ),
     ]
     sent, received = _add_up(agreement, name, said), _add_up(agreement, agreement.server, heard)
     sent[Phase.MASKED_INPUT] += vector_bytes
@@ -165,7 +179,8 @@ def _vector(agreement: Agreement, vector: npt.NDArray[Any] | None) -> tuple[list
             return most_bytes(agreement.ring, length)
         return len(pack_filled(agreement.ring, vector[span]))
 
-    chunks, ready = range(agreement.chunks), MaskedInput(complaints=encode_members((), agreement.size))
+    nobody = encode_members((), agreement.size)
+    chunks, ready = range(agreement.chunks), MaskedInput(complaints=nobody, signatures=b"")
     raw = sum(map(size, chunks))
     if agreement.chunks == 1:
         return [ready], [], raw

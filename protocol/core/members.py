@@ -8,7 +8,7 @@ nobody can be listed as alive and dropped in one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -73,3 +73,10 @@ class Members:
 def decode_members(bitmap: bytes, size: int) -> tuple[int, ...]:
     """Positions in rising order. Refuses a bitmap of another length or with bits beyond `size`."""
     return tuple(Members(bitmap, size))
+
+
+def split_records(records: bytes, size: int, members: Collection[int], code: Code = Code.SHARES) -> dict[int, bytes]:
+    """The record of each of these members; refuses any other number of bytes."""
+    if len(records) != size * len(members):
+        raise RemoteProtocolError(code, f"{len(members)} records have {size * len(members)} bytes, not {len(records)}")
+    return {member: records[place * size : (place + 1) * size] for place, member in enumerate(members)}

@@ -45,6 +45,7 @@ class Label(bytes, Enum):
     SELF_SEED = b"tacit/1 self mask seed"
     SIGN_ADVERT = b"tacit/1 sign ADVERTISE_KEYS"
     SIGN_SHARES = b"tacit/1 sign SHARE_KEYS"
+    SIGN_COMPLAINT = b"tacit/1 sign complaint in MASKED_INPUT"
     SIGN_SURVIVORS = b"tacit/1 sign CONSISTENCY_CHECK"
     KEY_AGREEMENT = b"tacit/1 group key agreement"
     KEY_TRANSCRIPT = b"tacit/1 group key transcript"

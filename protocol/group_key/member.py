@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Report, Send, Step
+from tacit.protocol.core.members import split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, SigningKey
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreement
@@ -45,7 +46,6 @@ from tacit.protocol.group_key.transcript import (
     Transcript,
     check_commits,
     commit_record,
-    split_records,
 )
 from tacit.protocol.sum.participant import Answering
 from tacit.protocol.sum.results import ClientAborted

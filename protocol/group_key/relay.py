@@ -17,6 +17,7 @@ from typing import TypeVar
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step, Trigger
+from tacit.protocol.core.members import split_records
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
@@ -31,7 +32,7 @@ from tacit.protocol.group_key.messages import (
     PeerKeyContributions,
 )
 from tacit.protocol.group_key.tables import RELAY_TABLE, RelayState
-from tacit.protocol.group_key.transcript import PACKET_BYTES, Transcript, channel_key_of, check_commits, split_records
+from tacit.protocol.group_key.transcript import PACKET_BYTES, Transcript, channel_key_of, check_commits
 
 Answer = TypeVar("Answer")
 

@@ -36,15 +36,6 @@ PACKET_BYTES: Final = SEALED_BYTES + SIGNATURE_BYTES
 CONFIRMATION_BYTES: Final = KEY_BYTES + SIGNATURE_BYTES
 
 
-def split_records(records: bytes, size: int, members: list[int]) -> dict[int, bytes]:
-    """The record of each of these members; refuses any other number of bytes."""
-    if len(records) != size * len(members):
-        raise RemoteProtocolError(
-            Code.SHARES, f"{len(members)} records have {size * len(members)} bytes, not {len(records)}"
-        )
-    return {member: records[place * size : (place + 1) * size] for place, member in enumerate(members)}
-
-
 def commit_record(
     agreement: KeyAgreement, member: int, signing: SigningKey, *, channel_key: bytes, contribution: bytes
 ) -> bytes:

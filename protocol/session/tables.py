@@ -18,9 +18,11 @@ from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
 from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
+    AnswerComplaints,
     ConfirmSurvivors,
     FetchVector,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     ShareKeys,
@@ -31,10 +33,18 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
 
-SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, Survivors, UnmaskRequest)
+SUM_TO_CLIENT: Final = (PeerKeys, PeerShares, FetchVector, PeerComplaints, Survivors, UnmaskRequest)
 """What the server says within a secure sum."""
 
-SUM_TO_SERVER: Final = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+SUM_TO_SERVER: Final = (
+    AdvertiseKeys,
+    ShareKeys,
+    MaskedInput,
+    VectorChunk,
+    AnswerComplaints,
+    ConfirmSurvivors,
+    UnmaskShares,
+)
 """What clients say within a secure sum."""
 
 WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, StartSecondStage, Chunk)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.members import encode_members, split_records
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
     SIGNATURE_BYTES,
@@ -68,24 +68,19 @@ def record_bytes(agreement: Agreement) -> int:
     return 2 * KEY_BYTES + choices + (SIGNATURE_BYTES if agreement.active else 0)
 
 
-def split_records(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
+def split_adverts(agreement: Agreement, records: bytes, members: tuple[int, ...]) -> dict[int, Advert]:
     """The adverts of these members, unchecked; refuses any other length."""
     size = record_bytes(agreement)
-    if len(records) != size * len(members):
-        raise RemoteProtocolError(
-            Code.KEYS, f"{len(members)} adverts have {size * len(members)} bytes, not {len(records)}"
-        )
     choices_end = size - (SIGNATURE_BYTES if agreement.active else 0)
-    adverts = {}
-    for position, member in enumerate(members):
-        record = records[position * size : (position + 1) * size]
-        adverts[member] = Advert(
+    return {
+        member: Advert(
             record[:KEY_BYTES],
             record[KEY_BYTES : 2 * KEY_BYTES],
             record[2 * KEY_BYTES : choices_end],
             record[choices_end:],
         )
-    return adverts
+        for member, record in split_records(records, size, members, Code.KEYS).items()
+    }
 
 
 def refuse_equal_keys(adverts: Mapping[int, Advert]) -> None:

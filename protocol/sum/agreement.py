@@ -7,15 +7,16 @@ server that tells two clients different things thereby gets masks that do not ca
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.members import Members, encode_members
+from tacit.protocol.core.members import Members, encode_members, split_records
 from tacit.protocol.core.messages import CHUNK_BYTES
-from tacit.protocol.core.primitives import Label, digest, verify
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest, verify
 from tacit.secagg.filled_blocks import BYTE_WORDS
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
@@ -129,6 +130,22 @@ class Agreement:
             verify(self.signing_keys[member], signature, label, *parts)
         elif signature:
             raise RemoteProtocolError(Code.SIGNATURE, "a message is signed in semi-honest mode")
+
+    def split_signatures(self, signatures: bytes, members: Collection[int]) -> dict[int, bytes]:
+        """One for each of these members, unchecked; of no bytes in semi-honest mode. Refuses any other length."""
+        return split_records(signatures, SIGNATURE_BYTES if self.active else 0, members, Code.SIGNATURE)
+
+    @property
+    def most_complaints(self) -> int:
+        """Complaints of one member that are answered: so many holders may lie and have not both of its secrets.
+
+        Against a server that lies 2t > holders + liars must hold, which is what the threshold was chosen for; with one
+        that follows the protocol, fewer than t shares of the other kind come together.
+        """
+        threshold = self.parameters.threshold
+        # In a complete graph a member holds a share of its own secrets too.
+        holders = self.parameters.neighbours + (not self.regular)
+        return max(0, 2 * threshold - holders - 1) if self.active else threshold - 1
 
     @property
     def chunk_words(self) -> int:

@@ -7,7 +7,8 @@ that depends on it is sent; a broken rule ends the round in ABORTED with a code,
 
 Who is asked for which share follows from one bitmap of survivors, so a server cannot ask for both kinds in one request;
 that it cannot ask twice, or tell two halves of the clients different things, is what the states, the signatures over
-the survivors, and the threshold are for.
+the survivors, and the threshold are for. A holder that complains of its packet, and signs that, is told both its shares
+again by their owner: it knew them, if the owner is honest, for then only a holder that lies complains.
 """
 
 from __future__ import annotations
@@ -22,10 +23,9 @@ import numpy.typing as npt
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Report, Step
-from tacit.protocol.core.members import Members, decode_members, encode_members
+from tacit.protocol.core.members import Members, decode_members, encode_members, split_records
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
-    SIGNATURE_BYTES,
     AgreementKey,
     Label,
     SigningKey,
@@ -38,13 +38,15 @@ from tacit.protocol.sum.adverts import (
     check_advert,
     refuse_equal_keys,
     sign_advert,
-    split_records,
+    split_adverts,
 )
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.messages import (
+    AnswerComplaints,
     ConfirmSurvivors,
     FetchVector,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     ShareKeys,
@@ -56,9 +58,9 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood, choose_holders
 from tacit.protocol.sum.participant import Participant
 from tacit.protocol.sum.results import Contributed
-from tacit.protocol.sum.sharing import PACKET_BYTES, HeldShares, open_packet, seal_shares
+from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
-from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
+from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairwise_mask, survivors_signed
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 
@@ -85,6 +87,7 @@ class _Shared(_Ready):
     channel: AgreementKey
     mask_key: AgreementKey
     seed: bytes = field(repr=False)
+    given: Mapping[int, HeldShares] = field(repr=False)
     adverts: Mapping[int, Advert]
     digest: bytes
     advertised: Members
@@ -93,10 +96,16 @@ class _Shared(_Ready):
 
 @dataclass(frozen=True)
 class _Masked(_Ready):
-    """What it has once it has masked its vector. survivors: those that it has signed."""
+    """What it has once it has masked its vector.
+
+    given: by holder, the shares that it may still be asked to tell; disputed: by owner, the packets that it complained
+    of; survivors: those that it has signed.
+    """
 
     neighbourhood: Neighbourhood
+    given: Mapping[int, HeldShares] = field(repr=False)
     held: Mapping[int, HeldShares] = field(repr=False)
+    disputed: Mapping[int, bytes]
     masks: Sequence[Mask] = field(repr=False)
     sharers: Members
     sharing: bytes
@@ -149,7 +158,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             raise RemoteProtocolError(
                 Code.MEMBERS, "the list of keys lacks this client, or has keys of somebody absent"
             )
-        adverts = split_records(agreement, message.adverts, tuple(included))
+        adverts = split_adverts(agreement, message.adverts, tuple(included))
         if adverts[me] != own.advert:
             raise RemoteProtocolError(Code.KEYS, "the list of keys has other keys for this client than it advertised")
         refuse_equal_keys(adverts)
@@ -167,7 +176,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         # Holders are among those who advertised, so that these too are at least the threshold.
         self._require(len(neighbourhood.holders), "clients advertised keys and would hold this client's shares")
         seed = self._entropy(KEY_BYTES)
-        packets = seal_shares(
+        packets, given = seal_shares(
             agreement,
             message.digest,
             owner=me,
@@ -177,20 +186,23 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             entropy=self._entropy,
         )
         seed_commitment = digest(Label.SEED, agreement.context, seed)
-        holders = encode_members(neighbourhood.holders, agreement.size)
-        signature = b""
-        if agreement.active:
-            signature = self._signing.sign(
-                Label.SIGN_SHARES,
-                *shares_signed(agreement, message.digest, me, seed_commitment, holders, packets),
+        signatures = [
+            self._sign(
+                Label.SIGN_SHARES, *packet_signed(agreement, message.digest, owner=me, holder=holder, packet=packet)
             )
-
-        share_keys = ShareKeys(seed_commitment=seed_commitment, holders=holders, packets=packets, signature=signature)
+            for holder, packet in split_records(packets, PACKET_BYTES, neighbourhood.holders).items()
+        ]
+        share_keys = ShareKeys(
+            seed_commitment=seed_commitment,
+            holders=encode_members(neighbourhood.holders, agreement.size),
+            packets=packets,
+            signatures=b"".join(signatures),
+        )
         return Step(
             ClientState.AWAIT_PEER_SHARES,
             (self._send(share_keys),),
             data=_Shared(
-                own.vector, own.channel, own.mask_key, seed, adverts, message.digest, advertised, neighbourhood
+                own.vector, own.channel, own.mask_key, seed, given, adverts, message.digest, advertised, neighbourhood
             ),
             deadline=now + 2 * agreement.phase_seconds,
         )
@@ -206,13 +218,15 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         owners = decode_members(message.owners, agreement.size)
         if owners != tuple(owner for owner in own.neighbourhood.owners if owner in sharers):
             raise RemoteProtocolError(Code.SHARES, "the shares are not those of the owners whom this client holds for")
-        if len(message.packets) != PACKET_BYTES * len(owners):
-            raise RemoteProtocolError(Code.SHARES, f"{len(owners)} packets do not have {len(message.packets)} bytes")
+        packets = split_records(message.packets, PACKET_BYTES, owners)
+        signatures = agreement.split_signatures(message.signatures, owners)
         holding = sum(holder in sharers for holder in own.neighbourhood.holders)
         self._require(holding, "clients shared their secrets and hold this client's shares")
-        held, complaints = {}, []
-        for position, owner in enumerate(owners):
-            packet = message.packets[position * PACKET_BYTES : (position + 1) * PACKET_BYTES]
+        held, disputed = {}, {}
+        for owner, packet in packets.items():
+            # What its owner did not sign is the work of the server, and nobody is to reveal anything because of it.
+            signed = packet_signed(agreement, own.digest, owner=owner, holder=me, packet=packet)
+            agreement.check_signature(owner, signatures[owner], Label.SIGN_SHARES, *signed)
             try:
                 held[owner] = open_packet(
                     agreement,
@@ -224,27 +238,31 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
                     owner_key=own.adverts[owner].channel_key,
                 )
             except RemoteProtocolError:
-                complaints.append(owner)
-        if me in complaints:
+                disputed[owner] = packet
+        if me in disputed:
             raise RemoteProtocolError(Code.SHARES, "this client's own shares came back altered")
         sharing = agreement.sharing_digest(own.digest, sharers.bitmap)
         masks = self._derive_masks(own, sharing, sharers)
-        masked = MaskedInput(complaints=encode_members(complaints, agreement.size))
+        complaints = [
+            self._sign(Label.SIGN_COMPLAINT, *complaint_signed(sharing, owner=owner, holder=me)) for owner in disputed
+        ]
+        masked = MaskedInput(complaints=encode_members(disputed, agreement.size), signatures=b"".join(complaints))
+        given = {holder: shares for holder, shares in own.given.items() if holder in sharers and holder != me}
 
         def commit() -> None:
             self.masks = len(masks)
 
         outputs: list[Output] = []
-        if complaints:
-            outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in complaints]}))
+        if disputed:
+            outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in disputed]}))
         payload_now = self._masked_chunk(0, own.vector, masks) if agreement.chunks == 1 else None
         outputs.append(self._send(masked, payload_now))
         return Step(
             ClientState.AWAIT_SURVIVORS,
             tuple(outputs),
             commit,
-            data=_Masked(own.vector, own.neighbourhood, held, masks, sharers, sharing),
-            deadline=now + agreement.input_seconds + agreement.phase_seconds,
+            data=_Masked(own.vector, own.neighbourhood, given, held, disputed, masks, sharers, sharing),
+            deadline=now + agreement.input_seconds + 2 * agreement.phase_seconds,
         )
 
     def on_fetch_vector(self, heard: Heard[FetchVector], now: float) -> Step[ClientState]:
@@ -257,6 +275,21 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         chunk = self._send(VectorChunk(chunk=message.chunk), self._masked_chunk(message.chunk, own.vector, own.masks))
         return Step(ClientState.AWAIT_SURVIVORS, (chunk,))
 
+    def on_peer_complaints(self, heard: Heard[PeerComplaints], now: float) -> Step[ClientState]:
+        agreement, message, own = self.agreement, heard.message, self.at(_Masked)
+        holders = decode_members(message.holders, agreement.size)
+        if not own.given.keys() >= set(holders):
+            raise RemoteProtocolError(Code.MEMBERS, "complaints of members without a share of this client, or again")
+        if len(holders) > agreement.most_complaints:
+            raise RemoteProtocolError(
+                Code.THRESHOLD, f"{len(holders)} members complain; at most {agreement.most_complaints} are answered"
+            )
+        for holder, signature in agreement.split_signatures(message.signatures, holders).items():
+            parts = complaint_signed(own.sharing, owner=self.member, holder=holder)
+            agreement.check_signature(holder, signature, Label.SIGN_COMPLAINT, *parts)
+        answer = AnswerComplaints(shares=b"".join(own.given[holder].both for holder in holders))
+        return Step(ClientState.AWAIT_SURVIVORS, (self._send(answer),), data=replace(own, given={}))
+
     def on_survivors(self, heard: Heard[Survivors], now: float) -> Step[ClientState]:
         own = self.at(_Masked)
         survivors = self._checked_survivors(own, heard.message.survivors)
@@ -266,7 +299,7 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         return Step(
             ClientState.AWAIT_UNMASK_REQUEST,
             (self._send(ConfirmSurvivors(signature=signature)),),
-            data=replace(own, survivors=survivors),
+            data=replace(own, given={}, survivors=survivors),
             deadline=now + 2 * self.agreement.phase_seconds,
         )
 
@@ -280,7 +313,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             self._check_signatures(own, survivors, signers, message.signatures)
         elif signers or message.signatures:
             raise RemoteProtocolError(Code.SIGNATURE, "signatures in semi-honest mode")
-        shares = [(owner, held.seed if owner in survivors else held.key) for owner, held in sorted(own.held.items())]
+        held = {**own.held, **self._answered(own, message)}
+        shares = [(owner, both.seed if owner in survivors else both.key) for owner, both in sorted(held.items())]
 
         reply = UnmaskShares(
             owners=encode_members([owner for owner, _ in shares], agreement.size),
@@ -288,6 +322,20 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         )
         done = Contributed(tuple(agreement.cohort[member] for member in survivors))
         return Step(ClientState.DONE, (self._send(reply), done))
+
+    def _sign(self, label: Label, *parts: bytes) -> bytes:
+        """A signature in active mode, nothing otherwise."""
+        return self._signing.sign(label, *parts) if self.agreement.active else b""
+
+    def _answered(self, own: _Masked, message: UnmaskRequest) -> dict[int, HeldShares]:
+        """What owners answered to this client's complaints."""
+        owners = decode_members(message.answered, self.agreement.size)
+        if not own.disputed.keys() >= set(owners):
+            raise RemoteProtocolError(Code.MEMBERS, "answers to complaints that this client did not make")
+        return {
+            owner: read_shares(self.agreement, own.disputed[owner], both, owner=owner, holder=self.member)
+            for owner, both in split_records(message.answers, BOTH_BYTES, owners).items()
+        }
 
     def _require(self, count: int, what: str, needed: int | None = None) -> None:
         needed = self.agreement.parameters.threshold if needed is None else needed
@@ -312,11 +360,9 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         holders = set(own.neighbourhood.holders)
         if not holders.issuperset(signers):
             raise RemoteProtocolError(Code.MEMBERS, "there are signers who are no holders of this client")
-        if len(signatures) != SIGNATURE_BYTES * len(signers):
-            raise RemoteProtocolError(Code.SIGNATURE, f"{len(signers)} signatures do not have {len(signatures)} bytes")
+        signed = agreement.split_signatures(signatures, signers)
         self._require(len(signers), "clients signed the survivors")
-        for position, member in enumerate(signers):
-            signature = signatures[position * SIGNATURE_BYTES : (position + 1) * SIGNATURE_BYTES]
+        for member, signature in signed.items():
             parts = survivors_signed(own.sharing, member, survivors.bitmap)
             agreement.check_signature(member, signature, Label.SIGN_SURVIVORS, *parts)
 

@@ -53,7 +53,8 @@ class ShareKeys(Message, frozen=True, kw_only=True):
     holders: Bitmap
     packets: Records
     """Per holder: commitment to the key share (32), to the seed share (32), sealed shares (88)."""
-    signature: Signature
+    signatures: Records
+    """64 bytes per packet; empty in semi-honest mode."""
 
 
 class PeerShares(Message, frozen=True, kw_only=True):
@@ -64,6 +65,8 @@ class PeerShares(Message, frozen=True, kw_only=True):
     owners: Bitmap
     """Whose packets follow."""
     packets: Records
+    signatures: Records
+    """Those of the owners over the packets."""
 
 
 class MaskedInput(Message, frozen=True, kw_only=True):
@@ -73,6 +76,8 @@ class MaskedInput(Message, frozen=True, kw_only=True):
     PAYLOAD: ClassVar[bool] = True
     complaints: Bitmap
     """Members whose shares for this client were undecryptable or not those committed to."""
+    signatures: Records
+    """64 bytes per complaint; empty in semi-honest mode."""
 
 
 class FetchVector(Message, frozen=True, kw_only=True):
@@ -88,6 +93,26 @@ class VectorChunk(Message, frozen=True, kw_only=True):
     PHASE: ClassVar[Phase] = Phase.MASKED_INPUT
     PAYLOAD: ClassVar[bool] = True
     chunk: Index
+
+
+class PeerComplaints(Message, frozen=True, kw_only=True):
+    """Opens ANSWER_COMPLAINTS, server to an accused client: who says that its shares are not those committed to."""
+
+    PHASE: ClassVar[Phase] = Phase.ANSWER_COMPLAINTS
+    holders: Bitmap
+    signatures: Records
+    """Those of the holders over their complaints."""
+
+
+class AnswerComplaints(Message, frozen=True, kw_only=True):
+    """Phase ANSWER_COMPLAINTS, client to server: both shares of every holder that complained, in the clear."""
+
+    PHASE: ClassVar[Phase] = Phase.ANSWER_COMPLAINTS
+    shares: Records
+    """72 bytes per holder: of the mask key, of the self-mask seed."""
+
+    def __repr__(self) -> str:
+        return "AnswerComplaints(<secret>)"
 
 
 class Survivors(Message, frozen=True, kw_only=True):
@@ -112,6 +137,13 @@ class UnmaskRequest(Message, frozen=True, kw_only=True):
     signers: Bitmap
     signatures: Records
     """64 bytes per signer; empty in semi-honest mode."""
+    answered: Bitmap
+    """Those of whom the receiver complained, and who answered."""
+    answers: Records
+    """Both their shares for it, 72 bytes each."""
+
+    def __repr__(self) -> str:
+        return "UnmaskRequest(<secret>)"
 
 
 class UnmaskShares(Message, frozen=True, kw_only=True):
@@ -134,6 +166,8 @@ SUM_MESSAGES: Final = by_type(
     MaskedInput,
     FetchVector,
     VectorChunk,
+    PeerComplaints,
+    AnswerComplaints,
     Survivors,
     ConfirmSurvivors,
     UnmaskRequest,

@@ -49,7 +49,7 @@ class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
 
     def on_start(self, now: float) -> Step[ClientState]:
         agreement = self.agreement
-        message = MaskedInput(complaints=encode_members((), agreement.size))
+        message = MaskedInput(complaints=encode_members((), agreement.size), signatures=b"")
         if agreement.chunks == 1:
             return Step(ClientState.DONE, (self._send(message, self._plain_chunk(0)), Contributed(())))
         return Step(

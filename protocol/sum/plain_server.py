@@ -33,6 +33,7 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
     def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
         if decode_members(heard.message.complaints, self.agreement.size):
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that nobody has")
+        self.agreement.split_signatures(heard.message.signatures, ())
         member = self.agreement.places[heard.sender]
         return self._take_vector(heard, now, lambda: self._ready.add(member))
 

@@ -1,15 +1,18 @@
 """The server of one secure sum: relay keys and shares, add masked vectors, take the masks off.
 
 In every phase the server waits for the members that are left in it (sum/attendance.py). Whoever breaks a rule
-is excluded and named, whoever is gone or late is dropped, which for the sum is the same. With fewer members than the
+is excluded and named, whoever is gone or late is dropped, which for the sum is the same. A holder's complaint names
+nobody: the accused answers it with the shares that it committed to, or is out. With fewer members than the
 threshold the round ends in ABORTED, and nothing is revealed. Late and repeated messages are counted and ignored.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Heard, Report, Step
-from tacit.protocol.core.members import decode_members, encode_members
+from tacit.protocol.core.machine import Heard, Output, Report, Step
+from tacit.protocol.core.members import decode_members, encode_members, split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.adverts import Advert, adverts_digest, check_advert, refuse_equal_keys
@@ -17,8 +20,10 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.attendance import Attendance
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
+    AnswerComplaints,
     ConfirmSurvivors,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     ShareKeys,
@@ -28,9 +33,9 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood
 from tacit.protocol.sum.results import Summed
-from tacit.protocol.sum.sharing import PACKET_BYTES, check_share
+from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, check_share, read_shares
 from tacit.protocol.sum.tables import SERVER_TABLES, ServerState
-from tacit.protocol.sum.transcript import shares_signed, survivors_signed
+from tacit.protocol.sum.transcript import complaint_signed, packet_signed, survivors_signed
 from tacit.protocol.sum.unmasking import check_mask_key, check_seed, open_secrets, remove_masks
 from tacit.secagg.shamir import SHARE_BYTES
 
@@ -49,7 +54,13 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         self._neighbourhoods: dict[int, Neighbourhood] = {}
         self._seed_commitments: dict[int, bytes] = {}
         self._packets: dict[int, dict[int, bytes]] = {}
-        self._complaints: dict[int, tuple[int, ...]] = {}
+        self._packet_signatures: dict[int, dict[int, bytes]] = {}
+        self._complaints: dict[int, dict[int, bytes]] = {}
+        """By holder and owner, the signatures of those that are not answered."""
+        self._accused: dict[int, tuple[int, ...]] = {}
+        """The holders whose complaints a member was asked to answer."""
+        self._answers: dict[int, dict[int, bytes]] = {}
+        """By holder and owner, both shares."""
         self.masks = 0
         """How many masks it took off the sum."""
         self._survivors: tuple[int, ...] = ()
@@ -109,24 +120,15 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         holders = self._neighbourhoods[member].holders
         if decode_members(message.holders, agreement.size) != holders:
             raise RemoteProtocolError(Code.MEMBERS, "it shared its secrets with other holders than its own")
-        if len(message.packets) != PACKET_BYTES * len(holders):
-            raise RemoteProtocolError(Code.SHARES, f"{len(holders)} packets do not have {len(message.packets)} bytes")
-        parts = shares_signed(
-            agreement,
-            self._adverts_digest,
-            member,
-            message.seed_commitment,
-            message.holders,
-            message.packets,
-        )
-        agreement.check_signature(member, message.signature, Label.SIGN_SHARES, *parts)
+        packets = split_records(message.packets, PACKET_BYTES, holders)
+        signatures = agreement.split_signatures(message.signatures, holders)
+        for holder, packet in packets.items():
+            parts = packet_signed(agreement, self._adverts_digest, owner=member, holder=holder, packet=packet)
+            agreement.check_signature(member, signatures[holder], Label.SIGN_SHARES, *parts)
 
         def commit() -> None:
             self._seed_commitments[member] = message.seed_commitment
-            self._packets[member] = {
-                holder: message.packets[position * PACKET_BYTES : (position + 1) * PACKET_BYTES]
-                for position, holder in enumerate(holders)
-            }
+            self._packets[member], self._packet_signatures[member] = packets, signatures
 
         return self._answered(member, commit)
 
@@ -146,6 +148,7 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
                 sharers=everybody,
                 owners=encode_members(owners, agreement.size),
                 packets=b"".join(packets[owner][member] for owner in owners),
+                signatures=b"".join(self._packet_signatures[owner][member] for owner in owners),
             )
 
         def commit() -> None:
@@ -157,29 +160,86 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
     def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
         agreement = self.agreement
         member = agreement.places[heard.sender]
-        complaints = decode_members(heard.message.complaints, agreement.size)
-        if not set(complaints) <= set(self._owners(member)):
+        owners = decode_members(heard.message.complaints, agreement.size)
+        if not set(owners) <= set(self._owners(member)) - {member}:
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that it was not given")
-        reports = tuple(
-            Report("complaint", {"by": heard.sender, "against": agreement.cohort[owner]}) for owner in complaints
-        )
+        complaints = agreement.split_signatures(heard.message.signatures, owners)
+        for owner, signature in complaints.items():
+            parts = complaint_signed(self._sharing, owner=owner, holder=member)
+            agreement.check_signature(member, signature, Label.SIGN_COMPLAINT, *parts)
+        reports = [Report("complaint", {"by": heard.sender, "against": agreement.cohort[owner]}) for owner in owners]
 
         def store() -> None:
             self._complaints[member] = complaints
 
-        return self._take_vector(heard, now, store, *reports)
+        taken = self._take_vector(heard, now, store, *reports)
+        # More than may lie: that is proof.
+        before = {owner: sum(owner in others for others in self._complaints.values()) for owner in owners}
+        detail = f"more than {agreement.most_complaints} holders say that its shares are not those it committed to"
+        out = [
+            self._drop(agreement.cohort[owner], Code.SHARES, detail, now, tell=True)
+            for owner in owners
+            if before[owner] == agreement.most_complaints
+        ]
+
+        def commit() -> list[Output]:
+            return [said for step in (taken, *out) for said in step.commit() or ()]
+
+        return replace(taken, outputs=tuple(said for step in (taken, *out) for said in step.outputs), commit=commit)
 
     def close_inputs(self, now: float) -> Step[ServerState]:
-        agreement = self.agreement
-        survivors = tuple(sorted(self._vectors.included))
-        # Also members of groups that are left out: they hold shares, and answer.
-        present = tuple(member for member in sorted(self._complaints) if member not in self.dropped)
-        if shortage := self._shortage(len(present), "clients sent a vector and are still there"):
+        agreement, present = self.agreement, self._present()
+        if shortage := self._too_few_inputs():
             return shortage
-        in_sum = "clients of whole groups sent a vector" if agreement.groups else "clients sent a vector"
-        if shortage := self._shortage(len(survivors), in_sum, agreement.fewest_summed):
-            return shortage
-        reachable = set(present)
+        accused = {}
+        for owner in present:
+            if holders := tuple(holder for holder in present if owner in self._complaints[holder]):
+                accused[owner] = holders
+        if not accused:
+            return self._tell_survivors(now)
+
+        def commit() -> None:
+            self._accused = accused
+            self._begin_phase(tuple(accused), now)
+
+        complaints = {
+            owner: PeerComplaints(
+                holders=encode_members(holders, agreement.size),
+                signatures=b"".join(self._complaints[holder][owner] for holder in holders),
+            )
+            for owner, holders in accused.items()
+        }
+        return self._next(ServerState.ANSWER_COMPLAINTS, complaints, commit)
+
+    def on_answer_complaints(self, heard: Heard[AnswerComplaints], now: float) -> Step[ServerState]:
+        owner = self.agreement.places[heard.sender]
+        answers = split_records(heard.message.shares, BOTH_BYTES, self._accused[owner])
+        for holder, both in answers.items():
+            read_shares(self.agreement, self._packets[owner][holder], both, owner=owner, holder=holder)
+
+        def commit() -> None:
+            for holder, both in answers.items():
+                del self._complaints[holder][owner]
+                self._answers.setdefault(holder, {})[owner] = both
+
+        return self._answered(owner, commit)
+
+    def close_complaints(self, now: float) -> Step[ServerState]:
+        return self._too_few_inputs() or self._tell_survivors(now)
+
+    def _present(self) -> tuple[int, ...]:
+        """Whose vector came, of those that are still there; also of groups that are left out, who hold shares."""
+        return tuple(member for member in sorted(self._complaints) if member not in self.dropped)
+
+    def _too_few_inputs(self) -> Step[ServerState] | None:
+        in_sum = "clients of whole groups sent a vector" if self.agreement.groups else "clients sent a vector"
+        return self._shortage(len(self._present()), "clients sent a vector and are still there") or self._shortage(
+            len(self._vectors.included), in_sum, self.agreement.fewest_summed
+        )
+
+    def _tell_survivors(self, now: float) -> Step[ServerState]:
+        agreement, present = self.agreement, self._present()
+        survivors, reachable = tuple(sorted(self._vectors.included)), set(present)
         for owner in self._packets:
             holders = [
                 holder
@@ -188,7 +248,9 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
             ]
             if len(holders) < agreement.parameters.threshold:
                 detail = f"only {len(holders)} holders have its shares; {agreement.parameters.threshold} are needed"
-                culprit = agreement.cohort[owner] if any(owner in c for c in self._complaints.values()) else ""
+                # Who did not answer may have lost its link.
+                proven = owner in self.dropped and self.dropped[owner][1] is Code.SHARES
+                culprit = agreement.cohort[owner] if proven else ""
                 return self._aborted(Code.SHARES, f"{agreement.cohort[owner]}: {detail}", culprit)
         bitmap = encode_members(survivors, agreement.size)
         left_out = [agreement.cohort[member] for member in present if member not in self._vectors.included]
@@ -201,8 +263,8 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         if agreement.active:
             messages: dict[int, Message] = {member: Survivors(survivors=bitmap) for member in present}
             return self._next(ServerState.CONSISTENCY_CHECK, messages, commit, *reports)
-        request = UnmaskRequest(survivors=bitmap, signers=encode_members((), agreement.size), signatures=b"")
-        return self._next(ServerState.UNMASK, dict.fromkeys(present, request), commit, *reports)
+        requests = {member: self._unmask_request(member, bitmap) for member in present}
+        return self._next(ServerState.UNMASK, requests, commit, *reports)
 
     def on_confirm_survivors(self, heard: Heard[ConfirmSurvivors], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]
@@ -215,40 +277,37 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         return self._answered(member, commit)
 
     def close_signatures(self, now: float) -> Step[ServerState]:
-        agreement = self.agreement
         present = tuple(member for member in sorted(self._signatures) if member not in self.dropped)
         if shortage := self._shortage(len(present), "clients signed the survivors"):
             return shortage
 
-        def unmask_request(member: int) -> UnmaskRequest:
-            # The threshold is what the client asks for; more signatures only cost it time.
-            holders = self._neighbourhoods[member].holders
-            signers = [holder for holder in holders if holder in self._signatures][: agreement.parameters.threshold]
-            return UnmaskRequest(
-                survivors=self._survivors_bitmap,
-                signers=encode_members(signers, agreement.size),
-                signatures=b"".join(self._signatures[signer] for signer in signers),
-            )
-
         def commit() -> None:
             self._begin_phase(present, now)
 
-        return self._next(ServerState.UNMASK, {member: unmask_request(member) for member in present}, commit)
+        requests = {member: self._unmask_request(member, self._survivors_bitmap) for member in present}
+        return self._next(ServerState.UNMASK, requests, commit)
+
+    def _unmask_request(self, member: int, survivors: bytes) -> UnmaskRequest:
+        # The threshold is what the client asks for; more signatures only cost it time. Semi-honest clients get none.
+        agreement, holders = self.agreement, self._neighbourhoods[member].holders
+        signers = [holder for holder in holders if holder in self._signatures][: agreement.parameters.threshold]
+        answers = self._answers.get(member, {})
+        return UnmaskRequest(
+            survivors=survivors,
+            signers=encode_members(signers, agreement.size),
+            signatures=b"".join(self._signatures[signer] for signer in signers),
+            answered=encode_members(answers, agreement.size),
+            answers=b"".join(both for _, both in sorted(answers.items())),
+        )
 
     def on_unmask_shares(self, heard: Heard[UnmaskShares], now: float) -> Step[ServerState]:
         message = heard.message
         agreement = self.agreement
         holder = agreement.places[heard.sender]
-        complaints = self._complaints[holder]
-        owners = tuple(owner for owner in self._owners(holder) if owner not in complaints)
+        owners = tuple(owner for owner in self._owners(holder) if owner not in self._complaints[holder])
         if decode_members(message.owners, agreement.size) != owners:
             raise RemoteProtocolError(Code.SHARES, "it returned shares of other owners than those it holds")
-        if len(message.shares) != SHARE_BYTES * len(owners):
-            raise RemoteProtocolError(Code.SHARES, f"{len(owners)} shares do not have {len(message.shares)} bytes")
-        shares = {
-            owner: message.shares[position * SHARE_BYTES : (position + 1) * SHARE_BYTES]
-            for position, owner in enumerate(owners)
-        }
+        shares = split_records(message.shares, SHARE_BYTES, owners)
         for owner, share in shares.items():
             label = Label.SEED_SHARE if owner in self._vectors.included else Label.KEY_SHARE
             check_share(label, agreement, self._packets[owner][holder], owner=owner, holder=holder, share=share)

@@ -3,7 +3,8 @@
 The two secrets are the private mask key (opened if its owner drops out) and the self-mask seed (opened if it survives).
 Each holder gets one share of either, sealed together under a key between owner and holder. Beside them travel hash
 commitments to both shares, bound into the sealing as associated data: the holder checks them on receipt, the server
-when a share is returned, so that a bad share names the one who made it or the one who bent it.
+when a share is returned, so that a bad share names the one who made it or the one who bent it. The owner signs each of
+these packets: one that is signed and that its holder cannot use is its own work, and it answers for it.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from tacit.protocol.core.primitives import (
     seal,
 )
 from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.transcript import owner_and_holder
 from tacit.secagg.shamir import SHARE_BYTES, share
 from tacit.secagg.work import WorkKind, work
 
 COMMITMENTS_BYTES: Final = 2 * KEY_BYTES
-PACKET_BYTES: Final = COMMITMENTS_BYTES + 2 * SHARE_BYTES + TAG_BYTES
+BOTH_BYTES: Final = 2 * SHARE_BYTES
+PACKET_BYTES: Final = COMMITMENTS_BYTES + BOTH_BYTES + TAG_BYTES
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,18 @@ class HeldShares:
     key: bytes
     seed: bytes
 
+    @property
+    def both(self) -> bytes:
+        """As they are sealed, and as an owner answers a complaint."""
+        return self.key + self.seed
+
     def __repr__(self) -> str:
         return "HeldShares(<secret>)"
 
 
 def commit_share(label: Label, agreement: Agreement, *, owner: int, holder: int, share: bytes) -> bytes:
     """The commitment to one share: a hash is enough, because a share is 36 bytes of uniform randomness."""
-    return digest(label, agreement.context, _pair(owner, holder), share)
+    return digest(label, agreement.context, owner_and_holder(owner, holder), share)
 
 
 @work(WorkKind.SHARING)
@@ -61,8 +69,8 @@ def seal_shares(
     secrets: tuple[bytes, bytes],
     holders: dict[int, bytes],
     entropy: Entropy,
-) -> bytes:
-    """The packets for the holders, in rising order.
+) -> tuple[bytes, dict[int, HeldShares]]:
+    """The packets for the holders, in rising order, and what each of them holds.
 
     secrets: mask key and self-mask seed, 32 bytes each; holders: channel public key by member.
     """
@@ -73,15 +81,16 @@ def seal_shares(
         threshold=agreement.parameters.threshold,
         seed=entropy(KEY_BYTES),
     ).astype("<u2")
-    packets = []
+    packets, given = [], {}
     for position, holder in enumerate(members):
-        key_share, seed_share = (part.tobytes() for part in shares[position])
+        held = HeldShares(*(part.tobytes() for part in shares[position]))
         commitments = commit_share(
-            Label.KEY_SHARE, agreement, owner=owner, holder=holder, share=key_share
-        ) + commit_share(Label.SEED_SHARE, agreement, owner=owner, holder=holder, share=seed_share)
+            Label.KEY_SHARE, agreement, owner=owner, holder=holder, share=held.key
+        ) + commit_share(Label.SEED_SHARE, agreement, owner=owner, holder=holder, share=held.seed)
         key = _channel_key(agreement, adverts_digest, channel, holders[holder], owner=owner, holder=holder)
-        packets.append(commitments + seal(key, key_share + seed_share, associated=commitments))
-    return b"".join(packets)
+        packets.append(commitments + seal(key, held.both, associated=commitments))
+        given[holder] = held
+    return b"".join(packets), given
 
 
 @work(WorkKind.SHARING)
@@ -98,8 +107,12 @@ def open_packet(
     """The holder's shares of an owner; refuses what does not open or is not what the owner committed to."""
     commitments, sealed = packet[:COMMITMENTS_BYTES], packet[COMMITMENTS_BYTES:]
     key = _channel_key(agreement, adverts_digest, channel, owner_key, owner=owner, holder=holder)
-    plain = open_sealed(key, sealed, associated=commitments)
-    held = HeldShares(plain[:SHARE_BYTES], plain[SHARE_BYTES:])
+    return read_shares(agreement, packet, open_sealed(key, sealed, associated=commitments), owner=owner, holder=holder)
+
+
+def read_shares(agreement: Agreement, packet: bytes, both: bytes, *, owner: int, holder: int) -> HeldShares:
+    """The two shares in 72 bytes; refuses others than committed to in the packet."""
+    held = HeldShares(both[:SHARE_BYTES], both[SHARE_BYTES:])
     check_share(Label.KEY_SHARE, agreement, packet, owner=owner, holder=holder, share=held.key)
     check_share(Label.SEED_SHARE, agreement, packet, owner=owner, holder=holder, share=held.seed)
     return held
@@ -127,9 +140,5 @@ def _channel_key(
         own.agree(other),
         Label.SHARE_CHANNEL,
         salt=agreement.context,
-        info=adverts_digest + _pair(owner, holder),
+        info=adverts_digest + owner_and_holder(owner, holder),
     )
-
-
-def _pair(owner: int, holder: int) -> bytes:
-    return owner.to_bytes(2, "little") + holder.to_bytes(2, "little")

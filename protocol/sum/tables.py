@@ -12,9 +12,11 @@ from tacit.protocol.core.machine import IGNORE, Row, Table, Trigger
 from tacit.protocol.core.messages import Abort, Message, Phase
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
+    AnswerComplaints,
     ConfirmSurvivors,
     FetchVector,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     ShareKeys,
@@ -43,6 +45,7 @@ class ServerState(Enum):
     ADVERTISE_KEYS = Phase.ADVERTISE_KEYS.value
     SHARE_KEYS = Phase.SHARE_KEYS.value
     MASKED_INPUT = Phase.MASKED_INPUT.value
+    ANSWER_COMPLAINTS = Phase.ANSWER_COMPLAINTS.value
     CONSISTENCY_CHECK = Phase.CONSISTENCY_CHECK.value
     UNMASK = Phase.UNMASK.value
     COMPLETED = "COMPLETED"
@@ -56,6 +59,7 @@ def _client_table(*, active: bool) -> Table[ClientState]:
         (s.AWAIT_PEER_KEYS, PeerKeys): Row("on_peer_keys", (s.AWAIT_PEER_SHARES,)),
         (s.AWAIT_PEER_SHARES, PeerShares): Row("on_peer_shares", (s.AWAIT_SURVIVORS,)),
         (s.AWAIT_SURVIVORS, FetchVector): Row("on_fetch_vector", (s.AWAIT_SURVIVORS,)),
+        (s.AWAIT_SURVIVORS, PeerComplaints): Row("on_peer_complaints", (s.AWAIT_SURVIVORS,)),
     }
     if active:
         table[s.AWAIT_SURVIVORS, Survivors] = Row("on_survivors", (s.AWAIT_UNMASK_REQUEST,))
@@ -92,11 +96,12 @@ def _server_table(*, active: bool) -> Table[ServerState]:
         (s.ADVERTISE_KEYS, (AdvertiseKeys,), "on_advertise_keys", "close_keys"),
         (s.SHARE_KEYS, (ShareKeys,), "on_share_keys", "close_shares"),
         (s.MASKED_INPUT, (MaskedInput, VectorChunk), "on_masked_input", "close_inputs"),
+        (s.ANSWER_COMPLAINTS, (AnswerComplaints,), "on_answer_complaints", "close_complaints"),
         (s.CONSISTENCY_CHECK, (ConfirmSurvivors,), "on_confirm_survivors", "close_signatures"),
         (s.UNMASK, (UnmaskShares,), "on_unmask_shares", "close_unmask"),
     ]
     if not active:
-        del rows[3]
+        del rows[4]
     table: dict[Any, Any] = {}
     past: list[type[Message]] = []
     for position, (state, kinds, handler, close) in enumerate(rows):
@@ -108,6 +113,9 @@ def _server_table(*, active: bool) -> Table[ServerState]:
         table[state, Trigger.COMPLETE] = Row(close, (following, s.ABORTED))
         table.update({(state, kind): IGNORE for kind in past})
         past += kinds
+    # Where nobody complains there is nothing to answer.
+    after = table[s.ANSWER_COMPLAINTS, Trigger.COMPLETE]
+    table[s.MASKED_INPUT, Trigger.COMPLETE] = Row("close_inputs", (s.ANSWER_COMPLAINTS, *after.to))
     table[s.MASKED_INPUT, VectorChunk] = Row("on_vector_chunk", (s.MASKED_INPUT,))
     for state in (s.COMPLETED, s.ABORTED):
         table.update({(state, kind): IGNORE for kind in (*past, Abort, Trigger.DROP, Trigger.EXPIRE)})

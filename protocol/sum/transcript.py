@@ -15,11 +15,19 @@ def pairwise_mask(own: AgreementKey, other: bytes, sharing: bytes, member: int, 
     return Mask(seed, Usage.PAIRWISE_MASK, 1 if member > peer else -1)
 
 
-def shares_signed(
-    agreement: Agreement, adverts: bytes, member: int, seed_commitment: bytes, holders: bytes, packets: bytes
-) -> tuple[bytes, ...]:
-    """What a signature over ShareKeys covers."""
-    return agreement.context, adverts, member.to_bytes(2, "little"), seed_commitment, holders, packets
+def owner_and_holder(owner: int, holder: int) -> bytes:
+    """Both as one part."""
+    return owner.to_bytes(2, "little") + holder.to_bytes(2, "little")
+
+
+def packet_signed(agreement: Agreement, adverts: bytes, *, owner: int, holder: int, packet: bytes) -> tuple[bytes, ...]:
+    """What an owner's signature over the packet of one holder covers."""
+    return agreement.context, adverts, owner_and_holder(owner, holder), packet
+
+
+def complaint_signed(sharing: bytes, *, owner: int, holder: int) -> tuple[bytes, ...]:
+    """What a holder's signature over its complaint of an owner covers."""
+    return sharing, owner_and_holder(owner, holder)
 
 
 def survivors_signed(sharing: bytes, member: int, survivors: bytes) -> tuple[bytes, ...]:

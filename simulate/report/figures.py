@@ -29,6 +29,7 @@ COLOURS = {
     Phase.ADVERTISE_KEYS: "#E69F00",
     Phase.SHARE_KEYS: "#009E73",
     Phase.MASKED_INPUT: "#CC79A7",
+    Phase.ANSWER_COMPLAINTS: "#F0E442",
     Phase.CONSISTENCY_CHECK: "#56B4E9",
     Phase.UNMASK: "#D55E00",
     Phase.SESSION: "#C4C8CC",

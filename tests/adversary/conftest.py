@@ -58,7 +58,7 @@ keys, roster, until, federation = _parties.keys, _parties.roster, _parties.until
 
 # What every secure sum must satisfy, whoever cheats.
 _protocol = conftest_of("protocol")
-audit, summed, opened = _protocol.audit, _protocol.summed, _protocol.opened
+audit, summed, opened, spoil = _protocol.audit, _protocol.summed, _protocol.opened, _protocol.spoil
 listed, opened_shares = _protocol.listed, _protocol.opened_shares
 
 VICTIM = "client-0"
@@ -225,6 +225,8 @@ class LyingServer:
                     survivors=survivors,
                     signers=encode_members(signers, agreement.size),
                     signatures=b"".join(signatures[signer] for signer in signers),
+                    answered=encode_members((), agreement.size),
+                    answers=b"",
                 ),
             )
 

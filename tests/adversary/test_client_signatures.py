@@ -83,27 +83,37 @@ def test_bad_signature_over_keys(place: int, summed: ExactSum, cheats: Any) -> N
 
 @pytest.mark.threat("client/forged-signature")
 @pytest.mark.parametrize("signature", [b"", bytes(63), bytes(64)])
-@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
-def test_no_signature(kind: type[Message], signature: bytes, summed: ExactSum, cheats: Any) -> None:
-    run = cheats.play(True, kind, lambda run, message: msgspec.structs.replace(message, signature=signature))
+def test_no_signature(signature: bytes, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(True, AdvertiseKeys, lambda run, message: msgspec.structs.replace(message, signature=signature))
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "ADVERTISE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize("signatures", [b"", bytes(64), bytes(64 * CLIENTS - 1), bytes(64 * CLIENTS)])
+def test_packets_without_signatures(signatures: bytes, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(True, ShareKeys, lambda run, message: msgspec.structs.replace(message, signatures=signatures))
+    assert summed(run).survivors == OTHERS
+    cheats.caught(run, "SHARE_KEYS", Code.SIGNATURE)
+
+
+@pytest.mark.threat("client/forged-signature")
+@pytest.mark.parametrize(("kind", "field"), [(AdvertiseKeys, "signature"), (ShareKeys, "signatures")])
+def test_signature_in_semi_honest_mode(kind: type[Message], field: str, summed: ExactSum, cheats: Any) -> None:
+    run = cheats.play(False, kind, lambda run, message: msgspec.structs.replace(message, **{field: bytes(64)}))
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
 
 
 @pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("kind", [AdvertiseKeys, ShareKeys])
-def test_signature_in_semi_honest_mode(kind: type[Message], summed: ExactSum, cheats: Any) -> None:
-    run = cheats.play(False, kind, lambda run, message: msgspec.structs.replace(message, signature=bytes(64)))
-    assert summed(run).survivors == OTHERS
-    cheats.caught(run, "ADVERTISE_KEYS" if kind is AdvertiseKeys else "SHARE_KEYS", Code.SIGNATURE)
+@pytest.mark.parametrize("place", [7, -7], ids=["first", "last"])
+@pytest.mark.parametrize("field", ["packets", "signatures"])
+def test_bad_signature_over_shares(field: str, place: int, summed: ExactSum, cheats: Any) -> None:
+    def change(run: MemorySum, message: ShareKeys) -> ShareKeys:
+        data = getattr(message, field)
+        return msgspec.structs.replace(message, **{field: flipped(data, place % len(data))})
 
-
-@pytest.mark.threat("client/forged-signature")
-@pytest.mark.parametrize("field", ["seed_commitment", "packets", "signature"])
-def test_bad_signature_over_shares(field: str, summed: ExactSum, cheats: Any) -> None:
-    run = cheats.play(
-        True, ShareKeys, lambda run, m: msgspec.structs.replace(m, **{field: flipped(getattr(m, field), 7)})
-    )
+    run = cheats.play(True, ShareKeys, change)
     assert summed(run).survivors == OTHERS
     cheats.caught(run, "SHARE_KEYS", Code.SIGNATURE)
 
@@ -156,11 +166,14 @@ REPLAYS: dict[str, Callable[[MemorySum, Any], Any]] = {
 def test_a_signature_of_another_round_phase_or_client(
     name: str, kind: type[Message], phase: str, summed: ExactSum, cheats: Any
 ) -> None:
-    run = cheats.play(
-        True,
-        kind,
-        lambda run, message: msgspec.structs.replace(message, signature=REPLAYS[name](run, message).signature),
-    )
+    def change(run: MemorySum, message: Any) -> Message:
+        other = REPLAYS[name](run, message)
+        if not isinstance(message, ShareKeys):
+            return msgspec.structs.replace(message, signature=other.signature)
+        signatures = other.signatures if isinstance(other, ShareKeys) else CLIENTS * other.signature
+        return msgspec.structs.replace(message, signatures=signatures)
+
+    run = cheats.play(True, kind, change)
     assert summed(run).survivors == (run.agreement.cohort if kind is ConfirmSurvivors else OTHERS)
     cheats.caught(run, phase, Code.SIGNATURE)
 

@@ -116,8 +116,8 @@ def test_what_a_client_holds_against_others_is_no_fault_of_its_own(active: bool,
 
 
 EARLY: dict[str, Message] = {
-    "share-keys": ShareKeys(seed_commitment=bytes(32), holders=b"", packets=b"", signature=b""),
-    "masked-input": MaskedInput(complaints=b""),
+    "share-keys": ShareKeys(seed_commitment=bytes(32), holders=b"", packets=b"", signatures=b""),
+    "masked-input": MaskedInput(complaints=b"", signatures=b""),
     "vector-chunk": VectorChunk(chunk=0),
     "confirm-survivors": ConfirmSurvivors(signature=b""),
     "unmask-shares": UnmaskShares(owners=b"", shares=b""),

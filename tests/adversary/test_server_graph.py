@@ -24,7 +24,7 @@ from scipy.sparse import lil_array
 from scipy.stats import hypergeom
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.members import encode_members, split_records
 from tacit.protocol.sum.adverts import Advert
 from tacit.protocol.sum.messages import AdvertiseKeys, PeerKeys, PeerShares
 from tacit.protocol.sum.neighbourhood import Graph
@@ -112,13 +112,14 @@ def deceived(change: Callable[[MemorySum, PeerKeys], PeerKeys], *, cut: int | No
             return [replace(delivery, message=change(run, message))]
         if delivery.receiver == "c0" and isinstance(message, PeerShares) and cut is not None:
             owners = [member for member in range(10) if message.owners[member // 8] >> member % 8 & 1]
-            packets = {
-                owner: message.packets[place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
-                for place, owner in enumerate(owners)
-                if owner != cut
-            }
+            packets = split_records(message.packets, PACKET_BYTES, owners)
+            signatures = run.agreement.split_signatures(message.signatures, owners)
+            kept = [owner for owner in owners if owner != cut]
             fewer = PeerShares(
-                sharers=message.sharers, owners=encode_members(packets, 10), packets=b"".join(packets.values())
+                sharers=message.sharers,
+                owners=encode_members(kept, 10),
+                packets=b"".join(packets[owner] for owner in kept),
+                signatures=b"".join(signatures[owner] for owner in kept),
             )
             return [replace(delivery, message=fewer)]
         return [delivery]

@@ -9,7 +9,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.client import AggregationClient
@@ -48,7 +48,13 @@ def sharing(*members: int) -> Change:
 
     def change(run: MemorySum, message: PeerShares) -> PeerShares:
         packets = [message.packets[member * PACKET_BYTES : (member + 1) * PACKET_BYTES] for member in members]
-        return PeerShares(sharers=bitmap(*members), owners=bitmap(*members), packets=b"".join(packets))
+        signed = run.agreement.split_signatures(message.signatures, decode_members(message.owners, CLIENTS))
+        return PeerShares(
+            sharers=bitmap(*members),
+            owners=bitmap(*members),
+            packets=b"".join(packets),
+            signatures=b"".join(signed[member] for member in members),
+        )
 
     return change
 
@@ -251,7 +257,11 @@ class Interrogation:
             ]
             yield Survivors(survivors=survivors)
             yield UnmaskRequest(
-                survivors=survivors, signers=encode_members(signers, agreement.size), signatures=b"".join(signatures)
+                survivors=survivors,
+                signers=encode_members(signers, agreement.size),
+                signatures=b"".join(signatures),
+                answered=encode_members((), agreement.size),
+                answers=b"",
             )
 
 

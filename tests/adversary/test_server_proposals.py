@@ -5,23 +5,25 @@ from itertools import combinations
 from typing import Any
 
 import msgpack
+import msgspec
 import pytest
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
 from tacit.protocol.group_key.tables import TO_HOLDER
 from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
-from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_records
+from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_adverts
 from tacit.protocol.sum.configuration import Policy
 from tacit.protocol.sum.messages import (
     FetchVector,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     Survivors,
@@ -218,17 +220,20 @@ def suppressing(one: Any, kind: type[Message], kept: int) -> Callable[[Any], Mes
 
     def peer_keys(said: PeerKeys) -> PeerKeys:
         records = said.adverts[: kept * record_bytes(agreement)]
-        listed = adverts_digest(agreement, split_records(agreement, records, members))
+        listed = adverts_digest(agreement, split_adverts(agreement, records, members))
         return PeerKeys(advertised=bitmap(*members), digest=listed, included=bitmap(*members), adverts=records)
 
     def peer_shares(said: PeerShares) -> PeerShares:
+        signatures = said.signatures[: len(said.signatures) // len(decode_members(said.owners, 5)) * kept]
         packets = said.packets[: kept * PACKET_BYTES]
-        return PeerShares(sharers=bitmap(*members), owners=bitmap(*members), packets=packets)
+        return PeerShares(sharers=bitmap(*members), owners=bitmap(*members), packets=packets, signatures=signatures)
 
     def unmask_request(said: UnmaskRequest) -> UnmaskRequest:
         signers = members if one.configuration.active else ()
         signatures = said.signatures[: len(signers) * SIGNATURE_BYTES]
-        return UnmaskRequest(survivors=bitmap(*members), signers=bitmap(*signers), signatures=signatures)
+        return msgspec.structs.replace(
+            said, survivors=bitmap(*members), signers=bitmap(*signers), signatures=signatures
+        )
 
     makers: dict[type[Message], Callable[[Any], Message]] = {
         PeerKeys: peer_keys,
@@ -266,9 +271,7 @@ def test_signatures_of_a_few_open_nothing(deceived: Deceived) -> None:
     one = deceived()
 
     def few(said: UnmaskRequest) -> UnmaskRequest:
-        return UnmaskRequest(
-            survivors=said.survivors, signers=bitmap(0, 1, 2), signatures=said.signatures[: 3 * SIGNATURE_BYTES]
-        )
+        return msgspec.structs.replace(said, signers=bitmap(0, 1, 2), signatures=said.signatures[: 3 * SIGNATURE_BYTES])
 
     one.tell(UnmaskRequest, to=one.roster.clients, message=few).deceive()
     assert {(over.code, over.detail) for over in one.outcome(RoundOver)} == {
@@ -288,6 +291,7 @@ COUNTED: dict[str, Any] = {
 """A round of two stages."""
 EXAMPLES: dict[type[Message], Message] = {
     FetchVector: FetchVector(chunk=0),
+    PeerComplaints: PeerComplaints(holders=b"\x02", signatures=bytes(64)),
     EndRound: EndRound(code=None, detail=""),
     Finish: Finish(),
     Abort: Abort(code=Code.LEFT, detail="", culprit=""),

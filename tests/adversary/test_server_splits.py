@@ -217,7 +217,8 @@ def test_different_sharers_for_one_client_are_noise(sums: Any) -> None:
         if delivery.receiver == VICTIM and isinstance(delivery.message, PeerShares):
             four = bitmap(0, 1, 2, 3)
             packets = delivery.message.packets[: 4 * PACKET_BYTES]
-            return [replace(delivery, message=PeerShares(sharers=four, owners=four, packets=packets))]
+            told = PeerShares(sharers=four, owners=four, packets=packets, signatures=b"")
+            return [replace(delivery, message=told)]
         if delivery.receiver == VICTIM and isinstance(delivery.message, UnmaskRequest):
             return [replace(delivery, message=msgspec.structs.replace(delivery.message, survivors=bitmap(0, 1, 2, 3)))]
         return [delivery]

@@ -22,13 +22,21 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Trigger
 from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Message
-from tacit.protocol.core.primitives import SIGNATURE_BYTES
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.adverts import Advert, adverts_digest
-from tacit.protocol.sum.messages import FetchVector, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.messages import (
+    FetchVector,
+    PeerComplaints,
+    PeerKeys,
+    PeerShares,
+    Survivors,
+    UnmaskRequest,
+)
 from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.transcript import complaint_signed
 from tests.exploration.machines import Event
-from tests.exploration.secure_sum import ClientRules, Cohort, Opened, Over, Shared, Signed
+from tests.exploration.secure_sum import ClientRules, Cohort, Opened, Over, Shared, Signed, Told
 
 LyingState = tuple[int, ...]
 """The state of every client."""
@@ -43,16 +51,19 @@ class Standing:
     shared: int | None
     """Its letter ShareKeys."""
     signed: tuple[Signed, ...]
-    opened: frozenset[tuple[Opened, ...]]
+    told: frozenset[Told]
     faults: tuple[str, ...]
     reads: frozenset[type[Message]]
     """What its table admits."""
 
 
 class LyingWorld:
-    """whole: whether the liar also lies about who advertised and who shared, or only about the survivors."""
+    """whole: whether the liar also lies about who advertised and who shared, or only about the survivors.
 
-    def __init__(self, cohort: Cohort, *, whole: bool) -> None:
+    corrupt: whether the last client signs complaints for the liar, of everybody.
+    """
+
+    def __init__(self, cohort: Cohort, *, whole: bool, corrupt: bool = False) -> None:
         self.cohort = cohort
         self._rules = ClientRules(cohort)
         self._everybody = tuple(range(cohort.agreement.size))
@@ -60,7 +71,7 @@ class LyingWorld:
         self._adverts: dict[int, Advert] = {}
         self._started = tuple(map(self._start, self._everybody))
         self._bitmap = cache(self._encoded)
-        self._letters = self._composed()
+        self._letters = self._composed(corrupt)
         self._requests = [
             (survivors, signers)
             for survivors in subsets(self._everybody)
@@ -97,11 +108,12 @@ class LyingWorld:
         standings = [*map(self.standing, self._everybody, state)]
         for standing in standings:
             yield from standing.faults
-        opened = tuple([standing.opened for standing in standings])
-        yield from self._rules.together(opened, self.cohort.agreement.active)
+        told = tuple([standing.told for standing in standings])
+        yield from self._rules.together(told, self.cohort.agreement.active)
 
     def outcome(self, state: LyingState) -> str:
-        opened = sum(self.standing(member, client).opened != {()} for member, client in enumerate(state))
+        pasts = [past for member, client in enumerate(state) for past in self.standing(member, client).told]
+        opened = sum(any(isinstance(fact, Opened) for fact in past) for past in pasts)
         return f"{opened} clients opened"
 
     def _start(self, member: int) -> int:
@@ -117,7 +129,7 @@ class LyingWorld:
         return Standing(
             shared=shared[0] if shared else None,
             signed=tuple(fact for fact in history if isinstance(fact, Signed)),
-            opened=frozenset([self._rules.opened(member, client)]),
+            told=frozenset([self._rules.told(member, client)]),
             faults=self._rules.of_one(member, client),
             reads=frozenset(kind for kind in MESSAGES.values() if machine.admits(kind)),
         )
@@ -132,7 +144,7 @@ class LyingWorld:
         ]
         return self._effects(member, client, *letters, Trigger.EXPIRE, Trigger.DROP)
 
-    def _composed(self) -> dict[type[Message], list[int]]:
+    def _composed(self, corrupt: bool) -> dict[type[Message], list[int]]:
         """By kind, the letters that can be composed without anything that clients sent later than their adverts."""
         everything = [*subsets(self._everybody)]
         nobody = self._bitmap(())
@@ -140,14 +152,29 @@ class LyingWorld:
             Abort(code=Code.LEFT, detail="", culprit=""),
             FetchVector(chunk=0),
             *(self._peer_keys(listed, included) for listed in self._lists for included in self._lists),
-            PeerShares(sharers=nobody, owners=nobody, packets=b""),
+            PeerShares(sharers=nobody, owners=nobody, packets=b"", signatures=b""),
             *(Survivors(survivors=self._bitmap(survivors)) for survivors in everything),
-            UnmaskRequest(survivors=nobody, signers=nobody, signatures=b""),
+            UnmaskRequest(survivors=nobody, signers=nobody, signatures=b"", answered=nobody, answers=b""),
+            PeerComplaints(holders=self._bitmap(self._everybody), signatures=b""),
+            *(self._complaints() if corrupt else ()),
         ]
         letters: dict[type[Message], list[int]] = {}
         for message in messages:
             letters.setdefault(type(message), []).append(self.cohort.post.letter(message))
         return letters
+
+    def _complaints(self) -> Iterator[PeerComplaints]:
+        """The last client's of everybody, where all advertised and shared; and of others, which nobody signed."""
+        agreement, holder = self.cohort.agreement, len(self._everybody) - 1
+        everybody = self._bitmap(self._everybody)
+        sharing = agreement.sharing_digest(adverts_digest(agreement, self._adverts), everybody)
+        signing: Any = self.cohort.clients[holder].machine(0)
+        for owner in self._everybody[:-1]:
+            parts = complaint_signed(sharing, owner=owner, holder=holder)
+            signature = signing._signing.sign(Label.SIGN_COMPLAINT, *parts)
+            yield PeerComplaints(holders=self._bitmap((holder,)), signatures=signature)
+        for holders in combinations(self._everybody, 1):
+            yield PeerComplaints(holders=self._bitmap(holders), signatures=bytes(SIGNATURE_BYTES * len(holders)))
 
     def _with_packets(self, member: int, client: int, shared: tuple[int | None, ...]) -> list[Move]:
         lists = [sharers for sharers in self._lists if all(shared[sharer] is not None for sharer in sharers)]
@@ -168,17 +195,19 @@ class LyingWorld:
         )
 
     def _peer_shares(self, member: int, sharers: tuple[int, ...], shared: tuple[int | None, ...]) -> PeerShares:
-        packets = b""
+        packets, signatures, size = b"", b"", SIGNATURE_BYTES if self.cohort.agreement.active else 0
         for owner in sharers:
             message: Any = self.cohort.post.letters[shared[owner] or 0].message
             holders = decode_members(message.holders, self.cohort.agreement.size)
             if member not in holders:
                 packets += bytes(PACKET_BYTES)
+                signatures += bytes(size)
                 continue
             place = holders.index(member)
             packets += message.packets[place * PACKET_BYTES : (place + 1) * PACKET_BYTES]
+            signatures += message.signatures[place * size : (place + 1) * size]
         bitmap = self._bitmap(sharers)
-        return PeerShares(sharers=bitmap, owners=bitmap, packets=packets)
+        return PeerShares(sharers=bitmap, owners=bitmap, packets=packets, signatures=signatures)
 
     def _unmask_request(
         self, survivors: tuple[int, ...], signers: tuple[int, ...], signed: tuple[tuple[Signed, ...], ...]
@@ -191,7 +220,11 @@ class LyingWorld:
             for signer in signers
         ]
         return UnmaskRequest(
-            survivors=self._bitmap(survivors), signers=self._bitmap(signers), signatures=b"".join(signatures)
+            survivors=self._bitmap(survivors),
+            signers=self._bitmap(signers),
+            signatures=b"".join(signatures),
+            answered=self._bitmap(()),
+            answers=b"",
         )
 
     def _effects(self, member: int, client: int, *events: Event) -> list[Move]:

@@ -13,7 +13,7 @@ from tacit.protocol.core.machine import Trigger
 from tacit.protocol.sum.tables import ServerState
 from tests.exploration.machines import Event
 from tests.exploration.possibilities import Possibilities
-from tests.exploration.secure_sum import Blamed, ClientRules, Cohort, NoSum, Sum, waits_forever
+from tests.exploration.secure_sum import Blamed, ClientRules, Cohort, NoSum, Opened, Sum, waits_forever
 
 NetworkState = tuple[int, tuple[int, ...], int | None]
 """The server's state, the clients' sets, and how many links may still be lost and deadlines pass at the server."""
@@ -50,17 +50,18 @@ class NetworkWorld:
         if server not in self._server_faults:
             self._server_faults[server] = [*self._faults_of_server(server)]
         yield from self._server_faults[server]
-        opened = []
+        told = []
         for member, number in enumerate(sets):
             possible = self.possibilities[member].states[number]
             for client in possible:
                 yield from self._rules.of_one(member, client)
-            opened.append(frozenset(self._rules.opened(member, client) for client in possible))
-        yield from self._rules.together(tuple(opened), True)
+            told.append(frozenset(self._rules.told(member, client) for client in possible))
+        yield from self._rules.together(tuple(told), True)
         for result in self.cohort.server.histories[server]:
             if isinstance(result, Sum):
                 survivors = frozenset(map(self._place, result.survivors))
-                if any(fact.survivors != survivors for pasts in opened for past in pasts for fact in past):
+                facts = (fact for pasts in told for past in pasts for fact in past if isinstance(fact, Opened))
+                if any(fact.survivors != survivors for fact in facts):
                     yield "a client opened another sum than the server published"
 
     def outcome(self, state: NetworkState) -> str:

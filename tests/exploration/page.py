@@ -30,6 +30,12 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     "secure sum, active, 4 clients, t = 3, network": lambda: NetworkWorld(
         Cohort(4, 3, active=True), copies=2, interruptions=None
     ),
+    "secure sum with a complaint, active, 4 clients, t = 3, network": lambda: NetworkWorld(
+        Cohort(4, 3, active=True, spoiler="c1"), copies=2, interruptions=None
+    ),
+    "secure sum with a complaint, semi-honest, 3 clients, t = 2, network": lambda: NetworkWorld(
+        Cohort(3, 2, active=False, spoiler="c1"), copies=2, interruptions=None
+    ),
     "secure sum, semi-honest, 3 clients, t = 2, lying server": lambda: LyingWorld(
         Cohort(3, 2, active=False), whole=True
     ),
@@ -120,6 +126,14 @@ that open anything open the sum over the same survivors; semi-honest mode does n
 there. The rules for clients are those above, and no set of survivors is accepted that is smaller than the threshold,
 has members who never shared, or lacks the client itself; with groups, that is smaller than two or cuts a group in two.
 
+## Complaints
+
+In the worlds with a complaint one client seals for another what that cannot open, signs it, and answers the complaint
+with what it committed to, as all else under the same network. The rules are those above: nobody is excluded for it,
+whoever goes or is late, and the shares that it answers count as having left their holder in both kinds. Within bounds,
+four clients whose keys and shares are passed on as they are, a liar also has complaints that the last client signs of
+everybody, and such as nobody signed: no client answers more of them than holders may lie.
+
 ## Group key
 
 The holder and the keeper of a session's keys, with what the session does about them between the rounds: who ends an
@@ -138,7 +152,7 @@ to anybody.
 ## Not explored
 
 Regular graphs, vectors of several chunks, models under a group key, clients that lie, several rounds: the other tests
-cover them. Messages whose
+cover them. (Of lies of clients, a bad seal is explored and no other.) Messages whose
 type a client's table refuses unread stand for one another; a client that gives up is of no use to a liar, which is
 why such states are passed over.
 

@@ -7,7 +7,7 @@ need what it signed, opened and shared; everything else that it sent follows fro
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
 from itertools import product
@@ -15,17 +15,28 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from tacit.protocol.core.errors import Code
-from tacit.protocol.core.machine import Machine, Output, Report, Send
-from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.machine import Heard, Machine, Output, Report, Send, Step
+from tacit.protocol.core.members import decode_members, split_records
 from tacit.protocol.core.messages import Message
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.messages import ConfirmSurvivors, MaskedInput, ShareKeys, UnmaskShares
+from tacit.protocol.sum.messages import (
+    AnswerComplaints,
+    ConfirmSurvivors,
+    MaskedInput,
+    PeerKeys,
+    ShareKeys,
+    UnmaskShares,
+)
 from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
 from tacit.protocol.sum.server import AggregationServer
+from tacit.protocol.sum.sharing import PACKET_BYTES
 from tacit.protocol.sum.tables import ClientState, ServerState
+from tacit.protocol.sum.transcript import packet_signed
 from tacit.secagg.graph import GraphParameters
 from tacit.secagg.ring import Ring
 from tacit.secagg.shamir import SHARE_BYTES
@@ -62,6 +73,13 @@ class Opened:
     survivors: frozenset[int]
     seeds: frozenset[int]
     keys: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The client told the server both shares of these holders, who complained."""
+
+    holders: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -102,7 +120,8 @@ class Cohort:
     """A secure sum's parties and their numbered states. To be used within `symbolic_cryptography`.
 
     groups: of members that are in the sum all or none, two of whom at least are in a sum; client, server: the machines;
-    others than the real ones show that the rules can be broken.
+    others than the real ones show that the rules can be broken; spoiler: who seals for the next member what that cannot
+    open, and keeps the rules otherwise.
     """
 
     def __init__(
@@ -114,6 +133,7 @@ class Cohort:
         groups: tuple[tuple[int, ...], ...] = (),
         client: type[AggregationClient] = AggregationClient,
         server: type[AggregationServer] = AggregationServer,
+        spoiler: str = "",
     ) -> None:
         names = tuple(f"c{member}" for member in range(size))
         signing = {name: SymbolicSigningKey(f"{name} signing key".encode()) for name in names}
@@ -141,7 +161,7 @@ class Cohort:
         self.server = States(server(self.agreement, 0.0), self.post, self._remember_server)
         self.clients = [
             States(
-                client(
+                (SealsBadly if name == spoiler else client)(
                     self.agreement,
                     name,
                     signing=signing[name],  # type: ignore[arg-type]  # a stand-in
@@ -204,12 +224,36 @@ class Cohort:
             return Masked(self.members(cause.sharers))
         if isinstance(message, ConfirmSurvivors):
             return Signed(self.members(cause.survivors), message.signature)
+        if isinstance(message, AnswerComplaints):
+            return Answered(self.members(cause.holders))
         if isinstance(message, UnmaskShares):
             owners: tuple[set[int], set[int]] = set(), set()
             for place, owner in enumerate(decode_members(message.owners, self.agreement.size)):
                 owners[SymbolicShare.decode(message.shares[place * SHARE_BYTES :]).kind].add(owner)
             return Opened(self.members(cause.survivors), frozenset(owners[1]), frozenset(owners[0]))
         return None
+
+
+Told = tuple[Opened | Answered, ...]
+
+
+class SealsBadly(AggregationClient):
+    """Its seal for the next member does not open; it signs that, and answers with what it committed to."""
+
+    def on_peer_keys(self, heard: Heard[PeerKeys], now: float) -> Step[ClientState]:
+        step = super().on_peer_keys(heard, now)
+        (sent,) = (output for output in step.outputs if isinstance(output, Send))
+        message: Any = sent.message
+        holders = decode_members(message.holders, self.agreement.size)
+        packets = split_records(message.packets, PACKET_BYTES, holders)
+        signatures = self.agreement.split_signatures(message.signatures, holders)
+        victim = (self.member + 1) % self.agreement.size
+        if victim in packets:
+            packet = packets[victim] = packets[victim][:-1] + b"!"
+            parts = packet_signed(self.agreement, heard.message.digest, owner=self.member, holder=victim, packet=packet)
+            signatures[victim] = self._sign(Label.SIGN_SHARES, *parts)
+        spoilt = structs.replace(message, packets=b"".join(packets.values()), signatures=b"".join(signatures.values()))
+        return replace(step, outputs=(replace(sent, message=spoilt),))
 
 
 def waits_forever(machine: Machine[Any]) -> Iterator[str]:
@@ -227,9 +271,11 @@ class ClientRules:
         self.of_one = cache(self._of_one)
         self.together = cache(self._together)
 
-    def opened(self, member: int, state: int) -> tuple[Opened, ...]:
-        """What the client opened on its way to a state."""
-        return tuple(fact for fact in self._cohort.clients[member].histories[state] if isinstance(fact, Opened))
+    def told(self, member: int, state: int) -> Told:
+        """What the client opened and answered on its way to a state."""
+        return tuple(
+            fact for fact in self._cohort.clients[member].histories[state] if isinstance(fact, Opened | Answered)
+        )
 
     def _of_one(self, member: int, state: int) -> tuple[str, ...]:
         """The rules that one client broke on its way to a state."""
@@ -241,6 +287,9 @@ class ClientRules:
         opened = [fact for fact in history if isinstance(fact, Opened)]
         signed = [fact.survivors for fact in history if isinstance(fact, Signed)]
         sharers = next((fact.sharers for fact in history if isinstance(fact, Masked)), frozenset())
+        answered = sum(len(fact.holders) for fact in history if isinstance(fact, Answered))
+        if answered > self._cohort.agreement.most_complaints:
+            yield "answered more complaints than holders may lie"
         if SpokeAfterwards() in history:
             yield "spoke after it had given up"
         if len(opened) > 1:
@@ -262,17 +311,19 @@ class ClientRules:
             if self._cohort.agreement.active and fact.survivors not in signed:
                 yield "opened a sum over survivors that it did not sign"
 
-    def _together(self, opened: tuple[frozenset[tuple[Opened, ...]], ...], agree: bool) -> tuple[str, ...]:
+    def _together(self, told: tuple[frozenset[Told], ...], agree: bool) -> tuple[str, ...]:
         """The rules that clients broke together.
 
-        opened: for each, everything that it may have opened by now; agree: whether all must have opened the same sum.
+        told: for each, everything that it may have told by now; agree: whether all must have opened the same sum.
         """
-        for combination in product(*opened):
-            facts = [fact for past in combination for fact in past]
+        for combination in product(*told):
+            opened = [[fact for fact in past if isinstance(fact, Opened)] for past in combination]
+            facts = [fact for past in opened for fact in past]
             for owner in range(self._cohort.agreement.size):
-                seeds = sum(any(owner in fact.seeds for fact in past) for past in combination)
-                keys = sum(any(owner in fact.keys for fact in past) for past in combination)
-                if min(seeds, keys) >= self._cohort.threshold:
+                answered = {h for fact in combination[owner] if isinstance(fact, Answered) for h in fact.holders}
+                seeds = {holder for holder, past in enumerate(opened) if any(owner in fact.seeds for fact in past)}
+                keys = {holder for holder, past in enumerate(opened) if any(owner in fact.keys for fact in past)}
+                if min(len(seeds | answered), len(keys | answered)) >= self._cohort.threshold:
                     return (f"shares that open both secrets of c{owner} left their holders",)
             if agree and len({fact.survivors for fact in facts}) > 1:
                 return ("clients opened sums over different survivors",)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.codec import Packet
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Output, Row, Step
-from tacit.protocol.core.members import Members
+from tacit.protocol.core.members import Members, decode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.client import AggregationClient
-from tacit.protocol.sum.messages import MaskedInput, Survivors, UnmaskRequest
+from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerComplaints, Survivors, UnmaskRequest
 from tacit.protocol.sum.server import AggregationServer
 from tacit.protocol.sum.sharing import HeldShares
 from tacit.protocol.sum.tables import ClientState, ServerState
@@ -94,6 +95,25 @@ class SignsTwice(Remembering):
         super().__init__(*arguments, **named)
         state = ClientState.AWAIT_UNMASK_REQUEST
         self.admit(state, Survivors, "on_survivors", state)
+
+
+class AnswersAnybody(AggregationClient):
+    def on_peer_complaints(self, heard: Heard[PeerComplaints], now: float) -> Step[ClientState]:
+        holders = decode_members(heard.message.holders, self.agreement.size)
+        shares = b"".join(self.data.given[holder].both for holder in holders if holder in self.data.given)
+        return Step(ClientState.AWAIT_SURVIVORS, (self._send(AnswerComplaints(shares=shares)),))
+
+
+class BlamesTheAccused(AggregationServer):
+    def on_answer_complaints(self, heard: Heard[AnswerComplaints], now: float) -> Step[ServerState]:
+        raise RemoteProtocolError(Code.SHARES, "somebody complained")
+
+
+class KeepsTheAnswers(AggregationServer):
+    def close_complaints(self, now: float) -> Step[ServerState]:
+        step = super().close_complaints(now)
+        self._answers = {}
+        return step
 
 
 class SwapsShares(AggregationClient):
@@ -183,6 +203,17 @@ LIAR_ABOUT_ALL = partial(liar, active=False, whole=True)
 LIAR_TO_FOUR = partial(liar, active=False, whole=False, size=4)
 """With a threshold of only half of the clients."""
 LIAR_TO_ACTIVE = partial(liar, active=True, whole=False)
+
+
+def complaining(server: type[AggregationServer]) -> World[Any]:
+    cohort = Cohort(4, 3, active=True, server=server, spoiler="c1")
+    return NetworkWorld(cohort, copies=1, interruptions=0)
+
+
+def liar_with_one(client: type[AggregationClient]) -> World[Any]:
+    return LyingWorld(Cohort(4, 3, active=True, client=client), whole=False, corrupt=True)
+
+
 REPEATING = partial(network, copies=2, interruptions=0)
 INTERRUPTED = partial(network, copies=1, interruptions=1)
 INTERRUPTED_TWICE = partial(network, copies=1, interruptions=2)
@@ -201,6 +232,9 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (LIAR_TO_ACTIVE, OpensUnconfirmed, "opened a sum over survivors that it did not sign"),
     (LIAR_TO_ACTIVE, SignsTwice, "signed two different sets of survivors"),
     (liar_about_groups, OpensPartsOfGroups, "accepted survivors that cut a group in two"),
+    (liar_with_one, AnswersAnybody, "answered more complaints than holders may lie"),
+    (complaining, BlamesTheAccused, "for SHARES, though it kept the rules"),
+    (complaining, KeepsTheAnswers, "for SHARES, though it kept the rules"),
     (REPEATING, AddsTwice, "server published another sum than that of its survivors"),
     (INTERRUPTED, TakesLateVectors, "for SHARES, though it kept the rules"),
     (INTERRUPTED, CountsTheDropped, "server published another sum than that of its survivors"),

@@ -21,6 +21,13 @@ TAKES_MINUTES = [name for name in WORLDS if "4 clients" in name]
 BOUNDED: dict[str, Callable[[], World[Any]]] = {
     "nothing interrupts": lambda: NetworkWorld(Cohort(4, 3, active=True), copies=1, interruptions=0),
     "one interruption": lambda: NetworkWorld(Cohort(4, 3, active=True), copies=1, interruptions=1),
+    "a complaint, nothing interrupts": lambda: NetworkWorld(
+        Cohort(4, 3, active=True, spoiler="c1"), copies=1, interruptions=0
+    ),
+    "a complaint, one interruption": lambda: NetworkWorld(
+        Cohort(4, 3, active=True, spoiler="c1"), copies=1, interruptions=1
+    ),
+    "a corrupt client complains": lambda: LyingWorld(Cohort(4, 3, active=True), whole=False, corrupt=True),
     "lies about survivors": lambda: LyingWorld(Cohort(4, 3, active=True), whole=False),
     "lies to three": lambda: LyingWorld(Cohort(3, 2, active=True), whole=True),
 }
@@ -28,6 +35,9 @@ BOUNDED: dict[str, Callable[[], World[Any]]] = {
 EXPECTED = {
     "nothing interrupts": {"sum over 4"},
     "one interruption": {"sum over 4", "sum over 3", "no sum: THRESHOLD"},
+    "a complaint, nothing interrupts": {"sum over 4"},
+    "a complaint, one interruption": {"sum over 4", "sum over 3", "no sum: THRESHOLD", "no sum: SHARES"},
+    "a corrupt client complains": {"0 clients opened", "3 clients opened", "4 clients opened"},
     "lies about survivors": {"0 clients opened", "3 clients opened", "4 clients opened"},
     "lies to three": {"0 clients opened", "2 clients opened", "3 clients opened"},
 }

@@ -14,7 +14,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort, Chunk, Fetch
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, StartSecondStage
-from tacit.protocol.sum.messages import FetchVector, VectorChunk
+from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
 
@@ -33,6 +33,8 @@ def samples() -> list[list[Any]]:
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=""),
         FetchVector(chunk=1),
         VectorChunk(chunk=1),
+        PeerComplaints(holders=b"\x02", signatures=bytes(64)),
+        AnswerComplaints(shares=bytes(72)),
         StartSecondStage(cohort=b"\x07", limits=bytes(32)),
         Fetch(chunk=1),
         Chunk(chunk=1),

@@ -1,19 +1,24 @@
 """What every secure sum in these tests must satisfy, whoever cheats or drops out."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec import inspect
 
+from tacit.protocol.core.members import split_records
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label
-from tacit.protocol.sum.messages import ShareKeys, UnmaskShares
+from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerKeys, ShareKeys, UnmaskShares
 from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.sharing import PACKET_BYTES, commit_share
+from tacit.protocol.sum.transcript import packet_signed
 from tacit.secagg.shamir import SHARE_BYTES
+from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum
 
 Audit = Callable[[MemorySum], Summed | ServerAborted]
@@ -49,7 +54,37 @@ def opened_shares(run: MemorySum) -> Opened:
                 ):
                     if commit_share(label, agreement, owner=owner, holder=holder, share=share) == committed:
                         opened[owner][label][holder] = share
+        elif isinstance(message, AnswerComplaints):
+            owner = index(delivery.sender)
+            for start in range(0, len(message.shares), 2 * SHARE_BYTES):
+                both = message.shares[start : start + SHARE_BYTES], message.shares[start + SHARE_BYTES :][:SHARE_BYTES]
+                for holder in range(agreement.size):
+                    for place, (label, share) in enumerate(zip(opened[owner], both, strict=True)):
+                        committed = commitments.get((owner, holder), (b"", b""))[place]
+                        if commit_share(label, agreement, owner=owner, holder=holder, share=share) == committed:
+                            opened[owner][label][holder] = share
     return opened
+
+
+def spoiled(
+    run: MemorySum, delivery: Delivery, holders: Mapping[int, Collection[int]], place: int = 70
+) -> list[Delivery]:
+    """What is under way, but by owner the packets for these holders have another bit at a place, and are signed so."""
+    message, owner = delivery.message, run.agreement.places.get(delivery.sender)
+    if not isinstance(message, ShareKeys) or owner not in holders:
+        return [delivery]
+    told = (d.message for d in run.log if d.receiver == delivery.sender)
+    digest = next(said.digest for said in told if isinstance(said, PeerKeys))
+    packets = split_records(message.packets, PACKET_BYTES, listed(message.holders, run.agreement.size))
+    for holder in holders[owner]:
+        packet = packets[holder]
+        packets[holder] = packet[:place] + bytes([packet[place] ^ 1]) + packet[place + 1 :]
+    signatures = b""
+    for holder, packet in packets.items() if run.agreement.active else ():
+        parts = packet_signed(run.agreement, digest, owner=owner, holder=holder, packet=packet)
+        signatures += run.signing[delivery.sender].sign(Label.SIGN_SHARES, *parts)
+    said = msgspec.structs.replace(message, packets=b"".join(packets.values()), signatures=signatures)
+    return [replace(delivery, message=said)]
 
 
 def check(run: MemorySum) -> Summed | ServerAborted:
@@ -57,8 +92,10 @@ def check(run: MemorySum) -> Summed | ServerAborted:
     outcomes = [*run.outcome(Summed), *run.outcome(ServerAborted)]
     assert len(outcomes) == 1
     assert all(name == run.agreement.server for name, output in run.outputs if output is outcomes[0])
+    said = {run.agreement.places[d.sender]: d.message for d in run.log if isinstance(d.message, MaskedInput)}
+    complaining = {member for member, message in said.items() if any(message.complaints)}
     for kinds in opened_shares(run).values():
-        assert not kinds[Label.KEY_SHARE].keys() & kinds[Label.SEED_SHARE].keys()
+        assert kinds[Label.KEY_SHARE].keys() & kinds[Label.SEED_SHARE].keys() <= complaining
         assert min(map(len, kinds.values())) < run.agreement.parameters.threshold
     outcome: Summed | ServerAborted = outcomes[0]
     if isinstance(outcome, Summed):
@@ -66,6 +103,12 @@ def check(run: MemorySum) -> Summed | ServerAborted:
         np.testing.assert_array_equal(outcome.total, run.plain_sum(outcome.survivors))
         assert {drop.member for drop in run.server.drops if drop.included} <= set(outcome.survivors)
     return outcome
+
+
+@pytest.fixture
+def spoil() -> Callable[..., list[Delivery]]:
+    """Owners make packets that their holders cannot open."""
+    return spoiled
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ PHASE_ENDS = {
     Phase.ADVERTISE_KEYS: 2.0,
     Phase.SHARE_KEYS: 2.25,
     Phase.MASKED_INPUT: 2.5,
+    Phase.ANSWER_COMPLAINTS: 2.5,
     Phase.CONSISTENCY_CHECK: 2.625,
     Phase.UNMASK: 2.75,
     Phase.SESSION: 3.0,

@@ -18,8 +18,7 @@ from tacit.protocol.core.codec import Envelope, encode_structure
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.agreement import Agreement
-from tacit.simulate.conformance.notation import octets_hook, plain
-from tacit.simulate.conformance.primitive_operations import SumTerms
+from tests.vectors_corpus.disputes import agreement_of, disputed
 from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
 from tests.vectors_corpus.primitives import flipped
 from tests.vectors_corpus.rounds import GROUPED, SKIPPING, played, sum_client, sum_terms
@@ -30,6 +29,7 @@ CHEAT: Final = "client-1"
 PLACE: Final = 1
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     "active": {"clients": 4, "active": True, "ring_bits": 20},
+    "disputed": {"clients": 4, "active": True, "ring_bits": 20},
     "active three": {"clients": 3, "active": True, "ring_bits": 20},
     "semi-honest": {"clients": 3, "active": False, "ring_bits": 20},
     "chosen": {"clients": 5, "active": True, "regular": (2, 2)},
@@ -50,7 +50,7 @@ class HonestSum:
     @property
     def agreement(self) -> Agreement:
         """What its members hold alike."""
-        return msgspec.convert(plain(self.terms), SumTerms, dec_hook=octets_hook).agreement()
+        return agreement_of(self.terms)
 
     def said(self, kind: str, sender: str, receiver: str) -> Parcel:
         """The first message of this kind on that link."""
@@ -67,7 +67,10 @@ class HonestSum:
 def setting(name: str) -> HonestSum:
     """The honest sum of this name."""
     terms = sum_terms(**SETTINGS[name])
-    return HonestSum(terms, played(terms, ""))
+    # In one setting two clients, of whom one is the cheat, complain of each other, and answer.
+    return HonestSum(
+        terms, disputed(terms, "", {0: (PLACE,), PLACE: (0,)}) if name == "disputed" else played(terms, "")
+    )
 
 
 Alter = Callable[[Any, Any], Message]

@@ -11,6 +11,7 @@ import msgspec
 from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
     cryptography,
+    disputes,
     group_keys,
     groups,
     inference,
@@ -31,8 +32,8 @@ from tests.vectors_corpus.schema import schema
 from tests.vectors_corpus.script import Script
 
 PARTS: Final = (
-    primitives, cryptography, messages, rounds, lying_clients, lying_server, spoilt, group_keys, protections, sessions,
-    session_faults, protected_sessions, groups, inference, inference_sessions, inference_faults,
+    primitives, cryptography, messages, rounds, disputes, lying_clients, lying_server, spoilt, group_keys, protections,
+    sessions, session_faults, protected_sessions, groups, inference, inference_sessions, inference_faults,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

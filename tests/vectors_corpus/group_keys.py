@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from tacit.protocol.core.members import split_records
 from tacit.protocol.core.primitives import KEY_BYTES, PRIME_25519, AgreementKey, Label, SigningKey
 from tacit.protocol.group_key.agreement import KeyAgreement
 from tacit.protocol.group_key.messages import ConfirmKey, KeyCommit, KeyComplaint, KeyContribution
@@ -19,7 +20,6 @@ from tacit.protocol.group_key.transcript import (
     PACKET_BYTES,
     Transcript,
     commit_record,
-    split_records,
 )
 from tacit.simulate.conformance.exchange_operations import KeyTerms
 from tacit.simulate.conformance.notation import octets_hook, plain

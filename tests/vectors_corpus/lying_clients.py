@@ -7,12 +7,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.primitives import PRIME_25519, Label, SigningKey
+from tacit.protocol.core.members import decode_members, encode_members
+from tacit.protocol.core.primitives import PRIME_25519, Label
 from tacit.protocol.sum.adverts import sign_advert
 from tacit.protocol.sum.messages import AdvertiseKeys, FetchVector, MaskedInput, ShareKeys
 from tacit.protocol.sum.sharing import PACKET_BYTES
-from tacit.protocol.sum.transcript import shares_signed
+from tacit.protocol.sum.transcript import complaint_signed
+from tests.vectors_corpus.disputes import sign_packets, signing
 from tests.vectors_corpus.faults import (
     CHEAT,
     PLACE,
@@ -39,7 +40,7 @@ def advertising(**keys: Callable[[HonestSum, AdvertiseKeys], bytes]) -> Reframe:
     def alter(spoilt: HonestSum, message: AdvertiseKeys) -> AdvertiseKeys:
         chosen = {"channel_key": message.channel_key, "mask_key": message.mask_key, "choices": message.choices}
         chosen |= {name: key(spoilt, message) for name, key in keys.items()}
-        return sign_advert(spoilt.agreement, PLACE, _signing(CHEAT), **chosen).message()
+        return sign_advert(spoilt.agreement, PLACE, signing(CHEAT), **chosen).message()
 
     return body(alter)
 
@@ -57,12 +58,23 @@ def sharing(**changes: Callable[[bytes], bytes]) -> Reframe:
 def signed_shares(spoilt: HonestSum, message: ShareKeys) -> ShareKeys:
     """The message with the cheat's signature over it."""
     digest = spoilt.said("peer-keys", SERVER, CHEAT).message.digest
-    parts = shares_signed(spoilt.agreement, digest, PLACE, message.seed_commitment, message.holders, message.packets)
-    return replace(message, signature=_signing(CHEAT).sign(Label.SIGN_SHARES, *parts))
+    holders = decode_members(message.holders, spoilt.agreement.size)
+    whole = replace(message, packets=message.packets[: PACKET_BYTES * len(holders)].ljust(PACKET_BYTES * len(holders)))
+    return replace(message, signatures=sign_packets(spoilt.agreement, digest, whole, PLACE, holders))
 
 
-def _signing(name: str) -> SigningKey:
-    return SigningKey(drawn(f"{name} signing"))
+def complaining(owner: int, *, about: int | None = None) -> Reframe:
+    """A complaint of an owner; the signature is over one about another, where that is named."""
+
+    def alter(spoilt: HonestSum, message: MaskedInput) -> MaskedInput:
+        agreement = spoilt.agreement
+        everybody = spoilt.said("peer-shares", SERVER, CHEAT).message.sharers
+        sharing = agreement.sharing_digest(spoilt.said("peer-keys", SERVER, CHEAT).message.digest, everybody)
+        parts = complaint_signed(sharing, owner=owner if about is None else about, holder=PLACE)
+        signature = signing(CHEAT).sign(Label.SIGN_COMPLAINT, *parts)
+        return MaskedInput(complaints=encode_members((owner,), agreement.size), signatures=signature)
+
+    return body(alter)
 
 
 def _key_of_another(spoilt: HonestSum, message: AdvertiseKeys) -> bytes:
@@ -119,7 +131,7 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "keys_bad_phase": Fault(
         "A message whose phase has not begun.", "UNEXPECTED", "advertise-keys",
-        instead(MaskedInput(complaints=b"\0")),
+        instead(MaskedInput(complaints=b"\0", signatures=b"")),
     ),
     "keys_bad_direction": Fault(
         "A message that only a server sends.", "UNEXPECTED", "advertise-keys", instead(FetchVector(chunk=0)),
@@ -139,6 +151,14 @@ FAULTS: Final[dict[str, Fault]] = {
     "shares_bad_signature": Fault(
         "Shares that nobody signed.", "SIGNATURE", "share-keys", fields(packets=first_bit), of="active three"
     ),
+    "shares_bad_signatures": Fault(
+        "A signature less than there are packets.", "SIGNATURE", "share-keys",
+        fields(signatures=lambda signatures: signatures[:-64]), of="active three",
+    ),
+    "shares_bad_mode": Fault(
+        "Signatures in semi-honest mode.", "SIGNATURE", "share-keys", fields(signatures=to(bytes(3 * 64))),
+        of="semi-honest",
+    ),
     "vector_bad_length": Fault(
         "A vector that is a byte short.", "VECTOR", "masked-input", payload(lambda raw: raw[:-1]), of="active three"
     ),
@@ -156,6 +176,25 @@ FAULTS: Final[dict[str, Fault]] = {
     "vector_bad_complaint": Fault(
         "A complaint about shares that were never given.", "MEMBERS", "masked-input",
         fields(complaints=to(encode_members(range(5), 5))), of="ring",
+    ),
+    "complaint_bad_own": Fault(
+        "A complaint of oneself.", "MEMBERS", "masked-input", complaining(PLACE), of="active three"
+    ),
+    "complaint_bad_signature": Fault(
+        "A complaint whose signature is over one of another owner.", "SIGNATURE", "masked-input",
+        complaining(0, about=2), of="active three",
+    ),
+    "complaint_bad_absence": Fault(
+        "A complaint that nobody signed.", "SIGNATURE", "masked-input", fields(complaints=members(0, size=3)),
+        of="active three",
+    ),
+    "answers_bad_share": Fault(
+        "Another share than the one committed to.", "SHARES", "answer-complaints", fields(shares=first_bit),
+        of="disputed",
+    ),
+    "answers_bad_length": Fault(
+        "A byte less than both shares have.", "SHARES", "answer-complaints", fields(shares=lambda shares: shares[:-1]),
+        of="disputed",
     ),
     "confirmation_bad_signature": Fault(
         "A signature over other survivors.", "SIGNATURE", "confirm-survivors", fields(signature=first_bit),

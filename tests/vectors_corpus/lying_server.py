@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from msgspec.structs import replace
+
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.sum.adverts import Advert, adverts_digest, split_records
+from tacit.protocol.sum.adverts import Advert, adverts_digest, split_adverts
 from tacit.protocol.sum.messages import FetchVector, PeerKeys, UnmaskRequest
 from tacit.protocol.sum.sharing import PACKET_BYTES
 from tests.vectors_corpus.faults import (
@@ -32,7 +34,7 @@ def listing(change: Callable[[dict[int, Advert]], None]) -> Reframe:
 
     def alter(spoilt: HonestSum, message: PeerKeys) -> PeerKeys:
         agreement = spoilt.agreement
-        adverts = split_records(agreement, message.adverts, tuple(range(agreement.size)))
+        adverts = split_adverts(agreement, message.adverts, tuple(range(agreement.size)))
         change(adverts)
         present = encode_members(adverts, agreement.size)
         return PeerKeys(
@@ -73,7 +75,7 @@ def _no_holder(spoilt: HonestSum, message: UnmaskRequest) -> UnmaskRequest:
     choices = spoilt.said("advertise-keys", CHEAT, SERVER).message.choices
     strangers = [member for member in range(5) if member != PLACE and member.to_bytes(2, "little") not in choices]
     signers = encode_members(strangers[:2], 5)
-    return UnmaskRequest(survivors=message.survivors, signers=signers, signatures=message.signatures)
+    return replace(message, signers=signers)
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -121,11 +123,46 @@ FAULTS: Final[dict[str, Fault]] = {
     ),
     "peer_shares_bad_own": Fault(
         "The client's own shares come back changed.", "SHARES", "peer-shares",
-        fields(packets=lambda packets: flipped(packets, PACKET_BYTES + 100)), to=CHEAT,
+        fields(packets=lambda packets: flipped(packets, PACKET_BYTES + 100)), to=CHEAT, of="semi-honest",
+    ),
+    "peer_shares_bad_signature": Fault(
+        "A packet that its owner did not sign.", "SIGNATURE", "peer-shares",
+        fields(packets=lambda packets: flipped(packets, 2 * PACKET_BYTES + 100)), to=CHEAT,
+    ),
+    "peer_shares_bad_signatures": Fault(
+        "A signature less than there are packets.", "SIGNATURE", "peer-shares",
+        fields(signatures=lambda signatures: signatures[:-64]), to=CHEAT,
+    ),
+    "peer_complaints_bad_signature": Fault(
+        "A complaint that nobody signed.", "SIGNATURE", "peer-complaints", fields(signatures=first_bit), to=CHEAT,
+        of="disputed",
+    ),
+    "peer_complaints_bad_holder": Fault(
+        "A complaint of the client itself.", "MEMBERS", "peer-complaints", fields(holders=members(PLACE)), to=CHEAT,
+        of="disputed",
+    ),
+    "peer_complaints_bad_number": Fault(
+        "Complaints of more holders than may lie.", "THRESHOLD", "peer-complaints",
+        fields(holders=members(0, 2), signatures=lambda signatures: signatures + signatures), to=CHEAT, of="disputed",
+    ),
+    "unmask_request_bad_answer": Fault(
+        "An answer that its owner cannot have given.", "SHARES", "unmask-request", fields(answers=first_bit), to=CHEAT,
+        of="disputed",
+    ),
+    "unmask_request_bad_answers": Fault(
+        "A byte more than both shares have.", "SHARES", "unmask-request",
+        fields(answers=lambda shares: shares + b"\0"), to=CHEAT, of="disputed",
+    ),
+    "unmask_request_bad_answered": Fault(
+        "An answer to a complaint that the client did not make.", "MEMBERS", "unmask-request",
+        fields(answered=members(2)), to=CHEAT, of="disputed",
     ),
     "peer_shares_bad_number": Fault(
         "Fewer sharers than the threshold.", "THRESHOLD", "peer-shares",
-        fields(sharers=members(0, 1), owners=members(0, 1), packets=lambda packets: packets[: 2 * PACKET_BYTES]),
+        fields(
+            sharers=members(0, 1), owners=members(0, 1), packets=lambda packets: packets[: 2 * PACKET_BYTES],
+            signatures=lambda signatures: signatures[:128],
+        ),
         to=CHEAT,
     ),
     "survivors_bad_own": Fault(

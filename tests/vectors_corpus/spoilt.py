@@ -46,7 +46,7 @@ def _sealed(**changes: bytes) -> bytes:
     secrets = {"channel": drawn_by_cheat[:32], "mask_key": drawn_by_cheat[32:64], "seed": drawn_by_cheat[64:96]}
     secrets |= {"polynomials": drawn_by_cheat[96:]} | changes
     keys = {place: honest.said("advertise-keys", f"client-{place}", SERVER).message.channel_key for place in HOLDERS}
-    return seal_shares(
+    packets, _ = seal_shares(
         honest.agreement,
         honest.said("peer-keys", SERVER, CHEAT).message.digest,
         owner=PLACE,
@@ -55,13 +55,14 @@ def _sealed(**changes: bytes) -> bytes:
         holders=keys,
         entropy=lambda length: secrets["polynomials"],
     )
+    return packets
 
 
 def shares_bad_sealing() -> Script:
     def alter(message: ShareKeys) -> ShareKeys:
         return replace(message, packets=flipped(message.packets, 3 * PACKET_BYTES - 1))
 
-    about = "Shares that do not open: their holder complains, and the sum is made without them."
+    about = "Shares that do not open: their holder complains, and their owner answers."
     return ending(_sharing(about, alter), "sum")
 
 

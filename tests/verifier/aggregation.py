@@ -129,6 +129,23 @@ class Terms:
         else:
             require(signature == b"", "SIGNATURE")
 
+    @property
+    def signature_bytes(self) -> int:
+        return 64 if self.active else 0
+
+    def cut_signatures(self, signatures: bytes, members: list[int]) -> dict[int, bytes]:
+        """One for each of the members; in semi-honest mode of no bytes."""
+        size = self.signature_bytes
+        require(len(signatures) == size * len(members), "SIGNATURE")
+        return {member: signatures[size * at : size * (at + 1)] for at, member in enumerate(members)}
+
+    @property
+    def most_complaints(self) -> int:
+        if not self.active:
+            return self.threshold - 1
+        holders = self.neighbours + 1 if self.graph == "complete" else self.neighbours
+        return max(0, 2 * self.threshold - holders - 1)
+
     def check_choices(self, member: int, choices: bytes) -> list[int]:
         require(len(choices) == (2 * self.neighbours if self.chosen else 0), "MEMBERS")
         members = [int.from_bytes(choices[at : at + 2], "little") for at in range(0, len(choices), 2)]
@@ -168,6 +185,19 @@ def adverts_digest(terms: Terms, advertised: bytes, records: bytes) -> bytes:
 
 def sharing_digest(terms: Terms, adverts: bytes, sharers: Any) -> bytes:
     return digest(SHARING, terms.context, adverts, terms.bitmap(sharers))
+
+
+def cut_records(records: bytes, size: int, members: list[int]) -> dict[int, bytes]:
+    require(len(records) == size * len(members), "SHARES")
+    return {member: records[size * at : size * (at + 1)] for at, member in enumerate(members)}
+
+
+def signed_packet(terms: Terms, adverts: bytes, owner: int, holder: int, packet: bytes) -> tuple[bytes, ...]:
+    return terms.context, adverts, u16(owner) + u16(holder), packet
+
+
+def signed_complaint(sharing: bytes, owner: int, holder: int) -> tuple[bytes, ...]:
+    return sharing, u16(owner) + u16(holder)
 
 
 def signed_survivors(terms: Terms, member: int, signature: bytes, sharing: bytes, survivors: Any) -> None:

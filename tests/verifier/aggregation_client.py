@@ -8,9 +8,12 @@ from aggregation import (
     Neighbourhood,
     Terms,
     adverts_digest,
+    cut_records,
     neighbourhood,
     pairwise_mask,
     sharing_digest,
+    signed_complaint,
+    signed_packet,
     signed_survivors,
 )
 from constants import (
@@ -24,6 +27,7 @@ from constants import (
     SHARE_BYTES,
     SHARE_CHANNEL,
     SIGN_ADVERT,
+    SIGN_COMPLAINT,
     SIGN_SHARES,
     SIGN_SURVIVORS,
     Refused,
@@ -68,7 +72,8 @@ class AggregationClient:
         if self.over or self.state == "READY":
             return False
         if self.state == "AWAIT_SURVIVORS":
-            return kind in ("abort", "fetch-vector", "survivors" if self.terms.active else "unmask-request")
+            following = "survivors" if self.terms.active else "unmask-request"
+            return kind in ("abort", "fetch-vector", "peer-complaints", following)
         return kind == "abort" or kind in ADMITTED[self.state]
 
     @property
@@ -81,6 +86,7 @@ class AggregationClient:
             "peer-keys": self.on_peer_keys,
             "peer-shares": self.on_peer_shares,
             "fetch-vector": self.on_fetch_vector,
+            "peer-complaints": self.on_peer_complaints,
             "survivors": self.on_survivors,
             "unmask-request": self.on_unmask_request,
         }
@@ -153,16 +159,18 @@ class AggregationClient:
         self.self_seed, polynomials = self.draw(), self.draw()
         points = [holder + 1 for holder in mine.holders]
         shares = share([self.mask_private, self.self_seed], points, terms.threshold, polynomials)
-        packets = b""
+        packets = signatures = b""
+        self.given: dict[int, bytes] = {}
         for holder, (key_share, seed_share) in zip(mine.holders, shares, strict=True):
             commitments = share_commitment(terms, KEY_SHARE, me, holder, key_share)
             commitments += share_commitment(terms, SEED_SHARE, me, holder, seed_share)
-            packets += commitments + seal(self.channel(me, holder), key_share + seed_share, commitments)
+            packet = commitments + seal(self.channel(me, holder), key_share + seed_share, commitments)
+            packets += packet
+            signatures += self.signature(SIGN_SHARES, *signed_packet(terms, self.adverts_digest, me, holder, packet))
+            self.given[holder] = key_share + seed_share
         commitment = digest(SEED, terms.context, self.self_seed)
         holders = terms.bitmap(mine.holders)
-        parts = (terms.context, self.adverts_digest, u16(me), commitment, holders, packets)
-        signature = self.signature(SIGN_SHARES, *parts)
-        body = {"seed_commitment": commitment, "holders": holders, "packets": packets, "signature": signature}
+        body = {"seed_commitment": commitment, "holders": holders, "packets": packets, "signatures": signatures}
         self.send("share-keys", body, None)
 
     def on_peer_shares(self, body: dict[str, Any], now: float) -> None:
@@ -171,28 +179,35 @@ class AggregationClient:
         require(me in sharers and set(sharers) <= set(self.advertised), "MEMBERS")
         owners = read_members(body["owners"], terms.size)
         require(owners == [owner for owner in self.mine.owners if owner in sharers], "SHARES")
-        require(len(body["packets"]) == PACKET_BYTES * len(owners), "SHARES")
+        packets = cut_records(body["packets"], PACKET_BYTES, owners)
+        signatures = terms.cut_signatures(body["signatures"], owners)
         require(len(set(self.mine.holders) & set(sharers)) >= terms.threshold, "THRESHOLD")
         self.held: dict[int, tuple[bytes, bytes]] = {}
-        complaints = []
-        for place, owner in enumerate(owners):
-            packet = body["packets"][PACKET_BYTES * place : PACKET_BYTES * (place + 1)]
+        for owner, packet in packets.items():
+            parts = signed_packet(terms, self.adverts_digest, owner, me, packet)
+            terms.check_signature(owner, signatures[owner], SIGN_SHARES, *parts)
+        self.complaints: dict[int, bytes] = {}
+        for owner, packet in packets.items():
             try:
                 self.held[owner] = self.open_packet(owner, packet)
             except Refused:
                 require(owner != me, "SHARES")
-                complaints.append(owner)
+                self.complaints[owner] = packet
+        self.given = {holder: both for holder, both in self.given.items() if holder in sharers and holder != me}
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
-        if complaints:
-            self.report({"event": "complaint", "against": terms.names(complaints)})
+        if self.complaints:
+            self.report({"event": "complaint", "against": terms.names(self.complaints)})
         self.mask()
         raw = self.chunk(0) if terms.chunks == 1 else None
-        self.send("masked-input", {"complaints": terms.bitmap(complaints)}, raw)
-        self.go_to("AWAIT_SURVIVORS", now + terms.input_seconds + terms.phase_seconds)
+        made = [self.signature(SIGN_COMPLAINT, *signed_complaint(self.sharing, o, me)) for o in self.complaints]
+        self.send("masked-input", {"complaints": terms.bitmap(self.complaints), "signatures": b"".join(made)}, raw)
+        self.go_to("AWAIT_SURVIVORS", now + terms.input_seconds + 2 * terms.phase_seconds)
 
     def open_packet(self, owner: int, packet: bytes) -> tuple[bytes, bytes]:
         commitments, sealed = packet[:64], packet[64:]
-        shares = unseal(self.channel(owner, self.me), sealed, commitments)
+        return self.read_shares(owner, commitments, unseal(self.channel(owner, self.me), sealed, commitments))
+
+    def read_shares(self, owner: int, commitments: bytes, shares: bytes) -> tuple[bytes, bytes]:
         key_share, seed_share = shares[:SHARE_BYTES], shares[SHARE_BYTES:]
         mine = share_commitment(self.terms, KEY_SHARE, owner, self.me, key_share)
         mine += share_commitment(self.terms, SEED_SHARE, owner, self.me, seed_share)
@@ -218,6 +233,24 @@ class AggregationClient:
     def on_fetch_vector(self, body: dict[str, Any], now: float) -> None:
         require(1 < self.terms.chunks > body["chunk"], "VECTOR")
         self.send("vector-chunk", {"chunk": body["chunk"]}, self.chunk(body["chunk"]))
+
+    def on_peer_complaints(self, body: dict[str, Any], now: float) -> None:
+        terms = self.terms
+        holders = read_members(body["holders"], terms.size)
+        require(set(holders) <= set(self.given), "MEMBERS")
+        require(len(holders) <= terms.most_complaints, "THRESHOLD")
+        for holder, signature in terms.cut_signatures(body["signatures"], holders).items():
+            parts = signed_complaint(self.sharing, self.me, holder)
+            terms.check_signature(holder, signature, SIGN_COMPLAINT, *parts)
+        self.send("answer-complaints", {"shares": b"".join(self.given[holder] for holder in holders)}, None)
+        self.given = {}
+
+    def read_answers(self, body: dict[str, Any]) -> None:
+        owners = read_members(body["answered"], self.terms.size)
+        require(set(owners) <= set(self.complaints), "MEMBERS")
+        shares = cut_records(body["answers"], 2 * SHARE_BYTES, owners)
+        answered = {owner: self.read_shares(owner, self.complaints[owner][:64], both) for owner, both in shares.items()}
+        self.held.update(answered)
 
     def check_survivors(self, bitmap: bytes) -> list[int]:
         survivors = read_members(bitmap, self.terms.size)
@@ -248,6 +281,7 @@ class AggregationClient:
                 signed_survivors(terms, signer, signature, self.sharing, survivors)
         else:
             require(not signers and not signatures, "SIGNATURE")
+        self.read_answers(body)
         shares = b"".join(
             seed_share if owner in survivors else key_share
             for owner, (key_share, seed_share) in sorted(self.held.items())

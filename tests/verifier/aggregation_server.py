@@ -7,9 +7,12 @@ from aggregation import (
     Advert,
     Terms,
     adverts_digest,
+    cut_records,
     neighbourhood,
     pairwise_mask,
     sharing_digest,
+    signed_complaint,
+    signed_packet,
     signed_survivors,
 )
 from aggregation_client import share_commitment
@@ -22,6 +25,7 @@ from constants import (
     SELF_MASK,
     SELF_SEED,
     SHARE_BYTES,
+    SIGN_COMPLAINT,
     SIGN_SHARES,
     TRANSFER_LIMIT,
     UPLOADS,
@@ -32,14 +36,18 @@ from constants import (
 from encoding import read_members
 from messages import abort_body
 from parameters import add, mask_stream, pack_words, unpack_without_zeros, unpack_words, word_bytes
-from primitives import derive, digest, reconstruct, u16, x25519_public
+from primitives import derive, digest, reconstruct, x25519_public
 
-PHASES = ["ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK", "COMPLETED", "ABORTED"]
+PHASES = [
+    *("ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "ANSWER_COMPLAINTS", "CONSISTENCY_CHECK", "UNMASK"),
+    *("COMPLETED", "ABORTED"),
+]
 PHASE_OF = {
     "advertise-keys": "ADVERTISE_KEYS",
     "share-keys": "SHARE_KEYS",
     "masked-input": "MASKED_INPUT",
     "vector-chunk": "MASKED_INPUT",
+    "answer-complaints": "ANSWER_COMPLAINTS",
     "confirm-survivors": "CONSISTENCY_CHECK",
     "unmask-shares": "UNMASK",
 }
@@ -64,7 +72,11 @@ class AggregationServer:
         self.choices: dict[int, list[int]] = {}
         self.packets: dict[int, dict[int, bytes]] = {}
         self.seed_commitments: dict[int, bytes] = {}
-        self.complaints: dict[int, list[int]] = {}
+        self.packet_signatures: dict[int, dict[int, bytes]] = {}
+        self.complaints: dict[int, dict[int, bytes]] = {}
+        self.accused: dict[int, list[int]] = {}
+        self.answers: dict[int, dict[int, bytes]] = {}
+        self.convicted: set[int] = set()
         self.received: dict[int, list[int]] = {}
         self.uploading: dict[int, list[float]] = {}
         """Until when the next chunk may come, and until when all of them."""
@@ -104,6 +116,7 @@ class AggregationServer:
             "share-keys": self.on_share_keys,
             "masked-input": self.on_masked_input,
             "vector-chunk": self.on_vector_chunk,
+            "answer-complaints": self.on_answer_complaints,
             "confirm-survivors": self.on_confirm_survivors,
             "unmask-shares": self.on_unmask_shares,
         }
@@ -120,6 +133,8 @@ class AggregationServer:
         if tell:
             self.send(name, "abort", abort_body(code, name))
         self.out.add(member)
+        if code == "SHARES":
+            self.convicted.add(member)
         self.waited.discard(member)
         if member not in self.whole:
             self.leave_out(self.terms.group_of(member), now)
@@ -142,6 +157,7 @@ class AggregationServer:
             "ADVERTISE_KEYS": self.close_advertise_keys,
             "SHARE_KEYS": self.close_share_keys,
             "MASKED_INPUT": self.close_masked_input,
+            "ANSWER_COMPLAINTS": self.close_complaints,
             "CONSISTENCY_CHECK": self.close_consistency_check,
             "UNMASK": self.close_unmask,
         }
@@ -202,14 +218,13 @@ class AggregationServer:
         terms = self.terms
         holders = read_members(body["holders"], terms.size)
         require(holders == self.hoods[member].holders, "MEMBERS")
-        packets = body["packets"]
-        require(len(packets) == PACKET_BYTES * len(holders), "SHARES")
-        parts = (self.adverts_digest, u16(member), body["seed_commitment"], body["holders"], packets)
-        terms.check_signature(member, body["signature"], SIGN_SHARES, terms.context, *parts)
+        packets = cut_records(body["packets"], PACKET_BYTES, holders)
+        signatures = terms.cut_signatures(body["signatures"], holders)
+        for holder, packet in packets.items():
+            parts = signed_packet(terms, self.adverts_digest, member, holder, packet)
+            terms.check_signature(member, signatures[holder], SIGN_SHARES, *parts)
         self.seed_commitments[member] = body["seed_commitment"]
-        self.packets[member] = {
-            holder: packets[PACKET_BYTES * at : PACKET_BYTES * (at + 1)] for at, holder in enumerate(holders)
-        }
+        self.packets[member], self.packet_signatures[member] = packets, signatures
         self.waited.discard(member)
 
     def close_share_keys(self, now: float) -> None:
@@ -220,8 +235,9 @@ class AggregationServer:
         for member in self.sharers:
             owners = self.owners(member)
             packets = b"".join(self.packets[owner][member] for owner in owners)
+            signatures = b"".join(self.packet_signatures[owner][member] for owner in owners)
             bitmaps = {"sharers": terms.bitmap(self.sharers), "owners": terms.bitmap(owners)}
-            self.tell(member, "peer-shares", **bitmaps, packets=packets)
+            self.tell(member, "peer-shares", **bitmaps, packets=packets, signatures=signatures)
         self.open_phase("MASKED_INPUT", self.sharers, now)
 
     def owners(self, member: int) -> list[int]:
@@ -230,10 +246,13 @@ class AggregationServer:
     def on_masked_input(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         terms = self.terms
         complaints = read_members(body["complaints"], terms.size)
-        require(set(complaints) <= set(self.owners(member)), "MEMBERS")
+        require(set(complaints) <= set(self.owners(member)) - {member}, "MEMBERS")
+        signatures = terms.cut_signatures(body["signatures"], complaints)
+        for owner, signature in signatures.items():
+            terms.check_signature(member, signature, SIGN_COMPLAINT, *signed_complaint(self.sharing, owner, member))
         require((raw is None) == (terms.chunks > 1), "VECTOR")
         words = None if raw is None else self.check_chunk(raw, 0)
-        self.complaints[member] = complaints
+        self.complaints[member] = signatures
         for owner in complaints:
             names = {"by": terms.cohort[member], "against": terms.cohort[owner]}
             self.report({"event": "complaint", **names})
@@ -245,6 +264,10 @@ class AggregationServer:
         elif set(group) <= set(self.complaints):
             self.queue += group
             self.start_uploads(now)
+        for owner in complaints:
+            accusing = sum(owner in others for others in self.complaints.values())
+            if accusing > terms.most_complaints and owner not in self.out:
+                self.leave(owner, "SHARES", True, now)
 
     def leave_out(self, group: list[int], now: float) -> None:
         """One of them is gone without its vector: those who are ready have nothing more to send."""
@@ -297,20 +320,49 @@ class AggregationServer:
             del self.uploading[member]
             self.start_uploads(now)
 
-    def close_masked_input(self, now: float) -> None:
-        terms = self.terms
-        self.survivors.sort()
+    def enough_there(self) -> list[int]:
         there = self.there(self.complaints)
-        require(len(there) >= terms.threshold and len(self.survivors) >= terms.fewest_summed, "THRESHOLD")
+        enough = len(there) >= self.terms.threshold and len(self.survivors) >= self.terms.fewest_summed
+        require(enough, "THRESHOLD")
+        return there
+
+    def close_masked_input(self, now: float) -> None:
+        self.survivors.sort()
+        there = self.enough_there()
+        accused = {owner: [holder for holder in there if owner in self.complaints[holder]] for owner in there}
+        self.accused = {owner: holders for owner, holders in accused.items() if holders}
+        for owner, holders in self.accused.items():
+            signatures = b"".join(self.complaints[holder][owner] for holder in holders)
+            self.tell(owner, "peer-complaints", holders=self.terms.bitmap(holders), signatures=signatures)
+        if self.accused:
+            self.open_phase("ANSWER_COMPLAINTS", list(self.accused), now)
+        else:
+            self.tell_survivors(there, now)
+
+    def on_answer_complaints(self, owner: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        shares = cut_records(body["shares"], 2 * SHARE_BYTES, self.accused[owner])
+        for holder, both in shares.items():
+            mine = share_commitment(self.terms, KEY_SHARE, owner, holder, both[:SHARE_BYTES])
+            mine += share_commitment(self.terms, SEED_SHARE, owner, holder, both[SHARE_BYTES:])
+            require(mine == self.packets[owner][holder][:64], "SHARES")
+        for holder, both in shares.items():
+            del self.complaints[holder][owner]
+            self.answers.setdefault(holder, {})[owner] = both
+        self.waited.discard(owner)
+
+    def close_complaints(self, now: float) -> None:
+        self.tell_survivors(self.enough_there(), now)
+
+    def tell_survivors(self, there: list[int], now: float) -> None:
+        terms = self.terms
         for owner in self.sharers:
-            accused = any(owner in complaints for complaints in self.complaints.values())
             content = [
                 holder
                 for holder in self.hoods[owner].holders
                 if holder in there and owner not in self.complaints[holder]
             ]
             if len(content) < terms.threshold:
-                raise Refused("SHARES", terms.cohort[owner] if accused else None)
+                raise Refused("SHARES", terms.cohort[owner] if owner in self.convicted else None)
         if terms.active:
             for member in there:
                 self.tell(member, "survivors", survivors=terms.bitmap(self.survivors))
@@ -332,12 +384,15 @@ class AggregationServer:
         terms = self.terms
         for member in members:
             signers = self.signers(member) if terms.active else []
+            answers = self.answers.get(member, {})
             self.tell(
                 member,
                 "unmask-request",
                 survivors=terms.bitmap(self.survivors),
                 signers=terms.bitmap(signers),
                 signatures=b"".join(self.signatures[signer] for signer in signers),
+                answered=terms.bitmap(answers),
+                answers=b"".join(answers[owner] for owner in sorted(answers)),
             )
         self.open_phase("UNMASK", members, now)
 

@@ -13,7 +13,7 @@ class PlainClient(AggregationClient):
         terms = self.terms
         self.sent = 0
         whole = terms.chunks == 1
-        self.send("masked-input", {"complaints": terms.bitmap([])}, self.chunk(0) if whole else None)
+        self.send("masked-input", {"complaints": terms.bitmap([]), "signatures": b""}, self.chunk(0) if whole else None)
         if whole:
             self.go_to("DONE", None)
         else:

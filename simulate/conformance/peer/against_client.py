@@ -17,13 +17,15 @@ from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Report
-from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SUM_TO_SERVER
 from tacit.protocol.sum.configuration import Configuration, Policy
-from tacit.protocol.sum.messages import MaskedInput, UnmaskShares
+from tacit.protocol.sum.messages import AnswerComplaints, PeerComplaints, UnmaskShares
+from tacit.protocol.sum.transcript import complaint_signed
 from tacit.secagg.ring import Words
 from tacit.simulate.conformance.peer.cast import Cast, Line, listening
 from tacit.simulate.conformance.peer.keyring import Keyring
@@ -50,11 +52,12 @@ _POLICY: Final = Policy(smallest_cohort=2, least_corrupt=0.0, largest_clip=1e6)
 class Observation:
     """What the client says after the lie of a case, in the words of a verdict."""
 
-    clients: int
     summed: bool = False
     """Whether the client's vector was in the sum of the round with the lie."""
     round: int | None = None
     """The round with the lie, once it is over: of others nothing is noted then."""
+    answer: bytes = b""
+    """The shares that the client is to answer a complaint with."""
     said: list[tuple[int, Message]] = field(default_factory=list)
     """Since the last lie, with the rounds."""
 
@@ -82,11 +85,10 @@ class Observation:
             return words + [f"says {said.TYPE} nevertheless" for said in answers]
         if not self.summed:
             return [f"goes on with {answers[-1].TYPE}" if answers else "does not answer"]
-        bitmaps = [said.complaints for said in answers if isinstance(said, MaskedInput)]
-        accused = sum(len(decode_members(bitmap, self.clients)) for bitmap in bitmaps)
+        told = [said.shares for said in answers if isinstance(said, AnswerComplaints)]
         opened = sum(isinstance(said, UnmaskShares) for said in answers)
         words = [TAKES_PART]
-        words += [f"complains about {accused}"] if accused else []
+        words += [f"answers a complaint{'' if told == [self.answer] else ' with something else'}"] if told else []
         return words + ([f"opens {opened} times"] if opened > 1 else [])
 
 
@@ -145,7 +147,7 @@ class AgainstClient(Cast):
         self._tell = tell
         self._session: Session | None = None
         self._lie: Lie = honest
-        self._observation = Observation(len(roster.clients))
+        self._observation = Observation()
         self._deceived: Session | None = None
         """The session in which the lie of the case was told."""
         self._stage = RoundKnowledge(
@@ -153,6 +155,7 @@ class AgainstClient(Cast):
             roster.clients.index(live),
             configuration.parameters(len(roster.clients)).threshold,
             sum(configuration.tensor_sizes),
+            self._complaint,
         )
 
     async def play(self, case: Case) -> PeerVerdict:
@@ -160,7 +163,7 @@ class AgainstClient(Cast):
         await self.open()
         if case.joins:
             await self._dismiss()
-        self._lie, self._observation, self._deceived = case.lie, Observation(self._stage.size), None
+        self._lie, self._observation, self._deceived = case.lie, Observation(), None
         try:
             await self._begin_round()
             await self.listen(self._settled)
@@ -223,6 +226,19 @@ class AgainstClient(Cast):
             abort = Abort(code=Code.LEFT, detail="the next test begins with your hello", culprit="")
             await self.say(Saying(abort, round=0), session.link)
             session.over = True
+
+    def _complaint(self) -> PeerComplaints:
+        """A complaint of one of ours about shares that are right, so that it knows the answer."""
+        session, accuser = self._session, self._keyring.ours[0]
+        assert session is not None
+        machine = session.clients[accuser].sum
+        assert machine is not None
+        agreement, masked = machine.agreement, machine.data
+        owner, holder = agreement.places[self.live], agreement.places[accuser]
+        self._observation.answer = masked.held[owner].both
+        parts = complaint_signed(masked.sharing, owner=owner, holder=holder)
+        signature = session.signing[accuser].sign(Label.SIGN_COMPLAINT, *parts)
+        return PeerComplaints(holders=encode_members((holder,), agreement.size), signatures=signature)
 
     def _settled(self) -> bool:
         """Whether the client has refused, has left, or the round with the lie is over."""

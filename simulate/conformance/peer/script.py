@@ -16,6 +16,7 @@ from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_st
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.messages import PeerComplaints
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
 
@@ -62,6 +63,8 @@ class RoundKnowledge:
     threshold: int = 0
     parameters: int = 0
     """Of the model; like the threshold, only where our side proposes the configuration."""
+    complaint: Callable[[], PeerComplaints] | None = None
+    """What one of ours signs against the client that is lied to, once vectors are masked."""
 
 
 Lie = Callable[[Any, Saying], Sequence[Saying]]

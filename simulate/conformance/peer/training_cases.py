@@ -21,6 +21,7 @@ from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     ConfirmSurvivors,
     MaskedInput,
+    PeerComplaints,
     PeerKeys,
     PeerShares,
     ShareKeys,
@@ -28,7 +29,7 @@ from tacit.protocol.sum.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from tacit.protocol.sum.sharing import PACKET_BYTES
+from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES
 from tacit.simulate.conformance.peer.script import (
     PICKLE,
     Case,
@@ -90,7 +91,17 @@ def _peer_shares_of(members: Callable[[RoundKnowledge], bytes]) -> Lie:
             for place, owner in enumerate(owners)
             if owner in kept
         ]
-        return {"sharers": sharers, "owners": sharers, "packets": b"".join(packets)}
+        signatures = [
+            message.signatures[place * SIGNATURE_BYTES : (place + 1) * SIGNATURE_BYTES]
+            for place, owner in enumerate(owners)
+            if owner in kept
+        ]
+        return {
+            "sharers": sharers,
+            "owners": sharers,
+            "packets": b"".join(packets),
+            "signatures": b"".join(signatures),
+        }
 
     return altered(PeerShares, change)
 
@@ -140,7 +151,8 @@ def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
 
 def _unasked(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     nobody = encode_members((), stage.size)
-    return [said, Saying(UnmaskRequest(survivors=nobody, signers=nobody, signatures=b""), said.round)]
+    request = UnmaskRequest(survivors=nobody, signers=nobody, signatures=b"", answered=nobody, answers=b"")
+    return [said, Saying(request, said.round)]
 
 
 def _foreign_survivors(stage: RoundKnowledge, said: Saying) -> list[Saying]:
@@ -168,6 +180,25 @@ def _altered_shares(stage: RoundKnowledge, message: PeerShares, *, own: bool) ->
     owner = stage.liar if own else _other(stage.liar)
     place = decode_members(message.owners, stage.size).index(owner)
     return {"packets": flipped(message.packets, (place + 1) * PACKET_BYTES - 1)}
+
+
+def _complaining(change: Callable[[RoundKnowledge, PeerComplaints], Message]) -> Lie:
+    """Before it names the survivors, it passes on a complaint, or something else in its place."""
+
+    def lie(stage: RoundKnowledge, said: Saying) -> list[Saying]:
+        assert stage.complaint is not None
+        return [Saying(change(stage, stage.complaint()), said.round), said]
+
+    return instead(Survivors, lie)
+
+
+def _many_complaints(stage: RoundKnowledge, complaint: PeerComplaints) -> PeerComplaints:
+    others = _some(stage, stage.size - 1, with_victim=False)
+    return PeerComplaints(holders=others, signatures=complaint.signatures * (stage.size - 1))
+
+
+def _answer_to_nothing(stage: RoundKnowledge, message: UnmaskRequest) -> dict[str, Any]:
+    return {"answered": encode_members((_other(stage.liar),), stage.size), "answers": bytes(BOTH_BYTES)}
 
 
 _SESSION: Final = bytes(32)
@@ -221,10 +252,19 @@ CLIENT_CASES: Final = (
     Case("not-a-sharer", "leaves the client out of the sharers", refuses_round(Code.MEMBERS),
          _peer_shares_of(lambda stage: _some(stage, stage.size - 1, with_victim=False))),
     Case("cut-shares", "cuts the packets short", refuses_round(Code.SHARES), altered(PeerShares, packets=shortened)),
-    Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SHARES),
+    Case("own-shares-altered", "alters the client's own packet", refuses_round(Code.SIGNATURE),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=True))),
-    Case("shares-altered", "alters the packet of another member", f"{TAKES_PART}, complains about 1",
+    Case("shares-altered", "alters the packet of another member", refuses_round(Code.SIGNATURE),
          altered(PeerShares, lambda stage, message: _altered_shares(stage, message, own=False))),
+    Case("complaint", "passes on the complaint of a holder", f"{TAKES_PART}, answers a complaint",
+         _complaining(lambda stage, complaint: complaint)),
+    Case("forged-complaint", "forges the signature of a complaint", refuses_round(Code.SIGNATURE),
+         _complaining(lambda stage, complaint: structs.replace(
+             complaint, signatures=flipped(complaint.signatures, -1)))),
+    Case("many-complaints", "passes on complaints of more holders than may lie", refuses_round(Code.THRESHOLD),
+         _complaining(_many_complaints)),
+    Case("answer-to-nothing", "answers a complaint that the client did not make", refuses_round(Code.MEMBERS),
+         altered(UnmaskRequest, _answer_to_nothing)),
     Case("few-survivors", "names fewer survivors than the threshold", refuses_round(Code.THRESHOLD),
          altered(Survivors, lambda stage, _: {"survivors": _fewer_than_threshold(stage)})),
     Case("not-a-survivor", "leaves the client out of the survivors", refuses_round(Code.MEMBERS),
@@ -262,6 +302,10 @@ def _forged(kind: type[Message]) -> Lie:
     return altered(kind, signature=flipped)
 
 
+def _complaint_of(stage: RoundKnowledge, owner: int) -> dict[str, bytes]:
+    return {"complaints": encode_members((owner,), stage.size), "signatures": bytes(SIGNATURE_BYTES)}
+
+
 _NO_SESSION: Final = b"\x07" * 32
 
 SERVER_CASES: Final = (
@@ -294,11 +338,16 @@ SERVER_CASES: Final = (
     Case("other-holders", "shares with nobody", refused(Code.MEMBERS),
          altered(ShareKeys, holders=lambda holders: bytes(len(holders)))),
     Case("cut-shares", "cuts its packets short", refused(Code.SHARES), altered(ShareKeys, packets=shortened)),
-    Case("forged-shares", "forges the signature of its shares", refused(Code.SIGNATURE), _forged(ShareKeys)),
+    Case("forged-shares", "forges the signature of a packet", refused(Code.SIGNATURE),
+         altered(ShareKeys, signatures=flipped)),
     Case("silence", "says nothing where its shares are due", refused(Code.TIMEOUT), repeated(ShareKeys, 0)),
     # The last byte of a raw frame is missing, whether the vector comes at once or in chunks.
     Case("short-vector", "sends a vector of another length", refused(Code.VECTOR),
          carried(Message, payload=lambda payload: payload if payload is None else shortened(payload))),
+    Case("forged-complaint", "complains, and forges its signature of that", refused(Code.SIGNATURE),
+         altered(MaskedInput, lambda stage, message: _complaint_of(stage, (stage.liar + 1) % stage.size))),
+    Case("own-complaint", "complains of itself", refused(Code.MEMBERS),
+         altered(MaskedInput, lambda stage, message: _complaint_of(stage, stage.liar))),
     Case("leaves", "leaves where its vector is due", f"{STAYS}, {OTHERS}",
          instead(MaskedInput, lambda stage, said: [
              Saying(Abort(code=Code.LOCAL, detail="it leaves", culprit=""), said.round)])),

@@ -13,7 +13,7 @@ from tacit.protocol.core.errors import (
 )
 from tacit.protocol.core.messages import Abort, Blob, Fetch, Phase
 from tacit.protocol.session.messages import MESSAGES, EndRound, Hello, StartRound
-from tacit.protocol.sum.messages import MaskedInput, UnmaskShares
+from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, UnmaskRequest, UnmaskShares
 
 COUNTING = bytes(range(32))
 COUNTING_HEX = "c420" + COUNTING.hex()
@@ -27,7 +27,10 @@ GOLDEN: list[tuple[msgspec.Struct, str]] = [
     ),
     (Hello(roster=COUNTING), f"81 a6726f73746572 {COUNTING_HEX}"),
     (Fetch(chunk=65536), "81 a56368756e6b ce00010000"),
-    (MaskedInput(complaints=b"\x00"), "81 aa636f6d706c61696e7473 c40100"),
+    (
+        MaskedInput(complaints=b"\x00", signatures=b""),
+        "82 aa636f6d706c61696e7473 c40100 aa7369676e617475726573 c400",
+    ),
     (EndRound(code=None, detail=""), "82 a4636f6465 c0 a664657461696c a0"),
     (
         Abort(code=Code.TIMEOUT, detail="é", culprit="client-1"),
@@ -54,6 +57,7 @@ TYPES = {
     "ADVERTISE_KEYS": "advertise-keys",
     "SHARE_KEYS": "peer-keys share-keys",
     "MASKED_INPUT": "peer-shares masked-input fetch-vector vector-chunk",
+    "ANSWER_COMPLAINTS": "peer-complaints answer-complaints",
     "CONSISTENCY_CHECK": "survivors confirm-survivors",
     "UNMASK": "unmask-request unmask-shares",
 }
@@ -83,6 +87,9 @@ def test_messages_are_immutable() -> None:
 
 def test_shares_are_not_shown() -> None:
     assert repr(UnmaskShares(owners=b"o", shares=b"very secret")) == "UnmaskShares(<secret>)"
+    assert repr(AnswerComplaints(shares=b"very secret")) == "AnswerComplaints(<secret>)"
+    request = UnmaskRequest(survivors=b"", signers=b"", signatures=b"", answered=b"o", answers=b"very secret")
+    assert repr(request) == "UnmaskRequest(<secret>)"
 
 
 def test_errors_name_the_culprit_once() -> None:

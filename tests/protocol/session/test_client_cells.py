@@ -16,7 +16,7 @@ from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
-from tacit.protocol.sum.messages import FetchVector, PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
@@ -129,6 +129,7 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
                     PeerKeys,
                     PeerShares,
                     FetchVector,
+                    PeerComplaints,
                     Survivors,
                     UnmaskRequest,
                     Chunk,

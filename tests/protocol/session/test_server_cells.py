@@ -16,6 +16,7 @@ from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
+    AnswerComplaints,
     ConfirmSurvivors,
     MaskedInput,
     ShareKeys,
@@ -77,7 +78,7 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
 # Verdicts: "barred" for the session; "dropped CODE" from the round and barred at its end; "failed CODE", barred for
 # an attempt at a key; "left" the session; "left the round" only; "joined" again; "served" a chunk; "ignored". The model
 # of the round was fetched before, the last one was not.
-SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, ConfirmSurvivors, UnmaskShares)
+SUM = (AdvertiseKeys, ShareKeys, MaskedInput, VectorChunk, AnswerComplaints, ConfirmSurvivors, UnmaskShares)
 OF_A_ROUND = (*SUM, Fetch)
 ALWAYS = {Hello: "joined", Abort: "left"}
 RESTING = {**ALWAYS, **dict.fromkeys(OF_A_ROUND, "ignored")}

@@ -21,7 +21,7 @@ from tacit.protocol.sum.sharing import (
     open_packet,
     seal_shares,
 )
-from tacit.protocol.sum.transcript import pairwise_mask, shares_signed, survivors_signed
+from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairwise_mask, survivors_signed
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.streams import Streams
 from tests.world.sums import MemorySum, memory_sum
@@ -38,7 +38,7 @@ def sealed_packet(**changes: Any) -> bytes:
     """The packet of member 1 for member 3."""
     arguments: dict[str, Any] = {"agreement": agreement(), "adverts_digest": bytes(32), "owner": 1}
     arguments |= changes
-    packets = seal_shares(
+    packets, _ = seal_shares(
         **arguments,
         channel=OWNER,
         secrets=(b"k" * 32, b"s" * 32),
@@ -144,10 +144,21 @@ def test_pairwise_seeds_are_bound_to_the_pair_and_the_sharing() -> None:
 
 
 def test_signatures_over_shares_cover_everything() -> None:
-    base: list[Any] = [agreement(), bytes(32), 1, bytes(32), b"\x1f", b"packets"]
-    others: list[Any] = [replace(agreement(), round=1), OTHER, 2, OTHER, b"\x0f", b"other"]
-    variants = [base] + [[*base[:i], others[i], *base[i + 1 :]] for i in range(len(base))]
-    assert len({framed(Label.SIGN_SHARES, *shares_signed(*variant)) for variant in variants}) == len(variants)
+    base: dict[str, Any] = {
+        "agreement": agreement(), "adverts": bytes(32), "owner": 1, "holder": 3, "packet": sealed_packet()
+    }  # fmt: skip
+    others = {
+        "agreement": replace(agreement(), round=1), "adverts": OTHER, "owner": 2, "holder": 2, "packet": b"other"
+    }  # fmt: skip
+    variants = [base, *({**base, name: other} for name, other in others.items()), {**base, "owner": 3, "holder": 1}]
+    assert len({framed(Label.SIGN_SHARES, *packet_signed(**variant)) for variant in variants}) == len(variants)
+
+
+def test_signatures_over_complaints_cover_everything() -> None:
+    base: dict[str, Any] = {"sharing": bytes(32), "owner": 1, "holder": 3}
+    variants = [base, *({**base, **other} for other in ({"sharing": OTHER}, {"owner": 2}, {"holder": 2}))]
+    variants += [{**base, "owner": 3, "holder": 1}]
+    assert len({framed(Label.SIGN_COMPLAINT, *complaint_signed(**variant)) for variant in variants}) == len(variants)
 
 
 def test_signatures_over_survivors_cover_everything() -> None:

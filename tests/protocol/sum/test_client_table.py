@@ -31,12 +31,13 @@ MODES = ("active", "semi-honest")
 Expected = dict[str, dict[str, str | set[str]]]
 
 ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+MASKED: dict[str, str | set[str]] = {kind: {"AWAIT_SURVIVORS"} for kind in ("fetch-vector", "peer-complaints")}
 CLIENT: dict[str, Expected] = {
     "active": {
         "READY": {"start": {"AWAIT_PEER_KEYS"}, "drop": {"ABORTED"}},
         "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, **ENDS},
         "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_SURVIVORS"}, **ENDS},
-        "AWAIT_SURVIVORS": {"fetch-vector": {"AWAIT_SURVIVORS"}, "survivors": {"AWAIT_UNMASK_REQUEST"}, **ENDS},
+        "AWAIT_SURVIVORS": {**MASKED, "survivors": {"AWAIT_UNMASK_REQUEST"}, **ENDS},
         "AWAIT_UNMASK_REQUEST": {"unmask-request": {"DONE"}, **ENDS},
         "DONE": {},
         "ABORTED": {},
@@ -45,7 +46,7 @@ CLIENT: dict[str, Expected] = {
         "READY": {"start": {"AWAIT_PEER_KEYS"}, "drop": {"ABORTED"}},
         "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, **ENDS},
         "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_SURVIVORS"}, **ENDS},
-        "AWAIT_SURVIVORS": {"fetch-vector": {"AWAIT_SURVIVORS"}, "unmask-request": {"DONE"}, **ENDS},
+        "AWAIT_SURVIVORS": {**MASKED, "unmask-request": {"DONE"}, **ENDS},
         "AWAIT_UNMASK_REQUEST": {},
         "DONE": {},
         "ABORTED": {},
@@ -58,8 +59,8 @@ REACHABLE = [
 ]
 
 
-def test_there_are_thirty_two_messages() -> None:
-    assert len(MESSAGES) == 32
+def test_there_are_thirty_four_messages() -> None:
+    assert len(MESSAGES) == 34
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,13 +134,14 @@ def secrets_within(client: AggregationClient) -> set[bytes]:
 SECRETS = {
     "READY": 1,
     "AWAIT_PEER_KEYS": 1 + 2,
-    "AWAIT_PEER_SHARES": 1 + 2 + 1,
-    "AWAIT_SURVIVORS": 1 + 10 + 5,
+    "AWAIT_PEER_SHARES": 1 + 2 + 1 + 10,
+    "AWAIT_SURVIVORS": 1 + 8 + 10 + 5,
     "AWAIT_UNMASK_REQUEST": 1 + 10 + 5,
     "DONE": 0,
     "ABORTED": 0,
 }
-"""The vector; two keys; the seed; two shares of five owners and five masks, for which keys and seed are done with."""
+"""The vector; two keys; the seed; two shares for five holders, of which four may complain; two shares of five owners;
+five masks, for which keys and seed are done with."""
 
 
 @pytest.mark.parametrize(("mode", "state"), REACHABLE)
@@ -211,7 +213,9 @@ def test_every_trigger_on_a_client(mode: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_genuine_messages_take_every_legal_row(mode: str, audit: Audit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_genuine_messages_take_every_legal_row(
+    mode: str, audit: Audit, spoil: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 64)
     run = memory_sum(5, active=mode == "active", length=40)
     machines: dict[str, Any] = {"server": run.server, **run.clients}
@@ -227,7 +231,7 @@ def test_genuine_messages_take_every_legal_row(mode: str, audit: Audit, monkeypa
         if delivery.receiver != "server":
             machine = machines[delivery.receiver]
             previous.append((machine, machine.state.name, delivery.kind))
-        return [delivery]
+        return spoil(run, delivery, {2: (0,)})  # type: ignore[no-any-return]
 
     run.hook = hook
     run.run()

@@ -10,7 +10,7 @@ import pytest
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.sum.adverts import Advert, record_bytes, sign_advert, split_records
+from tacit.protocol.sum.adverts import Advert, record_bytes, sign_advert, split_adverts
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     MaskedInput,
@@ -43,7 +43,7 @@ def sparse(active: bool, **arguments: Any) -> MemorySum:
 def adverts_told(run: MemorySum, receiver: str) -> tuple[PeerKeys, dict[int, Advert]]:
     message = next(d.message for d in run.log if d.receiver == receiver and isinstance(d.message, PeerKeys))
     included = decode_members(message.included, run.agreement.size)
-    return message, split_records(run.agreement, message.adverts, included)
+    return message, split_adverts(run.agreement, message.adverts, included)
 
 
 modes = pytest.mark.parametrize("active", [True, False], ids=["chosen", "ring"])
@@ -230,7 +230,7 @@ def test_a_client_refuses_another_neighbourhood(
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.receiver == VICTIM and isinstance(delivery.message, PeerKeys):
             included = decode_members(delivery.message.included, run.agreement.size)
-            adverts = split_records(run.agreement, delivery.message.adverts, included)
+            adverts = split_adverts(run.agreement, delivery.message.adverts, included)
             return [replace(delivery, message=change(run, delivery.message, adverts))]
         return [delivery]
 

@@ -112,14 +112,21 @@ def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
 
 
 NOBODY, SOMEBODY = encode_members((), 4), encode_members((2,), 4)
+
+
+def said(complaints: bytes, signatures: bytes = b"") -> MaskedInput:
+    return MaskedInput(complaints=complaints, signatures=signatures)
+
+
 WRONG: dict[str, tuple[int, str, int | None, Message | None, Frame | None, Code]] = {
     # Length of the vector; the type and the chunk that are replaced, by which message and payload; the verdict.
     "a whole vector too short": (5, "masked-input", None, None, bytes(16), Code.VECTOR),
     "a whole vector too long": (5, "masked-input", None, None, bytes(24), Code.VECTOR),
     "no whole vector": (5, "masked-input", None, None, None, Code.VECTOR),
     "a word outside the ring": (5, "masked-input", None, None, b"\x00\x00\x10" + bytes(12), Code.VECTOR),
-    "a complaint": (5, "masked-input", None, MaskedInput(complaints=SOMEBODY), bytes(15), Code.MEMBERS),
-    "a bitmap of more members": (5, "masked-input", None, MaskedInput(complaints=b"\x10"), bytes(15), Code.MEMBERS),
+    "a complaint": (5, "masked-input", None, said(SOMEBODY), bytes(15), Code.MEMBERS),
+    "a bitmap of more members": (5, "masked-input", None, said(b"\x10"), bytes(15), Code.MEMBERS),
+    "a signature": (5, "masked-input", None, said(NOBODY, bytes(64)), bytes(15), Code.SIGNATURE),
     "a long vector at once": (LENGTH, "masked-input", None, None, bytes(3 * LENGTH), Code.VECTOR),
     "a chunk too short": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS - 3), Code.VECTOR),
     "a chunk too long": (LENGTH, "vector-chunk", 3, None, bytes(3 * CHUNK_WORDS + 1), Code.VECTOR),

@@ -35,6 +35,7 @@ from tacit.protocol.session.tables import TRAINING_SERVER_TABLE
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
+    AnswerComplaints,
     ConfirmSurvivors,
     MaskedInput,
     ShareKeys,
@@ -61,9 +62,10 @@ CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
         "choices": "Annotated[bytes, Meta(max_length=2 * LARGEST_COHORT)]",
         "signature": "Signature",
     },
-    ShareKeys: {"seed_commitment": "Hash", "holders": "Bitmap", "packets": "Records", "signature": "Signature"},
-    MaskedInput: {"complaints": "Bitmap"},
+    ShareKeys: {"seed_commitment": "Hash", "holders": "Bitmap", "packets": "Records", "signatures": "Records"},
+    MaskedInput: {"complaints": "Bitmap", "signatures": "Records"},
     VectorChunk: {"chunk": "Index"},
+    AnswerComplaints: {"shares": "Records"},
     ConfirmSurvivors: {"signature": "Signature"},
     UnmaskShares: {"owners": "Bitmap", "shares": "Records"},
     KeyCommit: {"epoch": "Index", "channel_key": "Hash", "commitment": "Hash", "signature": "Signature"},
@@ -195,6 +197,7 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(
     unseen |= {VectorChunk} if parameters == 10 else set()
     keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, Chunk}
     # Nobody has a reason to complain.
+    unseen |= {AnswerComplaints}
     unseen |= {KeyComplaint} if changes else keyed | {KeyComplaint}
     assert seen == CLIENT_FIELDS.keys() - unseen
 
