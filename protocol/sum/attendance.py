@@ -108,7 +108,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
         def commit() -> list[Output]:
             requests = self._vectors.store(member, chunk, words, now)
-            self.waiting -= self._vectors.settled
+            self.waiting -= self._vectors.settled & {member}
             return self._requests(requests)
 
         return Step(self.state, (), commit)
@@ -158,7 +158,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         def commit() -> list[Output]:
             store()
             requests = self._vectors.take(member, words, now)
-            self.waiting -= self._vectors.settled
+            self.waiting -= self._vectors.settled & {member}
             return self._requests(requests)
 
         return Step(self.state, reports, commit)

@@ -104,8 +104,8 @@ FOREIGN: dict[str, tuple[Any, ...]] = {
     "other survivors than signed": (
         UnmaskRequest, says(survivors=bitmap(0, 1, 2, 3)), Code.MEMBERS, "not those that this client signed", ACTIVE,
     ),
-    "signers who did not survive": (
-        UnmaskRequest, says(signers=bitmap(0, 1, 2, 4)), Code.MEMBERS, "no surviving", ACTIVE, "masked-input",
+    "signers who did not survive, and signed nothing": (
+        UnmaskRequest, says(signers=bitmap(0, 1, 2, 4)), Code.SIGNATURE, "signature", ACTIVE, "masked-input",
     ),
     "signers in semi-honest mode": (
         UnmaskRequest, says(signers=bitmap(1)), Code.SIGNATURE, "in semi-honest mode", SEMI_HONEST,

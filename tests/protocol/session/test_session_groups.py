@@ -130,7 +130,6 @@ def test_a_barred_member_keeps_its_group_out_for_the_session() -> None:
 CUT = [(0, 1, 2, 4, 5), (0, 2, 3, 4, 5), (0, 1, 2, 3, 4)]
 
 
-@pytest.mark.threat("server/subtraction")
 @pytest.mark.parametrize("cohort", CUT, ids=str)
 @pytest.mark.parametrize("kind", [StartRound, StartSecondStage, StartKey])
 def test_a_cohort_that_cuts_a_group_is_refused(kind: Any, cohort: tuple[int, ...]) -> None:
