@@ -333,5 +333,6 @@ def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Messa
     one.deceive()
     told = [parcel.message for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is Abort]
     assert [(abort.code, abort.culprit) for abort in told] == [(Code.MALFORMED, SERVER)]
-    assert ("`metrics`" in told[0].detail) == (kind is not None), told[0].detail
+    refusals = ("is not in its canonical encoding", "bytes; at most") if kind else ("unknown message type",)
+    assert any(refusal in told[0].detail for refusal in refusals)
     one.check_honest_round()
