@@ -268,6 +268,8 @@ def opened_sums(
                 survivors=bitmap,
                 signers=encode_members(signers, clients),
                 signatures=b"".join(signatures[bitmap, signer] for signer in signers),
+                answered=encode_members((), clients),
+                answers=b"",
             )
             liar.say(cohort[member], request)
         yield from (frozenset(map(cohort.index, names)) for names in sums.revealed(run))

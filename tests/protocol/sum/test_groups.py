@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import chain, combinations, combinations_with_replacement, product
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -168,7 +169,7 @@ def test_survivors_are_checked_again_before_they_are_opened() -> None:
         if delivery.receiver != "c0" or not isinstance(delivery.message, UnmaskRequest):
             return [delivery]
         said = delivery.message
-        cut = UnmaskRequest(survivors=encode_members(range(5), 6), signers=said.signers, signatures=said.signatures)
+        cut = msgspec.structs.replace(said, survivors=encode_members(range(5), 6))
         return [replace(delivery, message=cut)]
 
     run.hook = hook
