@@ -109,6 +109,7 @@ class TrainingClient(
         lines = tuple(journal)
         entries = [line for line in lines if isinstance(line, JournalEntry)]
         self._entered = {(entry.session, entry.round) for entry in entries}
+        """Rounds that it was in, in the life of its keys."""
         self._former_group = journalled_group(lines)
         self._spent = sum(entry.cost for entry in entries)
         """Of the budget of its policy."""
@@ -284,6 +285,7 @@ class TrainingClient(
         entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1, cost=cost)
 
         def commit() -> list[Output]:
+            self._entered.add((entry.session, entry.round))
             self.sum = begun
             self._spent += cost
             return self.relay(begun, begun.start(now), now)

@@ -24,7 +24,7 @@ from tacit.protocol.sum.messages import (
 )
 from tacit.secagg.packing import WeightForm
 from tacit.simulate.world.federation import SERVER
-from tacit.simulate.world.network import Parcel, altered
+from tacit.simulate.world.network import Parcel, altered, written
 
 VICTIM = "client-0"
 Deceived = Callable[..., Any]
@@ -205,6 +205,35 @@ def test_a_session_cannot_be_used_a_second_time(deceived: Deceived, cell: str) -
     assert [(over.code, over.detail) for over in overs] == [
         (Code.SESSION, "this client was in round 1 of this session before")
     ] * 5
+    one.restart()
+    one.check_honest_round()
+    check_nothing_entered_twice(one)
+
+
+@pytest.mark.threat("server/restarts-midway")
+def test_a_session_cannot_be_used_again_by_a_client_that_has_said_hello_twice_meanwhile(deceived: Deceived) -> None:
+    """It goes by its journal also where its link no longer knows the session."""
+    one = deceived()
+    one.run()
+    welcome, start = last_said(one, Welcome), last_said(one, StartRound)
+    one = deceived()
+    one.rounds_left = 2
+    one.paused = True
+    one.start()
+    client = one.clients[VICTIM]
+    gone = Abort(code=Code.LEFT, detail="", culprit=VICTIM)
+    one.put(one.forge(SERVER, VICTIM, gone, round=0))
+    # It says hello, hears nothing, and says hello again.
+    client.server_lost(one.now)
+    client.server_back()
+    assert client.next_deadline is not None
+    one.emit(VICTIM, client.expire(client.next_deadline))
+    session = one.server.session
+    one.put(written(SERVER, VICTIM, welcome.message, session=session, round=0, sequence=0))
+    outputs = one.put(written(SERVER, VICTIM, start.message, session=session, round=1, sequence=1))
+    overs = [(output.code, output.detail) for output in outputs if isinstance(output, RoundOver)]
+    assert overs == [(Code.SESSION, "this client was in round 1 of this session before")]
+    assert len(one.journals[VICTIM]) == 1
     one.restart()
     one.check_honest_round()
     check_nothing_entered_twice(one)
