@@ -146,7 +146,6 @@ def agree(
         active=configuration.active,
         regular=regular,
         parameters=parameters,
-        corrupt=configuration.colluding(len(cohort)),
         fewest_survivors=max(fewest_survivors, left),
         groups=tuple(tuple(places[name] for name in group) for group in groups if group[0] in places),
         ring=packing.ring,

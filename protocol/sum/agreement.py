@@ -43,8 +43,6 @@ class Agreement:
     active: bool
     regular: bool
     parameters: GraphParameters
-    corrupt: int = 0
-    """Members that may collude with a lying server; 0 where the server is not expected to lie."""
     fewest_survivors: int = 0
     """The fewest clients in a sum that is opened; without groups the threshold is another bound."""
     groups: tuple[tuple[int, ...], ...] = ()

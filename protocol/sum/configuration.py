@@ -93,10 +93,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Whether shares go to fewer than all others."""
         return self.parameters(cohort).neighbours < cohort - 1
 
-    def colluding(self, cohort: int) -> int:
-        """Clients that may collude with a lying server; none where it is not expected to lie."""
-        return math.floor(Fraction(str(self.corrupt)) * cohort) if self.active else 0
-
     def fewest_survivors(self, cohort: int) -> int:
         """Clients that are left when as many drop out, or are left out with their groups, as are tolerated."""
         return fewest_survivors(cohort, self.dropout)

@@ -176,11 +176,9 @@ def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mo
     assert got.value.code is Code.MALFORMED
 
 
-def test_who_may_collude_and_who_must_survive_follow_the_fractions() -> None:
+def test_who_must_survive_follows_the_fraction() -> None:
     configuration = small_configuration(100, corrupt=0.29, dropout=0.29)
-    assert (configuration.colluding(100), configuration.fewest_survivors(100)) == (29, 71)
-    assert (configuration.colluding(3), configuration.fewest_survivors(3)) == (0, 3)
-    assert small_configuration(100, corrupt=0.29, mode="semi-honest").colluding(100) == 0
+    assert (configuration.fewest_survivors(100), configuration.fewest_survivors(3)) == (71, 3)
 
 
 @given(st.integers(3, 60))
