@@ -46,7 +46,7 @@ class Code(IntEnum):
     SHARES = 15
     """Shares missing, surplus, undecryptable or not those committed to."""
     VECTOR = 16
-    """A vector of wrong length, or with words outside the ring."""
+    """A vector of wrong length, or with words outside the ring; of a round, that its sum is none of updates."""
     SECRET = 17
     """A reconstructed secret is not the one that its owner committed to."""
     TIMEOUT = 18
