@@ -21,6 +21,8 @@ from tests.exploration.group_key_worlds import KeyLyingWorld, KeyNetworkWorld
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
 from tests.exploration.secure_sum import Cohort
+from tests.exploration.session import Clients
+from tests.exploration.session_lying_world import SessionLyingWorld
 from tests.exploration.symbols import symbolic_cryptography
 
 PAIRS: Final = ((0, 2), (1, 3))
@@ -50,6 +52,15 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     ),
     "group key, 3 clients, 1 epoch, lying server": lambda: KeyLyingWorld(KeyCohort(3), epochs=1),
     "group key, 2 clients, 2 epochs, lying server": lambda: KeyLyingWorld(KeyCohort(2), epochs=2),
+    "session, 1 of 3 clients, 1 session of 2 rounds, 2 starts, lying server": lambda: SessionLyingWorld(
+        Clients(3), sessions=1, rounds=2, starts=2
+    ),
+    "session, 1 of 3 clients, 2 sessions of 1 round, 2 starts, lying server": lambda: SessionLyingWorld(
+        Clients(3), sessions=2, rounds=1, starts=2
+    ),
+    "session, 1 of 3 clients, 1 session of 1 round in two stages, 2 starts, lying server": lambda: SessionLyingWorld(
+        Clients(3, stages=2), sessions=1, rounds=1, starts=2
+    ),
     "group key, 3 clients, network": lambda: KeyNetworkWorld(KeyCohort(3), copies=2, interruptions=None),
 }
 """What is explored to its end, the longest first. A protocol adds its worlds here."""
@@ -88,8 +99,8 @@ def page(explorations: Mapping[str, Exploration]) -> str:
 
 
 EXPLANATION: Final = """\
-The machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`,
-`protocol/group_key/holder.py`, `protocol/group_key/keeper.py`), and every message is encoded and parsed on its way.
+The machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`, `protocol/group_key/holder.py`,
+`protocol/group_key/keeper.py`, `protocol/session/client.py`), and every message is encoded and parsed on its way.
 Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged byte strings of the right lengths
 that can be read. Depth is the length of the longest shortest run to a state. Ends are the states in which nothing can
 happen any more, with their number. Seconds are processor time of one core.
@@ -108,9 +119,8 @@ search in which nothing is folded, on worlds that are small enough for it.
 
 Rules, in every state:
 
-- a published sum is that of its survivors, who are at least the threshold, or with groups two and of whole groups, and
-  every client that opened anything opened
-  the sum over just these;
+- a published sum is that of its survivors, and every client that opened anything opened the sum over just these;
+- survivors are at least the threshold; with groups they are whole groups, of two clients or more;
 - a server that gives up holds less than the threshold of shares of any one secret;
 - the shares that ever left clients do not reach the threshold in both kinds for anybody;
 - a client opens once, only what it signed (in active mode), and says nothing after giving up;
@@ -149,12 +159,31 @@ to anybody.
 - The server names nobody for breaking a rule, since none does; whoever waits has a deadline; whose session is over says
   nothing more and holds no secrets.
 
+## Sessions
+
+One client of three and its host, over sessions and rounds, as many as the table says, against a server that lies: it
+begins sessions, again and in any order, as if it had been restarted; starts any round as often as it likes, with three
+clients or without the third; begins the second stage of a round where there is one, and again; and ends, calls off or
+leaves alone anything. The client's link breaks and comes back, its deadlines pass, and its process is killed once at
+any moment: after any part of what it was about to write and to say. It starts again with its journal as that is on the
+disk. In the sums themselves all share with each other, and the liar asks this client to open over all of them or
+without the third; the other two keep the rules, and draw the same keys where the liar lets them be in the same sum
+twice.
+
+- A client takes part in a stage of a round of a session once, whatever is restarted.
+- Its journal has the stage before the first message of the sum leaves.
+- It never gives shares of both kinds under the same keys of anybody, over all sums and processes. (That sums have keys
+  of their own, and that the shares of all holders of one sum do not reach the threshold in both kinds, is in the other
+  worlds.)
+- From every state outside of a round, an honest server has a round with it, to its end; and every round can be ended.
+- Whoever waits for its server has a deadline.
+
 ## Not explored
 
-Regular graphs, vectors of several chunks, models under a group key, clients that lie, several rounds: the other tests
-cover them. (Of lies of clients, a bad seal is explored and no other.) Messages whose
-type a client's table refuses unread stand for one another; a client that gives up is of no use to a liar, which is
-why such states are passed over.
+Regular graphs, vectors of several chunks, models under a group key; clients that lie, but for a bad seal and false
+complaints; several clients over several rounds, and the server's side of a session: the other tests cover them.
+Messages whose type a client's table refuses unread stand for one another; in single sums a client that gives up is of
+no use to a liar, which is why such states are passed over.
 
 Two owners in a session of private inference are explored as well, where it costs seconds, over a network that also
 replays a former session; `tests/exploration/test_inference.py` has the bounds.

@@ -12,6 +12,9 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Output, Row, Step
 from tacit.protocol.core.members import Members, decode_members
 from tacit.protocol.core.messages import Message
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.messages import StartRound
+from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import AnswerComplaints, MaskedInput, PeerComplaints, Survivors, UnmaskRequest
 from tacit.protocol.sum.server import AggregationServer
@@ -22,6 +25,8 @@ from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
 from tests.exploration.page import PAIRS
 from tests.exploration.secure_sum import Cohort
+from tests.exploration.session import Clients
+from tests.exploration.session_lying_world import SessionLyingWorld
 
 
 class Remembering(AggregationClient):
@@ -186,6 +191,49 @@ class OpensPartsOfGroups(AggregationClient):
             self.agreement = agreement
 
 
+class JournalsAfterwards(TrainingClient):
+    """Its journal is written after the first message of a sum."""
+
+    def on_contribute(self, vector: Any, now: float) -> Step[TrainingState]:
+        step = super().on_contribute(vector, now)
+        return replace(step, outputs=(), commit=lambda: [*(step.commit() or ()), *step.outputs])
+
+
+class ForgetsItsJournal(TrainingClient):
+    """It does not look at the journal that it starts with."""
+
+    def __init__(self, *arguments: Any, journal: Any, **named: Any) -> None:
+        super().__init__(*arguments, journal=(), **named)
+
+
+class ForgetsWhatItEntered(TrainingClient):
+    """It goes by the journal that it started with."""
+
+    def on_contribute(self, vector: Any, now: float) -> Step[TrainingState]:
+        step, entered = super().on_contribute(vector, now), {*self._entered}
+
+        def commit() -> Any:
+            outputs = step.commit()
+            self._entered = entered
+            return outputs
+
+        return replace(step, commit=commit)
+
+
+class EntersOneRoundOnly(TrainingClient):
+    """No round comes after one that it was in, as if it might have been the same."""
+
+    def on_start_round(self, heard: Heard[StartRound], now: float) -> Step[TrainingState]:
+        if self._entered:
+            raise RemoteProtocolError(Code.SESSION, "this client was in a round from this model before")
+        return super().on_start_round(heard, now)
+
+
+class WaitsForEverForARound(TrainingClient):
+    def on_welcome(self, *arguments: Any) -> Step[TrainingState]:
+        return replace(super().on_welcome(*arguments), deadline=None)
+
+
 def liar(client: type[AggregationClient], *, active: bool, whole: bool, size: int = 3) -> World[Any]:
     return LyingWorld(Cohort(size, 2, active=active, client=client), whole=whole)
 
@@ -205,6 +253,10 @@ LIAR_TO_FOUR = partial(liar, active=False, whole=False, size=4)
 LIAR_TO_ACTIVE = partial(liar, active=True, whole=False)
 
 
+def liar_over_rounds(client: type[TrainingClient], *, starts: int = 1) -> World[Any]:
+    return SessionLyingWorld(Clients(3, client=client), sessions=1, rounds=2, starts=starts)
+
+
 def complaining(server: type[AggregationServer]) -> World[Any]:
     cohort = Cohort(4, 3, active=True, server=server, spoiler="c1")
     return NetworkWorld(cohort, copies=1, interruptions=0)
@@ -214,6 +266,7 @@ def liar_with_one(client: type[AggregationClient]) -> World[Any]:
     return LyingWorld(Cohort(4, 3, active=True, client=client), whole=False, corrupt=True)
 
 
+LIAR_TO_ONE_WHO_RESTARTS = partial(liar_over_rounds, starts=2)
 REPEATING = partial(network, copies=2, interruptions=0)
 INTERRUPTED = partial(network, copies=1, interruptions=1)
 INTERRUPTED_TWICE = partial(network, copies=1, interruptions=2)
@@ -233,6 +286,11 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (LIAR_TO_ACTIVE, SignsTwice, "signed two different sets of survivors"),
     (liar_about_groups, OpensPartsOfGroups, "accepted survivors that cut a group in two"),
     (liar_with_one, AnswersAnybody, "answered more complaints than holders may lie"),
+    (LIAR_TO_ONE_WHO_RESTARTS, JournalsAfterwards, "spoke before its journal was written"),
+    (LIAR_TO_ONE_WHO_RESTARTS, ForgetsItsJournal, "entered stage 1 of round 1 twice"),
+    (liar_over_rounds, ForgetsWhatItEntered, "entered stage 1 of round 1 twice"),
+    (liar_over_rounds, WaitsForEverForARound, "waits without a deadline in AWAIT_ROUND"),
+    (liar_over_rounds, EntersOneRoundOnly, "cannot be in a round of an honest server any more"),
     (complaining, BlamesTheAccused, "for SHARES, though it kept the rules"),
     (complaining, KeepsTheAnswers, "for SHARES, though it kept the rules"),
     (REPEATING, AddsTwice, "server published another sum than that of its survivors"),
