@@ -69,6 +69,18 @@ async def test_messages_of_several_frames_in_both_directions(
 
 
 @pytest.mark.asyncio
+async def test_nobody_gets_in_where_nobody_answers_for_the_roster(keys: Keys, roster: Roster, until: Callable) -> None:
+    """libzmq lets everybody in where there is no handler, unless it is told that there has to be one."""
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        await server._zap.close()
+        context = zmq.asyncio.Context()
+        with raw_client(context, server, keys, "alice") as alice:
+            await alice.send(b"let me in")
+            assert await until(server, HandshakeRefused)
+        context.term()
+
+
+@pytest.mark.asyncio
 async def test_messages_of_a_member_keep_their_order(keys: Keys, roster: Roster, until: Callable) -> None:
     async with (
         await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, limits=Limits()) as server,
