@@ -123,8 +123,9 @@ class CheatingClient(TrainingClient):
         self._told = set[tuple[int, str]]()
 
     def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
-        for cheat in self._cheats.get(packet.envelope.round, ()) if self.sum is not None else ():
-            packet = cheat.hear(self.sum, packet)
+        if (part := self.sum) is not None:
+            for cheat in self._cheats.get(self.round, ()):
+                packet = cheat.hear(part, packet)
         return super().receive(sender, packet, now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
