@@ -60,6 +60,8 @@ class Screen:
             self._say(f"  group key {fields['epoch']} of {len(fields['members'])} clients")
         elif event == "key-failed":
             self._say(f"  no group key {fields['epoch']}: {fields['detail']}", style="yellow")
+        elif event == "cheat":
+            self._say(f"  {party} cheats: {fields['detail']}", style="yellow")
         elif event == "left-out":
             self._say(f"  left out with their groups: {', '.join(fields['members'])}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":

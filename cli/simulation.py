@@ -46,6 +46,10 @@ def simulate(
     slow: Annotated[
         list[str] | None, typer.Option(metavar="PARTY:KBIT", help="Limit a link, in 1,000 bits/s. Repeatable.")
     ] = None,
+    cheat: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CLIENT@HOW[:ROUND]", help="Let a client cheat in a round. Repeatable."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
@@ -54,7 +58,7 @@ def simulate(
     clients train a small vision transformer on scikit-learn's digits.
 
     Parties are server, client-1, client-2, ...; phases are TRAIN, ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT,
-    CONSISTENCY_CHECK and UNMASK; rounds count from 1.
+    CONSISTENCY_CHECK and UNMASK; rounds count from 1. Clients cheat by words, commitment, complaint or upload.
 
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
@@ -83,7 +87,12 @@ def simulate(
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, where=where)
         parties = federation.party_names(chosen.federation.clients)
         faults = read_faults(
-            drop=drop or (), stall=stall or (), restart=restart or (), slow=slow or (), parties=parties
+            drop=drop or (),
+            stall=stall or (),
+            restart=restart or (),
+            slow=slow or (),
+            cheat=cheat or (),
+            parties=parties,
         )
         options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:

@@ -63,7 +63,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
     called there with every update before it is masked; on_model: called there with every model of the server that only
     the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
-    result of.
+    result of; make_machine: what the machine is made by, where a simulation wants another one.
     """
 
     def __init__(
@@ -75,8 +75,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         on_update: Callable[[int, Update], None] = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
         surroundings: Surroundings | None = None,
+        make_machine: Callable[..., TrainingClient] = TrainingClient,
     ) -> None:
-        machine = TrainingClient(
+        machine = make_machine(
             settings.keys.name,
             settings.roster,
             signing=SigningKey(settings.keys.signing_secret),

@@ -90,7 +90,13 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         with EventLog(run.events(name), name) as log:
             diary = Diary(log, tell(control))
             party = ClientParty(
-                settings, learner, diary, on_update=keep, on_model=judge, surroundings=role.surroundings()
+                settings,
+                learner,
+                diary,
+                on_update=keep,
+                on_model=judge,
+                surroundings=role.surroundings(),
+                make_machine=role.machine(),
             )
             with Stopwatch() as stopwatch:
                 ended = await party.run()

@@ -1,8 +1,8 @@
-"""Faults on purpose: parties that die, freeze, come back or sit behind a slow link, at a chosen moment.
+"""Faults on purpose: parties that die, freeze, come back, sit behind a slow link or cheat, at a chosen moment.
 
 A fault strikes a party when it enters a phase of a round, before it sends that phase's message. Killing is SIGKILL and
 freezing SIGSTOP, to the party's own process: nothing in it gets a chance to react. The rest of the federation is not
-told: what it does about it is the real thing.
+told: what it does about it is the real thing. How clients cheat is in cheats.py.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.session.client import TrainingClient
+from tacit.simulate.federation.cheats import CHEATS, Cheat, CheatingClient
 
 PHASES: Final = tuple(phase for phase in Phase if phase is not Phase.SESSION)
-_MOMENT: Final = re.compile(r"(?P<party>[a-z0-9-]+)@(?P<phase>[A-Za-z_]+)(:(?P<round>[1-9][0-9]*))?")
+_MOMENT: Final = re.compile(r"(?P<party>[a-z0-9-]+)@(?P<what>[A-Za-z_]+)(:(?P<round>[1-9][0-9]*))?")
 _SPEED: Final = re.compile(r"(?P<party>[a-z0-9-]+):(?P<kilobits>[0-9]+(\.[0-9]+)?)")
 _BITS_PER_KILOBIT: Final = 1000
 
@@ -51,17 +54,35 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Lie:
+    """One client's cheat in one round."""
+
+    party: str
+    cheat: Cheat
+    round: int
+
+
+@dataclass(frozen=True)
 class Faults:
     """All faults of a run; `kilobits` is the speed of a party's link, in 1,000 bits a second, where it is limited."""
 
     moments: tuple[Fault, ...] = ()
     kilobits: tuple[tuple[str, float], ...] = ()
+    lies: tuple[Lie, ...] = ()
 
     def of(self, party: str) -> Surroundings:
         """The surroundings of one party."""
         moments = tuple(fault for fault in self.moments if fault.party == party)
         speed = dict(self.kilobits).get(party)
         return FaultySurroundings(moments, speed) if moments or speed else Surroundings()
+
+    def machine(self, party: str) -> Callable[..., TrainingClient]:
+        """What makes the machine of a client."""
+        cheats: dict[int, tuple[Cheat, ...]] = {}
+        for lie in self.lies:
+            if lie.party == party:
+                cheats[lie.round] = (*cheats.get(lie.round, ()), lie.cheat)
+        return partial(CheatingClient, cheats=cheats) if cheats else TrainingClient
 
     def after_kill(self, party: str) -> Faults | None:
         """What is left for this party, which was killed, when it is started again; None if it stays away.
@@ -73,20 +94,30 @@ class Faults:
         if struck is None or struck.kind is not Kind.RESTART:
             return None
         later = tuple(fault for fault in own if fault.round > struck.round)
-        return Faults(later, tuple(limit for limit in self.kilobits if limit[0] == party))
+        lies = tuple(lie for lie in self.lies if lie.party == party and lie.round > struck.round)
+        return Faults(later, tuple(limit for limit in self.kilobits if limit[0] == party), lies)
 
 
 def read_faults(
-    *, drop: Iterable[str], stall: Iterable[str], restart: Iterable[str], slow: Iterable[str], parties: Iterable[str]
+    *,
+    drop: Iterable[str] = (),
+    stall: Iterable[str] = (),
+    restart: Iterable[str] = (),
+    slow: Iterable[str] = (),
+    cheat: Iterable[str] = (),
+    parties: Iterable[str],
 ) -> Faults:
-    """Faults from their notation: PARTY@PHASE[:ROUND], and PARTY:KBIT for slow links. FaultError for anything else."""
+    """Faults from their notation: PARTY@PHASE[:ROUND], PARTY:KBIT for slow links, CLIENT@HOW[:ROUND] for cheats.
+
+    FaultError for anything else.
+    """
     known = tuple(parties)
     given = ((Kind.DROP, drop), (Kind.STALL, stall), (Kind.RESTART, restart))
     moments = tuple(_moment(kind, text, known) for kind, texts in given for text in texts)
     for fault in moments:
         if fault.kind is Kind.RESTART and fault.party == "server":
             raise FaultError("--restart server: a restarted server is a new session; use --drop and --resume")
-    return Faults(moments, tuple(_speed(text, known) for text in slow))
+    return Faults(moments, tuple(_speed(text, known) for text in slow), tuple(_lie(text, known) for text in cheat))
 
 
 class FaultySurroundings(Surroundings):
@@ -112,10 +143,21 @@ def _moment(kind: Kind, text: str, parties: tuple[str, ...]) -> Fault:
     match = _MOMENT.fullmatch(text)
     if match is None:
         raise FaultError(f"--{kind} {text}: write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3")
-    phase = match["phase"].upper()
+    phase = match["what"].upper()
     if phase not in {known.value for known in PHASES}:
-        raise FaultError(f"--{kind} {text}: {match['phase']} is no phase; they are {', '.join(PHASES)}")
+        raise FaultError(f"--{kind} {text}: {match['what']} is no phase; they are {', '.join(PHASES)}")
     return Fault(kind, _party(f"--{kind} {text}", match["party"], parties), Phase(phase), int(match["round"] or 1))
+
+
+def _lie(text: str, parties: tuple[str, ...]) -> Lie:
+    match = _MOMENT.fullmatch(text)
+    if match is None:
+        raise FaultError(f"--cheat {text}: write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3")
+    cheat = CHEATS.get(match["what"].lower())
+    if cheat is None:
+        raise FaultError(f"--cheat {text}: {match['what']} is no cheat; they are {', '.join(CHEATS)}")
+    clients = tuple(name for name in parties if name != "server")
+    return Lie(_party(f"--cheat {text}", match["party"], clients, "client"), cheat, int(match["round"] or 1))
 
 
 def _speed(text: str, parties: tuple[str, ...]) -> tuple[str, float]:
@@ -125,8 +167,8 @@ def _speed(text: str, parties: tuple[str, ...]) -> tuple[str, float]:
     return _party(f"--slow {text}", match["party"], parties), float(match["kilobits"])
 
 
-def _party(option: str, name: str, parties: tuple[str, ...]) -> str:
+def _party(option: str, name: str, parties: tuple[str, ...], role: str = "party") -> str:
     if name not in parties:
         shown = parties if len(parties) <= 8 else (*parties[:3], "...", parties[-1])
-        raise FaultError(f"{option}: {name} is no party of this run; they are {', '.join(shown)}")
+        raise FaultError(f"{option}: {name} is no {role} of this run; they are {', '.join(shown)}")
     return name

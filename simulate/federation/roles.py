@@ -20,6 +20,7 @@ from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
 from tacit.simulate.runs.directory import RunDirectory
@@ -66,6 +67,10 @@ class Role:
     def surroundings(self) -> Surroundings:
         """What is to happen around this party."""
         return self.plan.faults.of(self.keys.name)
+
+    def machine(self) -> Callable[..., TrainingClient]:
+        """What makes the machine of this client."""
+        return self.plan.faults.machine(self.keys.name)
 
     def after_kill(self) -> Role | None:
         """What the same party is given when it is started again; None if it stays away."""

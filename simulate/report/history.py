@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tacit.protocol.core.messages import Phase
+from tacit.simulate.runs.incidents import Incident
 
 
 class Configured(msgspec.Struct, frozen=True):
@@ -138,6 +139,7 @@ class History:
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
+    incidents: list[Incident] = field(default_factory=list)
     ended: str | None = None
     """How the server said that the last session ended; None if it did not."""
 

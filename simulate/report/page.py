@@ -40,6 +40,7 @@ from tacit.simulate.runs.explain import holds, keys, literal
 from tacit.simulate.runs.summary import SECURE_SUM, protocol_share
 
 MOST_TIMELINES = 5
+MOST_INCIDENTS = 12
 MOST_TROUBLES = 200
 """Rows of a table; the logs hold the rest."""
 NOTHING = "\N{EN DASH}"
@@ -136,11 +137,9 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     if completed < planned:
         ended = history.ended or "the server's log stops without saying how it ended"
         notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
-    for status, verb in (("aborted", "aborted"), ("unfinished", "left unfinished")):
-        numbers = [str(round.number) for round in history.rounds if round.status == status]
-        if numbers:
-            listed = ", ".join(numbers[:10]) + (" and others" if len(numbers) > 10 else "")
-            notices.append(f"{'Round' if len(numbers) == 1 else 'Rounds'} {verb}: {listed}.")
+    notices += [incident.text for incident in history.incidents[:MOST_INCIDENTS]]
+    if more := len(history.incidents[MOST_INCIDENTS:]):
+        notices.append(f"{more} more incidents are in summary.json and in the tables below.")
     if smallest_sum(history) == 2:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
     if missing := experiment.federation.clients - len(history.clients):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,8 +29,10 @@ from tacit.simulate.report.history import (
     Trouble,
 )
 from tacit.simulate.runs import evaluations
+from tacit.simulate.runs.incidents import Events, by_session, incidents
 
 TROUBLE = {
+    "cheat": "cheated",
     "refused": "refused a message of",
     "left": "saw leave:",
     "complaint": "heard a complaint against",
@@ -42,8 +43,6 @@ TROUBLE = {
     "ended": "ended the session early",
 }
 """Events that tell of trouble, as a verb of the party that logged them. The last two only if they carry a code."""
-
-Events = list[dict[str, Any]]
 
 
 class _PhaseEnded(msgspec.Struct, frozen=True):
@@ -78,7 +77,7 @@ def read_history(directory: Path) -> History:
 def _history(logs: Mapping[str, Events]) -> History:
     server = next((name for name, log in logs.items() if any(e["event"] == "configuration" for e in log)), None)
     starts = [event["time"] for event in logs.get(server or "", ()) if event["event"] == "configuration"]
-    parts = {name: _by_session(events, starts) for name, events in logs.items()}
+    parts = {name: by_session(events, starts) for name, events in logs.items()}
     names = sorted(logs, key=lambda name: name != server)
     history = History(server, {name: PartyHistory(name) for name in names})
     for session in range(max(len(starts), 1)):
@@ -88,19 +87,13 @@ def _history(logs: Mapping[str, Events]) -> History:
             history.sessions.append((min(times), max(times)))
             _Session(history).tell(here)
     history.troubles.sort(key=lambda trouble: (trouble.session, trouble.seconds))
+    history.incidents = incidents(logs)
     return history
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
     """client-2 before client-10."""
     return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
-
-
-def _by_session(events: Events, starts: list[float]) -> list[Events]:
-    parts: list[Events] = [[] for _ in range(max(len(starts), 1))]
-    for event in events:
-        parts[max(bisect_right(starts, event["time"]) - 1, 0)].append(event)
-    return parts
 
 
 class _Session:

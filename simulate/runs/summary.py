@@ -2,7 +2,8 @@
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
 with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
-coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `parties`
+coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `incidents`
+(in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
 privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
 `verified` (with --verify).
@@ -21,6 +22,7 @@ from tacit.protocol.core.messages import Phase
 from tacit.simulate.runs import evaluations, privacy
 from tacit.simulate.runs.directory import RunDirectory
 from tacit.simulate.runs.experiment import Experiment
+from tacit.simulate.runs.incidents import incidents
 
 SECURE_SUM = (
     Phase.SHARE_KEYS,
@@ -67,6 +69,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
+        "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
         "privacy": privacy.guarantee(experiment, listed, updates),
         "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},

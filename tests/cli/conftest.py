@@ -31,7 +31,7 @@ partition = "iid"
 [model]
 image_size = 8
 patch_size = 4
-width = 8
+width = {width}
 depth = 1
 heads = 2
 [training]
@@ -63,10 +63,10 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def write_experiment(images: Path) -> WriteExperiment:
-    """write_experiment(path, clients=, rounds=, more=) writes a small experiment file."""
+    """write_experiment(path, clients=, rounds=, width=, more=) writes a small experiment file."""
 
-    def write(path: Path, *, clients: int = 4, rounds: int = 2, more: str = "") -> Path:
-        path.write_text(SMALL.format(clients=clients, rounds=rounds, source=str(images), more=more))
+    def write(path: Path, *, clients: int = 4, rounds: int = 2, width: int = 8, more: str = "") -> Path:
+        path.write_text(SMALL.format(clients=clients, rounds=rounds, source=str(images), width=width, more=more))
         return path
 
     return write

@@ -1,5 +1,6 @@
 """Faults on purpose, with real processes: who dies, freezes or comes back, what becomes of the rounds, the status."""
 
+import html
 import json
 import multiprocessing
 from collections.abc import AsyncIterator, Callable
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from tacit.protocol.core.messages import Phase
 from tacit.simulate.federation import run as simulation_run
 from tacit.simulate.federation import supervision
+from tacit.simulate.federation.faults import PHASES
 from tacit.simulate.federation.processes import Exit, Processes
 
 pytestmark = pytest.mark.end_to_end
@@ -19,6 +22,7 @@ pytestmark = pytest.mark.end_to_end
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
+# Of the phases of a round only ANSWER_COMPLAINTS needs somebody who complains.
 ACTIVE_PHASES = ("TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
 SEMI_HONEST_PHASES = tuple(phase for phase in ACTIVE_PHASES if phase != "CONSISTENCY_CHECK")
 SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"'
@@ -39,6 +43,10 @@ class Run:
     def summary(self) -> dict[str, Any]:
         summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_bytes())
         return summary
+
+    @property
+    def report(self) -> str:
+        return (self.directory / "report.html").read_text()
 
     def events(self, party: str, event: str) -> list[dict[str, Any]]:
         """The events of this kind that a party logged."""
@@ -156,15 +164,17 @@ def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_s
 ) -> None:
     """It dies in a later phase of a later round each time that the run is resumed."""
     clients = [f"client-{number}" for number in range(1, 5)]
-    rounds = len(ACTIVE_PHASES) + 2
+    rounds = len(PHASES) + 2
     directory = tmp_path / "run"
-    for round, phase in enumerate(ACTIVE_PHASES, start=2):
-        drop = f"--drop=server@{phase}:{round}"
+    for round, phase in enumerate(PHASES, start=2):
+        faults = [f"--drop=server@{phase}:{round}"]
+        if phase is Phase.ANSWER_COMPLAINTS:
+            faults.append(f"--cheat=client-2@complaint:{round}")
         exits.clear()
         if round == 2:
-            result = simulate("--seed", 7, drop, rounds=rounds).result
+            result = simulate("--seed", 7, *faults, rounds=rounds).result
         else:
-            result = tacit("simulate", "--resume", directory, drop)
+            result = tacit("simulate", "--resume", directory, *faults)
         assert result.exit_code == 4
         assert result.stderr == (
             "tacit: server: its process ended unexpectedly: killed by SIGKILL; finished rounds are kept: "
@@ -180,6 +190,16 @@ def test_a_server_that_dies_in_any_phase_is_noticed_and_the_run_resumed_to_the_s
     assert (resumed.result.exit_code, resumed.result.stderr) == (0, "")
     held = [(entry["round"], entry["status"]) for entry in resumed.summary["rounds"]]
     assert [entry for entry in held if entry[1] == "completed"] == [(n, "completed") for n in range(1, rounds + 1)]
+    lost = [
+        f"The server was lost in round {round}. Session {round} repeated the round."
+        for round in range(2, len(PHASES) + 2)
+    ]
+    lost.insert(
+        PHASES.index(Phase.ANSWER_COMPLAINTS), "client-2 cheated in round 6: it complained of shares that were right."
+    )
+    assert [incident["text"] for incident in resumed.summary["incidents"]] == lost
+    for sentence in lost:
+        assert sentence in resumed.report
     file, whole = write_experiment(tmp_path / "whole.toml", rounds=rounds), tmp_path / "whole"
     assert tacit("simulate", file, "--seed", 7, "--out", whole).exit_code == 0
     assert resumed.model == Run(resumed.result, whole).model
@@ -256,6 +276,71 @@ def test_a_client_that_is_started_again_is_back_in_the_next_round_every_time(
     assert [str(exit) for name, exit in exits if name == "client-3"] == ["killed by SIGKILL"] * 2 + ["exit code 0"]
 
 
+def test_clients_that_cheat_cost_a_round_at_most_and_the_run_says_what_happened(simulate: Simulate) -> None:
+    """Noise, a false complaint, and a wrong commitment, whose author is out for the session; a round follows each."""
+    cheats = ["client-2@words", "client-2@complaint:2", "client-3@commitment:3"]
+    run = simulate(*(f"--cheat={text}" for text in cheats), "--verify", "--seed", 7, rounds=4, deadlines="grace = 60.0")
+    clients = [f"client-{number}" for number in range(1, 5)]
+    assert (run.result.exit_code, run.result.stderr) == (3, "")
+    spoiled, answered, aborted, last = run.summary["rounds"]
+    assert [held["status"] for held in run.summary["rounds"]] == ["aborted", "completed", "aborted", "completed"]
+    assert (spoiled["code"], spoiled["culprit"], aborted["code"], aborted["culprit"]) == (
+        "VECTOR",
+        "",
+        "SECRET",
+        "client-3",
+    )
+    # The model that nothing was added to is judged as before.
+    assert (aborted["loss"], answered["loss"] != spoiled["loss"]) == (answered["loss"], True)
+    assert (answered["survivors"], answered["dropped"]) == (clients, [])
+    assert run.events("server", "complaint")[0]["against"] == "client-1"
+    left = [name for name in clients if name != "client-3"]
+    assert (last["cohort"], last["survivors"], last["dropped"]) == (left, left, [])
+    for name in left:
+        assert [over["code"] for over in run.events(name, "round-over")] == ["VECTOR", None, "SECRET", None]
+        assert run.events(name, "ended")[-1]["code"] is None
+    told = [incident["text"] for incident in run.summary["incidents"]]
+    assert [incident["what"] for incident in run.summary["incidents"]] == [
+        "cheat",
+        "aborted",
+        "cheat",
+        "cheat",
+        "aborted",
+    ]
+    assert told[0] == "client-2 cheated in round 1: it sent random words in the place of its vector."
+    assert told[1].startswith("Round 1 was aborted (VECTOR): the sum is not one of honest contributions: ")
+    assert told[2] == "client-2 cheated in round 2: it complained of shares that were right."
+    assert told[3] == "client-3 cheated in round 3: it committed to another secret than it shared."
+    assert told[4].endswith("At fault was client-3, which is out for the session.")
+    text = html.unescape(run.report)
+    for sentence in told:
+        assert sentence in text
+    assert "  client-2 cheats: it sent random words in the place of its vector\n" in run.result.stdout
+
+
+def test_four_of_thirteen_clients_that_stall_their_uploads_cost_the_other_nine_nothing(simulate: Simulate) -> None:
+    """Vectors of three chunks, four of which are fetched at a time."""
+    cheats, honest = ([f"client-{number}" for number in numbers] for numbers in (range(1, 5), range(5, 14)))
+    more = "[aggregation]\nring_bits = 64"
+    deadlines = "grace = 60.0\nphase = 20.0"
+    options = [f"--cheat={name}@upload" for name in cheats]
+    run = simulate(*options, clients=13, rounds=2, deadlines=deadlines, more=more, width=192)
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    assert 2 << 20 < run.summary["aggregation"]["vector_bytes"] <= 3 << 20
+    stalled, following = run.summary["rounds"]
+    assert stalled["survivors"] == honest
+    assert [(gone["party"], gone["phase"], gone["code"]) for gone in stalled["dropped"]] == [
+        (name, "MASKED_INPUT", "TIMEOUT") for name in cheats
+    ]
+    assert (following["survivors"], following["dropped"]) == ([*cheats, *honest], [])
+    sentences = [
+        f"{name} cheated in round 1: it announced its vector and sent the first chunk of it only." for name in cheats
+    ]
+    assert sorted(incident["text"] for incident in run.summary["incidents"]) == sentences
+    for sentence in (*sentences, "its vector did not come in time"):
+        assert sentence in run.report
+
+
 def test_a_slow_link_takes_its_time(simulate: Simulate) -> None:
     speed = 200  # kbit/s
     run = simulate("--slow", f"client-2:{speed}", rounds=1)
@@ -278,6 +363,9 @@ def test_a_quiet_run_shows_nothing(simulate: Simulate) -> None:
         ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
         ("--stall", "client-2@MASKING", "MASKING is no phase; they are TRAIN, ADVERTISE_KEYS, SHARE_KEYS"),
         ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
+        ("--cheat", "client-2@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
+        ("--cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, client-4"),
+        ("--cheat", "client-2@words:0", "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"),
         ("--slow", "client-2:fast", "write PARTY:KBIT with a speed above 0, such as client-2:500"),
     ],
 )

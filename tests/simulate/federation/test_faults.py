@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,8 @@ from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.client import TrainingClient
+from tacit.simulate.federation.cheats import CheatingClient
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
 from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
@@ -28,8 +31,7 @@ PARTIES = ("server", *(f"client-{number}" for number in range(1, 12)))
 
 
 def read(**given: Sequence[str]) -> Faults:
-    options: dict[str, Sequence[str]] = {"drop": (), "stall": (), "restart": (), "slow": ()}
-    return read_faults(parties=PARTIES, **(options | given))
+    return read_faults(parties=PARTIES, **given)
 
 
 @given(
@@ -55,6 +57,7 @@ def test_without_a_round_it_is_the_first_and_every_option_may_be_given_repeatedl
 
 
 NOTATION = "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"
+CHEATING = "write CLIENT@HOW or CLIENT@HOW:ROUND, such as client-2@words:3"
 SPEED = "write PARTY:KBIT with a speed above 0, such as client-2:500"
 
 
@@ -81,6 +84,11 @@ SPEED = "write PARTY:KBIT with a speed above 0, such as client-2:500"
         ("slow", "client-1:-5", SPEED),
         ("slow", "client-1:nan", SPEED),
         ("slow", "client-1:1e3", SPEED),
+        ("cheat", "client-1", CHEATING),
+        ("cheat", "client-1@words:0", CHEATING),
+        ("cheat", "client-1@words:first", CHEATING),
+        ("cheat", "client-1@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
+        ("cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, ..., "),
         ("slow", "nobody:1", "nobody is no party of this run; they are server, client-1, client-2, ..., client-11"),
     ],
 )
@@ -92,12 +100,21 @@ def test_anything_else_is_refused_with_what_would_be_accepted(option: str, text:
 
 def test_a_few_parties_are_all_named() -> None:
     with pytest.raises(FaultError, match=r"they are server, client-1, client-2$"):
-        read_faults(drop=["client-3@TRAIN"], stall=(), restart=(), slow=(), parties=PARTIES[:3])
+        read_faults(drop=["client-3@TRAIN"], parties=PARTIES[:3])
 
 
 def test_a_server_is_not_started_again() -> None:
     with pytest.raises(FaultError, match="a restarted server is a new session; use --drop and --resume"):
         read(restart=["server@TRAIN"])
+
+
+def test_clients_cheat_in_the_rounds_that_are_named() -> None:
+    faults = read(cheat=["client-1@WORDS", "client-1@upload:3", "client-1@complaint:3", "client-2@words:2"])
+    machine = faults.machine("client-1")
+    assert isinstance(machine, partial)
+    cheats = {round: [cheat.name for cheat in told] for round, told in machine.keywords["cheats"].items()}
+    assert (machine.func, cheats) == (CheatingClient, {1: ["words"], 3: ["upload", "complaint"]})
+    assert faults.machine("client-3") is TrainingClient
 
 
 def test_who_has_no_fault_has_no_surroundings_of_its_own() -> None:

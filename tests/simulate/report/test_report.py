@@ -11,7 +11,7 @@ import pytest
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
-from tacit.simulate.report.page import NOTHING, byte_count, decimal, make_report, seconds, write_report
+from tacit.simulate.report.page import MOST_INCIDENTS, NOTHING, byte_count, decimal, make_report, seconds, write_report
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, ExperimentError
 from tacit.simulate.runs.explain import holds, keys
@@ -93,8 +93,8 @@ def test_it_tells_what_happened(markup: str) -> None:
         "Wall time 13 s 2 sessions",
         "Threshold 3 of 4 clients",
         "2 of 3 rounds were completed. Last session: all rounds are done.",
-        "Round aborted: 2.",
-        "Round left unfinished: 3.",
+        "Round 2 was aborted (THRESHOLD): only 1 clients sent a vector; 2 are needed. The model stayed as it was.",
+        "Session 1 stopped in round 3. Session 2 repeated the round.",
         "THRESHOLD only 1 clients sent a vector; 2 are needed",
         "1 client-2 MASKED_INPUT TIMEOUT it did not answer in time yes",
         "1 client-3 MASKED_INPUT TIMEOUT it did not answer in time no",
@@ -186,7 +186,7 @@ def test_logs_of_a_run_that_is_hardly_there(script: Any) -> None:
     run.session()
     assert "0 of 3 rounds were completed" in page(run).text
     run.log("server", "round", round=1, cohort=run.clients)
-    assert "Round left unfinished: 1." in page(run).text
+    assert "Session 1 stopped in round 1. The round was not repeated." in page(run).text
     run.run.events("client-4").unlink()
     assert "The event logs of 1 of 4 clients are missing." in page(run).text
 
@@ -199,6 +199,29 @@ def test_a_run_of_one_aborted_round(script: Any) -> None:
     text = page(run).text
     assert "No round was completed." in text
     assert "no sum: no round was completed" in text
+
+
+def test_of_many_incidents_the_first_are_told(script: Any) -> None:
+    run = script()
+    run.session()
+    for number in range(1, MOST_INCIDENTS + 4):
+        run.round(number, status="aborted")
+    run.end()
+    text = page(run).text
+    assert f"Round {MOST_INCIDENTS} was aborted" in text
+    assert f"Round {MOST_INCIDENTS + 1} was aborted" not in text
+    assert "3 more incidents are in summary.json and in the tables below." in text
+
+
+def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:
+    run = script()
+    run.session()
+    run.log("client-2", "cheat", at=0.5, round=1, how="words", detail="it sent noise")
+    run.round(1)
+    run.end()
+    text = page(run).text
+    assert "client-2 cheated in round 1: it sent noise." in text
+    assert "client-2 cheated it sent noise" in text
 
 
 def test_of_many_clients_a_few_are_drawn(script: Any) -> None:

@@ -1,0 +1,143 @@
+"""Clients that cheat on purpose: what one of them says in the place of what the protocol has it say.
+
+A client that cheats is a client as any other, with its process, its keys and its link, up to a message that it changes
+or keeps back before it is signed and numbered for the link. So only the lie itself can be found, by the rule that it
+breaks. A lie that finds no occasion (a vector of one chunk cannot stall, without masks nobody shares secrets) is not
+told; one that is told, stands in the client's own log.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from msgspec import structs
+
+from tacit.protocol.core.codec import Packet, encode_structure
+from tacit.protocol.core.machine import Machine, Output, Report, Send
+from tacit.protocol.core.members import encode_members
+from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.rounds import SumClient
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
+from tacit.protocol.sum.transcript import complaint_signed
+from tacit.secagg.filled_blocks import pack_filled
+
+
+class Cheat:
+    """One way to cheat, in one round. It has no state of its own."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    """What it does, as the verb of a sentence about the client."""
+
+    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+        """What leaves in the place of a message of this client's sum; None: nothing. The same where it does not lie."""
+        return send
+
+    def hear(self, part: SumClient, packet: Packet) -> Packet:
+        """What its sum gets in the place of a message, so that it goes on as if it had not lied."""
+        return packet
+
+
+class RandomWords(Cheat):
+    """The vector is noise."""
+
+    name = "words"
+    about = "sent random words in the place of its vector"
+
+    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+        if send.payload is None:
+            return send
+        agreement, chunk = part.agreement, send.message.chunk if isinstance(send.message, VectorChunk) else 0
+        span, ring = agreement.chunk_span(chunk), agreement.ring
+        words = np.frombuffer(os.urandom((span.stop - span.start) * ring.word.itemsize), ring.word).copy()
+        ring.reduce_into(words)
+        return replace(send, payload=pack_filled(ring, words) if agreement.skip_zeros else ring.pack(words))
+
+
+class WrongCommitment(Cheat):
+    """The seed that the holders have shares of is not the one that the server was promised."""
+
+    name = "commitment"
+    about = "committed to another secret than it shared"
+
+    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+        if not isinstance(send.message, ShareKeys):
+            return send
+        other = digest(Label.SEED, part.agreement.context, os.urandom(KEY_BYTES))
+        return replace(send, message=structs.replace(send.message, seed_commitment=other))
+
+
+class FalseComplaint(Cheat):
+    """A neighbour has to answer for shares that are right."""
+
+    name = "complaint"
+    about = "complained of shares that were right"
+
+    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+        if not isinstance(send.message, MaskedInput) or not isinstance(part, AggregationClient) or part.data.disputed:
+            return send
+        agreement, holder = part.agreement, part.member
+        owner = min(owner for owner in part.data.held if owner != holder)
+        signed = complaint_signed(part.data.sharing, owner=owner, holder=holder)
+        said = MaskedInput(
+            complaints=encode_members((owner,), agreement.size),
+            signatures=signing.sign(Label.SIGN_COMPLAINT, *signed) if agreement.active else b"",
+        )
+        return replace(send, message=said)
+
+    def hear(self, part: SumClient, packet: Packet) -> Packet:
+        """The answer tells it nothing, and it did not ask in earnest."""
+        if packet.kind is not UnmaskRequest or not isinstance(part, AggregationClient) or part.data.disputed:
+            return packet
+        request = structs.replace(packet.parse(), answered=encode_members((), part.agreement.size), answers=b"")
+        return replace(packet, body=encode_structure(request))
+
+
+class StalledUpload(Cheat):
+    """A vector of several chunks stops coming."""
+
+    name = "upload"
+    about = "announced its vector and sent the first chunk of it only"
+
+    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+        return None if isinstance(send.message, VectorChunk) and send.message.chunk else send
+
+
+CHEATS: Final[Mapping[str, Cheat]] = {
+    cheat.name: cheat for cheat in (RandomWords(), WrongCommitment(), FalseComplaint(), StalledUpload())
+}
+
+
+class CheatingClient(TrainingClient):
+    """A client that cheats in some rounds; cheats: by round."""
+
+    def __init__(self, *given: Any, cheats: Mapping[int, Sequence[Cheat]], **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._cheats = cheats
+        self._told = set[tuple[int, str]]()
+
+    def receive(self, sender: str, packet: Packet, now: float) -> list[Output]:
+        if (part := self.sum) is not None:
+            for cheat in self._cheats.get(self.round, ()):
+                packet = cheat.hear(part, packet)
+        return super().receive(sender, packet, now)
+
+    def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
+        if self.sum is None or part is not self.sum:
+            return super().pass_on(part, send)
+        reports, said = list[Output](), send
+        for cheat in self._cheats.get(self.round, ()):
+            lie = cheat.say(self.sum, said, self._signing)
+            if lie is not said and (self.round, cheat.name) not in self._told:
+                self._told.add((self.round, cheat.name))
+                reports.append(Report("cheat", {"round": self.round, "how": cheat.name, "detail": f"it {cheat.about}"}))
+            if lie is None:
+                return reports
+            said = lie
+        return [*reports, *super().pass_on(part, said)]

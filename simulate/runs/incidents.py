@@ -1,0 +1,100 @@
+"""What happened in a run beside learning, in sentences: clients that cheated, rounds without a result, lost servers.
+
+All of it is read from the event logs. A run has sessions, the first and one for every --resume; each begins with the
+server's `configuration`, and all processes of a run share one clock. A server that was killed says nothing of it: that
+it was lost is known from its clients, and in which round from what it, or the session that goes on, wrote last.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+Events = list[dict[str, Any]]
+SERVER_LOST: Final = ("LEFT", "TIMEOUT")
+"""Codes with which a client ends that has lost its server."""
+
+
+class Incident(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that happened. session and round count from 1; what: `cheat`, `aborted`, `server-lost`, `stopped`."""
+
+    session: int
+    round: int
+    what: str
+    text: str
+
+
+def by_session(events: Events, starts: Sequence[float]) -> list[Events]:
+    """The events of each session; starts: when the server wrote its configurations."""
+    parts: list[Events] = [[] for _ in range(max(len(starts), 1))]
+    for event in events:
+        parts[max(bisect_right(starts, event["time"]) - 1, 0)].append(event)
+    return parts
+
+
+def incidents(logs: Mapping[str, Events]) -> list[Incident]:
+    """The incidents of a run, in their order; none without the server's log."""
+    server = next((log for log in logs.values() if any(event["event"] == "configuration" for event in log)), None)
+    if server is None:
+        return []
+    starts = [event["time"] for event in server if event["event"] == "configuration"]
+    sessions = by_session(server, starts)
+    clients = {name: by_session(log, starts) for name, log in logs.items() if log is not server}
+    found: list[Incident] = []
+    for number, said in enumerate(sessions, start=1):
+        heard = {name: parts[number - 1] for name, parts in clients.items()}
+        timed = [*_cheats(number, heard), *_aborted(number, said)]
+        found += [incident for _, incident in sorted(timed, key=lambda entry: entry[0])]
+        if not any(event["event"] == "ended" for event in said):
+            found += _cut_short(number, sessions, heard)
+    return found
+
+
+def _cheats(session: int, clients: Mapping[str, Events]) -> Iterator[tuple[float, Incident]]:
+    for name, events in clients.items():
+        for event in events:
+            if event["event"] == "cheat":
+                text = f"{name} cheated in round {event['round']}: {event['detail']}."
+                yield event["time"], Incident(session=session, round=event["round"], what="cheat", text=text)
+
+
+def _aborted(session: int, said: Events) -> Iterator[tuple[float, Incident]]:
+    for event in said:
+        if event["event"] == "round-done" and event["status"] == "aborted":
+            text = (
+                f"Round {event['round']} was aborted ({event['code']}): {event['detail']}. The model stayed as it was."
+            )
+            if event["culprit"]:
+                text += f" At fault was {event['culprit']}, which is out for the session."
+            yield event["time"], Incident(session=session, round=event["round"], what="aborted", text=text)
+
+
+def _cut_short(session: int, sessions: Sequence[Events], clients: Mapping[str, Events]) -> Iterator[Incident]:
+    """A session whose server did not say how it ended."""
+    before = [event for events in sessions[:session] for event in events]
+    finished = max((event["round"] for event in before if event["event"] == "round-done"), default=0)
+    here = sessions[session - 1]
+    begun = [event["round"] for event in here if event["event"] == "round"]
+    done = {event["round"] for event in here if event["event"] == "round-done"}
+    later = {
+        number: {event["round"] for event in events if event["event"] == "round"}
+        for number, events in enumerate(sessions[session:], start=session + 1)
+    }
+    # A server that is lost before it wrote that the round begins is lost in the one that is held next.
+    following = next((min(rounds) for rounds in later.values() if rounds), None)
+    round = begun[-1] if begun and begun[-1] not in done else following
+    lost = any(
+        event["event"] == "ended" and event["code"] in SERVER_LOST for events in clients.values() for event in events
+    )
+    who = "The server was lost" if lost else f"Session {session} stopped"
+    if round is None:
+        text = f"{who} after round {finished}." if finished else f"{who} before the first round."
+    else:
+        again = next((number for number, rounds in later.items() if round in rounds), None)
+        outcome = "The round was not repeated" if again is None else f"Session {again} repeated the round"
+        text = f"{who} in round {round}. {outcome}."
+    number = finished + 1 if round is None else round
+    yield Incident(session=session, round=number, what="server-lost" if lost else "stopped", text=text)
