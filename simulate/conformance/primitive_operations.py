@@ -94,8 +94,6 @@ class SumTerms(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     model: Octets
     train_seconds: float
     phase_seconds: float
-    corrupt: int
-    """Members that may collude with a lying server."""
     fewest_survivors: int
     """In a regular graph, and with groups, the fewest clients in a sum that is opened; otherwise 0."""
     group_key: Octets | None = None

@@ -124,7 +124,7 @@ def transcripts() -> Script:
         "signing_keys": [drawn(name) for name in "abc"], "mode": "active", "graph": "complete", "neighbours": 2,
         "threshold": 3, "ring_bits": 24, "length": 1_000_000, "roster": drawn("roster"),
         "configuration": drawn("configuration"), "model": drawn("model"), "train_seconds": 60.0, "phase_seconds": 5.0,
-        "corrupt": 0, "fewest_survivors": 0,
+        "fewest_survivors": 0,
     }  # fmt: skip
     script.do("context", terms=terms)
     for name, value in (

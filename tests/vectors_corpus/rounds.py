@@ -36,7 +36,7 @@ def sum_terms(
         "neighbours": neighbours, "threshold": threshold, "ring_bits": ring_bits, "length": length,
         "roster": drawn("roster"), "configuration": drawn("configuration"), "model": drawn("model"),
         "train_seconds": FIRST_DEADLINE - PHASE_SECONDS, "phase_seconds": PHASE_SECONDS,
-        "corrupt": 0, "fewest_survivors": clients - 1 if regular else 0, **others,
+        "fewest_survivors": clients - 1 if regular else 0, **others,
     }  # fmt: skip
 
 

@@ -45,7 +45,6 @@ class Terms:
     model: bytes
     train_seconds: float
     phase_seconds: float
-    corrupt: int
     fewest_survivors: int
     group_key: bytes = b""
     purpose: bytes = b""

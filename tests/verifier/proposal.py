@@ -102,7 +102,6 @@ def terms_of(
         model=model,
         train_seconds=found["train_seconds"],
         phase_seconds=found["phase_seconds"],
-        corrupt=whole(found["corrupt"], size) if found["mode"] == "active" else 0,
         fewest_survivors=max(smallest_cohort, left),
         group_key=group_key,
         skip_zeros=found["skip_zeros"],
