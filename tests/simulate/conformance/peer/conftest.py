@@ -25,6 +25,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.packing import Total
 from tacit.simulate.conformance.peer.play import Side, play
@@ -115,7 +116,9 @@ class Bench:
         return self.roster.clients
 
     @contextlib.contextmanager
-    def live_client(self, policy: Policy | None = None) -> Iterator[None]:
+    def live_client(
+        self, policy: Policy | None = None, *, make_machine: type[TrainingClient] = TrainingClient
+    ) -> Iterator[None]:
         """The last client of the roster, started again whenever it ends."""
         name = self.clients_of_roster[-1]
         settings = ClientSettings(
@@ -127,7 +130,7 @@ class Bench:
             patience=SECONDS,
             grace=0.2,
         )
-        with running(lambda: ClientParty(settings, RandomLearner, self._diary()).run()):
+        with running(lambda: ClientParty(settings, RandomLearner, self._diary(), make_machine=make_machine).run()):
             yield
 
     @contextlib.contextmanager

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-import tacit.parties.session.client
 import tacit.protocol.session.presence
 import tacit.protocol.session.server
 import tacit.protocol.sum.server
@@ -120,20 +119,18 @@ CLIENTS: dict[str, tuple[type[TrainingClient], Policy, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize("mutant", CLIENTS)
-def test_a_broken_client_is_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch, mutant: str) -> None:
+def test_a_broken_client_is_caught(bench: MakeBench, mutant: str) -> None:
     machine, policy, seen = CLIENTS[mutant]
-    monkeypatch.setattr(tacit.parties.session.client, "TrainingClient", machine)
     live = bench(4)
-    with live.live_client(policy):
+    with live.live_client(policy, make_machine=machine):
         verdicts = live.play("server", *seen)
     assert {name: verdict.seen for name, verdict in verdicts.items() if not verdict.holds} == seen
     assert verdicts["honest"].holds
 
 
-def test_masks_that_do_not_fall_away_are_caught(bench: MakeBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tacit.parties.session.client, "TrainingClient", HalfMasked)
+def test_masks_that_do_not_fall_away_are_caught(bench: MakeBench) -> None:
     live = bench(4)
-    with live.live_client():
+    with live.live_client(make_machine=HalfMasked):
         verdicts = live.play("server", "honest")
     assert "what it contributes to the honest round after it is no update (summed" in verdicts["honest"].seen
 
