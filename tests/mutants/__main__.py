@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tests.mutants.campaign import Campaign, Judgement, Score, Verdict, candidates, sample, scores
 from tests.mutants.excused import reason
+from tests.mutants.selection import FOLDERS
 
 SCOPE: Final = ("secagg", "protocol/sum", "protocol/group_key", "protocol/session")
 """Folders whose modules are judged."""
@@ -36,6 +37,7 @@ def main(
     since: Annotated[str | None, typer.Option(help="Only modules that changed since this revision.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="Plant not more than so many, chosen by the seed.")] = None,
     seed: int = 0,
+    tests: Annotated[list[str] | None, typer.Option(help="Files or folders of tests that judge. Default: all.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs of tests at the same time.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result.")] = None,
 ) -> None:
@@ -48,18 +50,22 @@ def main(
     if not everything:
         console.print("nothing changed in which a defect could be planted")
         return
-    found = everything if most is None else sample(everything, most, seed)
+    found = sample(everything, most, seed)
     judged: list[Judgement] = []
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("the tests are collected and run once", total=len(found))
-        campaign = Campaign(found, workers)
+        campaign = Campaign(found, workers, tests or FOLDERS)
         try:
             for judgement in campaign.run(lambda text: progress.update(task, description=text)):
                 judged.append(judgement)
                 progress.advance(task)
+                if not console.is_terminal and len(judged) % 100 == 0:
+                    progress.print(f"{len(judged)} of {len(found)}")
                 if survives(judgement):
-                    progress.print(f"{judgement.verdict}: {judgement.candidate}; {judgement.tests} tests")
+                    progress.print(
+                        f"{judgement.verdict}: {judgement.candidate}; {judgement.tests} tests", soft_wrap=True
+                    )
         except KeyboardInterrupt:
             progress.print(f"stopped after {len(judged)} of {len(found)}")
     show(console, judged)

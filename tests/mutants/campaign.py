@@ -113,11 +113,11 @@ def candidates(modules: Iterable[str]) -> Iterator[Candidate]:
             yield Candidate(module, spec.origin, defect)
 
 
-def sample(found: list[Candidate], most: int, seed: int) -> list[Candidate]:
-    """So many of them, chosen by the seed, in their order; all, if there are no more."""
-    if len(found) <= most:
-        return found
-    return [found[place] for place in sorted(Random(seed).sample(range(len(found)), most))]
+def sample(found: list[Candidate], most: int | None, seed: int) -> list[Candidate]:
+    """So many of them, or all, in an order that follows from the seed: whatever was judged so far is a sample too."""
+    order = list(found)
+    Random(seed).shuffle(order)
+    return order[:most]
 
 
 @dataclass(frozen=True)

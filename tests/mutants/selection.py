@@ -21,11 +21,10 @@ import pytest
 
 from tests.mutants.forked import Job, Limit, run
 
-FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary", "tests/fuzz", "tests/exploration")
+FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary")
 """Whose tests judge."""
 NOT_ASKED: Final = (
     "protocol/inference",
-    "exploration/test_inference.py",
     "adversary/test_client_floods.py",
     "adversary/test_crypten_masks.py",
     "adversary/test_impostors.py",
@@ -39,10 +38,12 @@ OPTIONS: Final = (
     *("-m", "not exhaustive and not end_to_end", "--hypothesis-profile", "mutants"),
     *(f"--ignore=tests/{name}" for name in NOT_ASKED),
 )
-MOST_SECONDS: Final = 10.0
+MOST_SECONDS: Final = 6.0
 """For the tests of one defect, as they took under coverage without it."""
 MOST_OF_ONE: Final = 32
 """How many parameters of one test function are kept for a line."""
+CLOSE_BY: Final = 3
+"""Lines."""
 LONGEST_RUN: Final = 1800.0
 """Seconds for the run of all tests."""
 
@@ -51,7 +52,7 @@ LONGEST_RUN: Final = 1800.0
 class Selection:
     """tests: node ids by file and line; seconds: of processor time, by node id; early: lines that collecting ran."""
 
-    tests: Mapping[tuple[str, int], Collection[str]]
+    tests: Mapping[tuple[str, int], frozenset[str]]
     seconds: Mapping[str, float]
     early: frozenset[tuple[str, int]] = frozenset()
     _of_file: dict[str, frozenset[str]] = field(default_factory=dict)
@@ -61,20 +62,22 @@ class Selection:
     def of(self, file: str, lines: Sequence[int]) -> list[str]:
         """The tests of the first of these lines that any test runs, as many as take not more than MOST_SECONDS.
 
-        Those of another function come before a second of the same, and then who costs least for a defect that is
-        noticed, as far as `learn` was told. lines: 0 is all of the file.
+        By turns those who cost least for a defect that is noticed, as far as `learn` was told, each of another function
+        before a second of the same; and those who run lines close by that few others run, for they are about the place.
+        lines: 0 is all of the file.
         """
-        found = next((tests for line in lines if (tests := self._run_by(file, line))), ())
+        found = next((tests for line in lines if (tests := self._run_by(file, line))), frozenset[str]())
         by_function = defaultdict[str, list[tuple[float, str]]](list)
         for test in found:
             by_function[test.partition("[")[0]].append((self._cost(file, test), test))
-        ranked = [
+        cheap = sorted(
             (place.bit_length(), cost, test)
             for same in by_function.values()
             for place, (cost, test) in enumerate(sorted(same))
-        ]
+        )
+        rare = sorted((self._company(file, lines[0], test), self._cost(file, test), test) for test in found)
         chosen, spent = list[str](), 0.0
-        for _, _, test in sorted(ranked):
+        for test in dict.fromkeys(test for both in zip(cheap, rare, strict=True) for *_, test in both):
             spent += self.seconds[test]
             if chosen and spent > MOST_SECONDS:
                 break
@@ -88,13 +91,18 @@ class Selection:
         if noticed:
             self._noticed[file, noticed.partition("[")[0]] += 1
 
-    def _run_by(self, file: str, line: int) -> Collection[str]:
+    def _run_by(self, file: str, line: int) -> frozenset[str]:
         if line:
-            return self.tests.get((file, line), ())
+            return self.tests.get((file, line), frozenset())
         if file not in self._of_file:
             found = (tests for (where, _), tests in self.tests.items() if where == file)
             self._of_file[file] = frozenset[str]().union(*found)
         return self._of_file[file]
+
+    def _company(self, file: str, line: int, test: str) -> int:
+        """How many tests there are of the line close by that the fewest run, this among them."""
+        near = (self.tests.get((file, other), ()) for other in range(line - CLOSE_BY, line + CLOSE_BY + 1))
+        return min((len(tests) for tests in near if test in tests), default=0)
 
     def _cost(self, file: str, test: str) -> float:
         """Seconds for each defect that it is expected to notice."""
@@ -141,7 +149,7 @@ def measure(items: Sequence[pytest.Item], files: Collection[str], early: Any, wo
         for file, line, places in found["lines"]:
             tests[file, line] += [names[place] for place in places]
         yield Selection({}, dict(seconds))
-    yield Selection(tests, seconds, ran_early)
+    yield Selection({place: frozenset(found) for place, found in tests.items()}, seconds, ran_early)
 
 
 @dataclass(frozen=True)

@@ -151,28 +151,34 @@ def test_an_exception_in_a_child_is_no_result() -> None:
 
 
 def test_tests_of_a_line_are_ordered_by_function_then_by_what_they_cost_and_bounded() -> None:
-    seconds = {"x[1]": 0.1, "x[2]": 0.2, "x[3]": 0.3, "y": 5.0, "z": 100.0}
-    selection = Selection({("a.py", 3): list(seconds), ("a.py", 7): ["y"]}, seconds)
-    assert selection.of("a.py", [3]) == ["x[1]", "y"]
-    assert selection.of("a.py", [4, 7]) == ["y"]
-    assert selection.of("a.py", [0]) == ["x[1]", "y"]
-    assert selection.of("a.py", [4]) == selection.of("b.py", [0]) == []
+    seconds = {"x[1]": 0.1, "x[2]": 0.2, "x[3]": 0.3, "y": 0.4, "z": 100.0}
+    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 17): frozenset("y")}, seconds)
+    assert selection.of("a.py", [3]) == ["x[1]", "y", "x[2]", "x[3]"]
+    assert selection.of("a.py", [14, 17]) == ["y"]
+    assert selection.of("a.py", [0]) == selection.of("a.py", [3])
+    assert selection.of("a.py", [14]) == selection.of("b.py", [0]) == []
+
+
+def test_who_alone_is_close_by_is_asked_too() -> None:
+    seconds = {f"x{number}": 0.1 for number in range(9)} | {"z": 1.0}
+    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 4): frozenset("z")}, seconds)
+    assert selection.of("a.py", [3])[:3] == ["x0", "z", "x1"]
 
 
 def test_who_noticed_defects_of_a_file_is_asked_first() -> None:
-    selection = Selection({("a.py", 3): ["x", "y"], ("b.py", 3): ["x", "y"]}, {"x": 1.0, "y": 1.1})
+    selection = Selection({("a.py", 3): frozenset("xy"), ("b.py", 3): frozenset("xy")}, {"x": 1.0, "y": 1.1})
     for _ in range(3):
         assert selection.of("a.py", [3])[0] in "xy"
         selection.learn("a.py", ["x", "y"], "y")
     assert (selection.of("a.py", [3]), selection.of("b.py", [3])) == (["y", "x"], ["x", "y"])
 
 
-def test_a_sample_follows_from_its_seed_and_keeps_the_order() -> None:
+def test_a_sample_follows_from_its_seed_and_so_does_every_part_of_it() -> None:
     found = [Candidate("m", "m.py", Defect(number, number, number, "")) for number in range(50)]
-    assert sample(found, 50, 1) == found
-    chosen = sample(found, 10, 1)
-    assert (len(chosen), chosen) == (10, sorted(chosen, key=lambda one: one.defect.number))
-    assert chosen == sample(found, 10, 1) != sample(found, 10, 2)
+    everything = sample(found, None, 1)
+    assert (len(everything), {*everything}) == (50, {*found})
+    assert everything != found
+    assert sample(found, 10, 1) == everything[:10] != sample(found, 10, 2)
 
 
 def test_the_interval_is_wilsons() -> None:
