@@ -1,10 +1,11 @@
-"""python -m tests.mutants [MODULE...]: plant defects into these modules, or into all of which secrecy hangs on."""
+"""python -m tests.mutants [MODULE[:NUMBER]...]: plant defects into these, or into all of which secrecy hangs on."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.mutants.campaign import Campaign, Judgement, Score, Verdict, candidates, sample, scores
+from tests.mutants.campaign import Campaign, Candidate, Judgement, Score, Verdict, candidates, sample, scores
 from tests.mutants.excused import reason
 from tests.mutants.selection import FOLDERS
 
@@ -32,8 +33,19 @@ def modules(since: str | None) -> list[str]:
     ]
 
 
+def chosen(names: Iterable[str]) -> list[Candidate]:
+    """The defects of these modules, or of MODULE:NUMBER that one."""
+    numbers = defaultdict[str, set[str]](set)
+    for module, _, number in (name.partition(":") for name in names):
+        numbers[module].add(number)
+    return [found for found in candidates(numbers) if {"", str(found.defect.number)} & numbers[found.module]]
+
+
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[MODULE]...", help="Default: all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODULE[:NUMBER]]...", help="Modules, or single defects. Default: all."),
+    ] = None,
     since: Annotated[str | None, typer.Option(help="Only modules that changed since this revision.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="Plant not more than so many, chosen by the seed.")] = None,
     seed: int = 0,
@@ -46,7 +58,7 @@ def main(
     The exit status is 0 if all are noticed or excused (`excused.toml`), and 1 if one survives.
     """
     console = Console()
-    everything = list(candidates(names or modules(since)))
+    everything = chosen(names or modules(since))
     if not everything:
         console.print("nothing changed in which a defect could be planted")
         return

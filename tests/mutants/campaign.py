@@ -222,12 +222,21 @@ class Campaign:
         def again(trial: _Trial) -> None:
             say(again=trial.number, tests=trial.tests, seconds=trial.seconds)
 
+        def ran_early(candidate: Candidate) -> bool:
+            places = {(candidate.file, line) for line in (candidate.defect.line, candidate.defect.statement)}
+            return not candidate.defect.statement or not places.isdisjoint(selection.early)
+
         def trials(in_functions: bool) -> Iterator[_Trial]:
             for number, candidate in enumerate(self._found):
                 defect = candidate.defect
-                if bool(defect.statement) is not in_functions:
+                chosen = selection.of(candidate.file, [defect.line, defect.statement]) if defect.statement else []
+                at_import = not chosen and ran_early(candidate)
+                if at_import is in_functions:
                     continue
-                chosen = selection.of(candidate.file, [defect.line, defect.statement] if defect.statement else [0])
+                if at_import:
+                    # A module that runs when it is imported only, such as one of tables, has the tests of its folder.
+                    folder = "/".join(["tests", *candidate.module.split(".")[1:-1], ""])
+                    chosen = selection.of(candidate.file, [0]) or selection.of_folder(folder)
                 if chosen:
                     yield _Trial(number, candidate, chosen, sum(selection.seconds[test] for test in chosen))
                 else:
@@ -242,12 +251,10 @@ class Campaign:
             return next((item.nodeid for item, passed in chosen if not passed), "")
 
         for trial, judgement in self._judge(trials(True), loaded):
-            defect, file = judgement.candidate.defect, judgement.candidate.file
-            ran_early = not {(file, defect.line), (file, defect.statement)}.isdisjoint(selection.early)
-            if judgement.by == "?" or (not judgement.verdict.noticed and ran_early):
+            if judgement.by == "?" or (not judgement.verdict.noticed and ran_early(trial.candidate)):
                 again(trial)
                 continue
-            selection.learn(file, trial.tests, judgement.by)
+            selection.learn(trial.candidate.file, trial.tests, judgement.by)
             say(number=trial.number, verdict=judgement.verdict, by=judgement.by, tests=judgement.tests)
         for trial in trials(False):
             again(trial)

@@ -67,6 +67,13 @@ class Selection:
         lines: 0 is all of the file.
         """
         found = next((tests for line in lines if (tests := self._run_by(file, line))), frozenset[str]())
+        return self._ordered(file, lines[0], found)
+
+    def of_folder(self, folder: str) -> list[str]:
+        """The same of all tests in a folder."""
+        return self._ordered("", 0, [test for test in self.seconds if test.startswith(folder)])
+
+    def _ordered(self, file: str, line: int, found: Collection[str]) -> list[str]:
         by_function = defaultdict[str, list[tuple[float, str]]](list)
         for test in found:
             by_function[test.partition("[")[0]].append((self._cost(file, test), test))
@@ -75,13 +82,12 @@ class Selection:
             for same in by_function.values()
             for place, (cost, test) in enumerate(sorted(same))
         )
-        rare = sorted((self._company(file, lines[0], test), self._cost(file, test), test) for test in found)
+        rare = sorted((self._company(file, line, test), self._cost(file, test), test) for test in found)
         chosen, spent = list[str](), 0.0
         for test in dict.fromkeys(test for both in zip(cheap, rare, strict=True) for *_, test in both):
-            spent += self.seconds[test]
-            if chosen and spent > MOST_SECONDS:
-                break
-            chosen.append(test)
+            if not chosen or spent + self.seconds[test] <= MOST_SECONDS:
+                spent += self.seconds[test]
+                chosen.append(test)
         return chosen
 
     def learn(self, file: str, chosen: Sequence[str], noticed: str) -> None:

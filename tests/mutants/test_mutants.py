@@ -226,6 +226,14 @@ def test_what_changed_is_judged_where_secrecy_hangs_on_it(tmp_path: Path, monkey
     assert command.modules("HEAD") == ["tacit.secagg.ring"]
 
 
+def test_single_defects_can_be_named() -> None:
+    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.counting", "tacit.secagg.ring:0"])
+    assert [one.defect.number for one in found if one.module == "tacit.secagg.ring"] == [0, 3]
+    assert [one for one in found if one.module == "tacit.secagg.counting"] == list(
+        candidates(["tacit.secagg.counting"])
+    )
+
+
 def test_only_defects_that_there_are_are_excused() -> None:
     planted_now = {
         (

@@ -346,7 +346,8 @@ def test_contributions_and_totals_do_not_show_values() -> None:
     layout = packing()
     encoded = layout.encode(np.full(7, 0.5), 1, metrics_of(layout), generator())
     assert repr(encoded) == "Encoded(clipped=0)"
-    assert "values" not in repr(layout.decode(encoded.words, contributors=1))
+    total = layout.decode(encoded.words, contributors=1)
+    assert repr(total) == f"Total(metrics={total.metrics}, tensor_sizes=(4, 3))"
 
 
 def test_the_widest_sums_are_those_of_64_bits_and_counts_of_63() -> None:
