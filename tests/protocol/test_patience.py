@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tacit.protocol.core.machine import Machine
+from tacit.protocol.session.tables import TrainingState
 from tacit.simulate.world.federation import JOIN_SECONDS, PATIENCE, MemoryFederation, small_configuration
 from tests.world.group_keys import memory_group_key
 from tests.world.sums import memory_sum
@@ -90,6 +91,30 @@ def test_sums(settings: dict[str, Any], expected: Seconds) -> None:
 def test_agreements_on_a_group_key() -> None:
     one = memory_group_key(3)
     assert patience(one, lambda: one.parties.values()) == AGREEMENT
+
+
+def test_who_sent_a_vector_without_masks_waits_for_the_others_training_too() -> None:
+    one = MemoryFederation(small_configuration(4, mode="none"), 4, rounds=2)
+    waits = set[float | None]()
+
+    def hook(item: Any) -> list[Any]:
+        waits.update(client.deadline for client in one.clients.values() if client.state is TrainingState.AWAIT_ROUND)
+        return [item]
+
+    one.hook = hook
+    one.run()
+    # A hundred seconds of training, ten for the vectors.
+    assert waits == {PATIENCE, 110.0 + PATIENCE}
+
+
+def test_who_is_asked_to_agree_on_a_key_has_heard_of_the_server() -> None:
+    one = MemoryFederation(small_configuration(4, group_key=True), 4)
+    one.start("client-0", "client-1", "client-2")
+    one.settle(until=5.0)
+    assert one.clients["client-0"].deadline == PATIENCE
+    one.hook = lambda parcel: [parcel] if parcel.kind in ("hello", "welcome", "start-key") else []
+    one.start("client-3")
+    assert one.clients["client-0"].deadline == 5.0 + PATIENCE
 
 
 def test_sessions() -> None:

@@ -162,6 +162,20 @@ def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
                 Policy().check_cohort(configuration, 100)
 
 
+@pytest.mark.parametrize(("threshold", "accepted"), [(2, True), (3, False), (4, False)])
+def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: bool) -> None:
+    """Four clients on a ring: nobody holds a share of its own, or of who stands opposite."""
+    settings: dict[str, Any] = {"graph": "regular", "mode": "semi-honest", "corrupt": 0.0, "dropout": 0.0}
+    configuration = small_configuration(4, **settings, threshold=threshold)
+    assert (configuration.parameters(4).neighbours, configuration.regular(4)) == (2, True)
+    policy = Policy(modes=("semi-honest",), least_corrupt=0.0)
+    if accepted:
+        assert policy.check_cohort(configuration, 4) == GraphParameters(2, 2)
+    else:
+        with pytest.raises(RemoteProtocolError, match=f"threshold = {threshold}; this client's policy accepts 2 to 2"):
+            policy.check_cohort(configuration, 4)
+
+
 @pytest.mark.parametrize("form", WeightForm)
 @pytest.mark.parametrize("mode", ["active", "semi-honest", "none"])
 def test_zeros_are_skipped_where_the_server_sees_whole_tensors_missing_anyway(mode: Mode, form: WeightForm) -> None:
