@@ -21,7 +21,7 @@ import pytest
 
 from tests.mutants.forked import Job, Limit, run
 
-FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary")
+FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary", "tests/parties/learning/test_budget.py")
 """Whose tests judge."""
 NOT_ASKED: Final = (
     "protocol/inference",

@@ -29,6 +29,11 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         ({"modes": ("semi-honest",)}, {}, "mode = active; this client's policy accepts one of semi-honest"),
         ({"schemes": ("fedsgd",)}, {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
+        (
+            {"least_contributors": 2},
+            {"form": WeightForm.TENSOR, "min_contributors": 1},
+            "min_contributors = 1; this client's policy accepts at least 2",
+        ),
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
         ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
