@@ -20,7 +20,6 @@ BYTE_WORDS: Final = 8 * BLOCK_WORDS
 
 def pack_filled(ring: Ring, words: Words) -> bytes:
     """The `words` [n] without their empty blocks. ValueError when they are not a vector of `Ring.word`."""
-    ring.check_words(words)
     filled = _filled(words)
     return np.packbits(filled, bitorder="little").tobytes() + bytes(ring.pack(words[_spread(filled, len(words))]))
 

@@ -184,8 +184,4 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
     def _aborted(self, code: Code, detail: str, culprit: str) -> Step[ServerState]:
         abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=culprit)
         sends = [Send(name, abort) for member, name in enumerate(self.agreement.cohort) if member not in self.dropped]
-
-        def commit() -> None:
-            self.waiting = set()
-
-        return Step(ServerState.ABORTED, (*sends, ServerAborted(code, detail, culprit)), commit)
+        return Step(ServerState.ABORTED, (*sends, ServerAborted(code, detail, culprit)))

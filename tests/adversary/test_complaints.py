@@ -113,6 +113,18 @@ def test_a_false_complaint_costs_nobody_anything(
 
 
 @pytest.mark.threat("client/false-complaint")
+def test_all_other_holders_may_complain_where_they_may_all_be_answered(summed: ExactSum, sums: Any) -> None:
+    """Of two members, with a server that follows the protocol, one."""
+    run = memory_sum(2, active=False)
+    assert run.agreement.most_complaints == 1
+    run.hook = complaining(run, {1: (0,)})
+    run.run()
+    assert summed(run).survivors == run.agreement.cohort
+    assert told_and_said(run, AnswerComplaints) == [("c0", "server")]
+    sums.check_next_round(run)
+
+
+@pytest.mark.threat("client/false-complaint")
 @pytest.mark.parametrize("clients", [4, 5, 10])
 @pytest.mark.parametrize("kind", ["share-keys", "masked-input", "confirm-survivors", "unmask-shares"])
 def test_a_false_complaint_and_a_dropout(kind: str, clients: int, summed: ExactSum, sums: Any) -> None:

@@ -135,6 +135,15 @@ def test_an_epoch_is_begun_once(ended: bool) -> None:
 
 
 @pytest.mark.threat("server/group-key-reuse")
+def test_a_key_that_is_called_off_is_forgotten() -> None:
+    one = stopped_before(ReencryptModel, nth=2, rekey_every=1)
+    holder: Any = one.clients[CLIENT].holder
+    assert set(holder._keys) == {0, 1}
+    assert one.put(one.forge(SERVER, CLIENT, EndKey(epoch=1, code=Code.LEFT, detail="", culprit=""), round=0)) == []
+    assert set(holder._keys) == {0}
+
+
+@pytest.mark.threat("server/group-key-reuse")
 @pytest.mark.parametrize("epoch", [1, 7])
 def test_only_the_latest_attempt_is_called_off(epoch: int) -> None:
     one = stopped_before(StartKey, nth=2, rekey_every=1)

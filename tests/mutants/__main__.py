@@ -1,20 +1,22 @@
-"""python -m tests.mutants [MODULE...]: plant defects into these modules, or into all of which secrecy hangs on."""
+"""python -m tests.mutants [MODULE[:NUMBER]...]: plant defects into these, or into all of which secrecy hangs on."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tests.mutants.campaign import Score, Verdict, candidates, run, sample, scores
-from tests.mutants.selection import measure
+from tests.mutants.campaign import Campaign, Candidate, Judgement, Score, Verdict, candidates, sample, scores
+from tests.mutants.excused import reason
+from tests.mutants.selection import FOLDERS
 
 SCOPE: Final = ("secagg", "protocol/sum", "protocol/group_key", "protocol/session")
 """Folders whose modules are judged."""
@@ -31,62 +33,101 @@ def modules(since: str | None) -> list[str]:
     ]
 
 
+def chosen(names: Iterable[str]) -> list[Candidate]:
+    """The defects of these modules, or of MODULE:NUMBER that one."""
+    numbers = defaultdict[str, set[str]](set)
+    for module, _, number in (name.partition(":") for name in names):
+        numbers[module].add(number)
+    return [found for found in candidates(numbers) if {"", str(found.defect.number)} & numbers[found.module]]
+
+
 def main(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[MODULE]...", help="Default: all.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODULE[:NUMBER]]...", help="Modules, or single defects. Default: all."),
+    ] = None,
     since: Annotated[str | None, typer.Option(help="Only modules that changed since this revision.")] = None,
-    most: Annotated[int, typer.Option(min=1, help="Plant not more than so many, chosen by the seed.")] = 1000,
+    most: Annotated[int | None, typer.Option(min=1, help="Plant not more than so many, chosen by the seed.")] = None,
     seed: int = 0,
+    tests: Annotated[list[str] | None, typer.Option(help="Files or folders of tests that judge. Default: all.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs of tests at the same time.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result.")] = None,
 ) -> None:
-    """Plant defects one at a time, run the tests of their lines, and list those that no test notices."""
+    """Plant defects one at a time, run the tests of their lines, and list those that no test notices.
+
+    The exit status is 0 if all are noticed or excused (`excused.toml`), and 1 if one survives.
+    """
     console = Console()
-    chosen = names or modules(since)
-    everything = list(candidates(chosen))
+    everything = chosen(names or modules(since))
     if not everything:
         console.print("nothing changed in which a defect could be planted")
         return
-    with tempfile.TemporaryDirectory() as folder, Progress(console=console) as progress:
-        task = progress.add_task("run the tests once", total=None)
-        selection = measure(Path(folder), sorted({name.rpartition(".")[0] for name in chosen}))
-        found = sample(everything, most, seed)
-        progress.update(task, description=f"{len(found)} of {len(everything)} defects", total=len(found))
-
-        def tell(verdict: Verdict) -> None:
-            progress.advance(task)
-            if not verdict.noticed:
-                progress.print(f"survives {verdict.candidate}; {verdict.tests} tests")
-
-        verdicts = run(found, selection, workers=workers, tell=tell)
-    show(console, verdicts)
+    found = sample(everything, most, seed)
+    judged: list[Judgement] = []
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("the tests are collected and run once", total=len(found))
+        campaign = Campaign(found, workers, tests or FOLDERS)
+        try:
+            for judgement in campaign.run(lambda text: progress.update(task, description=text)):
+                judged.append(judgement)
+                progress.advance(task)
+                if not console.is_terminal and len(judged) % 100 == 0:
+                    progress.print(f"{len(judged)} of {len(found)}")
+                if survives(judgement):
+                    progress.print(
+                        f"{judgement.verdict}: {judgement.candidate}; {judgement.tests} tests", soft_wrap=True
+                    )
+        except KeyboardInterrupt:
+            progress.print(f"stopped after {len(judged)} of {len(found)}")
+    show(console, judged)
     if json_file is not None:
-        json_file.write_text(json.dumps(figures(verdicts, possible=len(everything), seed=seed), indent=1), "utf-8")
+        json_file.write_text(json.dumps(figures(judged, possible=len(everything), seed=seed), indent=1), "utf-8")
+    raise typer.Exit(len(judged) < len(found) or any(map(survives, judged)))
 
 
-def show(console: Console, verdicts: list[Verdict]) -> None:
+def survives(judgement: Judgement) -> bool:
+    """Without an excuse."""
+    return not judgement.verdict.noticed and not excuse(judgement)
+
+
+def excuse(judgement: Judgement) -> str:
+    """Why nothing needs to notice it, if there is a reason."""
+    candidate = judgement.candidate
+    return reason(candidate.module, candidate.file, candidate.defect)
+
+
+def show(console: Console, judged: list[Judgement]) -> None:
     """The scores by module."""
     table = Table("module", "noticed", "planted", "share", "95 %")
-    for name, score in {**scores(verdicts), "all": total(verdicts)}.items():
+    for name, score in {**scores(judged), "all": total(judged)}.items():
         low, high = score.interval
         table.add_row(name, f"{score.noticed}", f"{score.planted}", f"{score.share:.1%}", f"{low:.1%} to {high:.1%}")
     console.print(table)
+    counts = Counter(judgement.verdict for judgement in judged)
+    kinds = [f"{counts[verdict]} {verdict}" for verdict in Verdict]
+    missed = [judgement for judgement in judged if not judgement.verdict.noticed]
+    console.print(", ".join([*kinds, f"{sum(map(bool, map(excuse, missed)))} of them excused"]))
 
 
-def total(verdicts: list[Verdict]) -> Score:
+def total(judged: list[Judgement]) -> Score:
     """Of all of them."""
-    return Score(sum(verdict.noticed for verdict in verdicts), len(verdicts))
+    return Score(sum(judgement.verdict.noticed for judgement in judged), len(judged))
 
 
-def figures(verdicts: list[Verdict], *, possible: int, seed: int) -> dict[str, object]:
+def figures(judged: list[Judgement], *, possible: int, seed: int) -> dict[str, object]:
     """The same for a program."""
     return {
         "possible": possible,
         "seed": seed,
+        "verdicts": Counter(judgement.verdict for judgement in judged),
         "scores": {
             name: {"noticed": score.noticed, "planted": score.planted, "interval": score.interval}
-            for name, score in {**scores(verdicts), "all": total(verdicts)}.items()
+            for name, score in {**scores(judged), "all": total(judged)}.items()
         },
-        "survivors": [str(verdict.candidate) for verdict in verdicts if not verdict.noticed],
+        "survivors": {
+            str(judgement.candidate): excuse(judgement) for judgement in judged if not judgement.verdict.noticed
+        },
     }
 
 

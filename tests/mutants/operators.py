@@ -1,7 +1,11 @@
 """The defects that can be planted into a source: one syntax tree for each, counted from 0 in the order of the file.
 
 Comparisons turn round or move by one, arithmetic takes its opposite, conditions are negated, whole numbers move by one,
-and a call or a `raise` that stands as a statement is left out.
+also where a type of a message has them, and what stands as a statement is left out: a call, a `raise`, a `del`, and
+what a function writes into an object.
+
+Not planted is what cannot be noticed, or only by reading: in docstrings, annotations without a call, unions of types,
+texts (what a refusal says, f-strings, `__repr__`), decorators of functions, and the keywords of LEFT_OUT.
 """
 
 from __future__ import annotations
@@ -9,7 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -22,12 +26,20 @@ ARITHMETIC: Final[dict[type[ast.operator], type[ast.operator]]] = {
 }  # fmt: skip
 
 
+LEFT_OUT: Final = frozenset({"frozen", "kw_only", "slots", "strict"})
+"""Keywords that refuse what correct code does not do: they are for who writes it, as assertions are."""
+
+
 @dataclass(frozen=True)
 class Defect:
-    """What is wrong in a mutated source. line: where, from 1; number: which of the defects of this source it is."""
+    """What is wrong in a mutated source. number: which of the defects of this source it is.
+
+    line, statement: where, from 1, and where the statement begins that it is in; 0: in no function.
+    """
 
     number: int
     line: int
+    statement: int
     description: str
 
 
@@ -36,24 +48,55 @@ class _Planter(ast.NodeTransformer):
 
     def __init__(self, number: int) -> None:
         self._wanted = number
+        self._functions: list[str] = []
+        self._statement = 0
         self.defects: list[Defect] = []
+
+    def visit(self, node: ast.AST) -> Any:
+        outer = self._statement
+        if isinstance(node, ast.stmt):
+            self._statement = node.lineno if self._functions else 0
+        try:
+            return super().visit(node)
+        finally:
+            self._statement = outer
 
     def _plant(self, node: ast.AST, description: str) -> bool:
         """Note a defect; whether it is the one to be planted."""
         number = len(self.defects)
-        self.defects.append(Defect(number, getattr(node, "lineno", 0), description))
+        self.defects.append(Defect(number, getattr(node, "lineno", 0), self._statement, description))
         return number == self._wanted
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        # Annotations are not evaluated, and what decorates a function is no part of what it does.
+        if node.name in ("__repr__", "__str__"):
+            return node
+        self._statement = 0
         node.args.defaults = [self.visit(default) for default in node.args.defaults]
+        node.args.kw_defaults = [default and self.visit(default) for default in node.args.kw_defaults]
+        self._functions.append(node.name)
         node.body = [self.visit(statement) for statement in node.body]
+        self._functions.pop()
         return node
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if any(isinstance(part, ast.Call) for part in ast.walk(node.annotation)):
+            node.annotation = self.visit(node.annotation)
         if node.value is not None:
             node.value = self.visit(node.value)
         return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        # The -1 of a reshape means what is left, as any other negative number does.
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "reshape":
+            node.func = self.visit(node.func)
+            return node
+        return self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> ast.AST:
+        return node if node.arg in LEFT_OUT else self.generic_visit(node)
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
@@ -64,6 +107,8 @@ class _Planter(ast.NodeTransformer):
         return node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        if isinstance(node.op, ast.BitOr) and not self._functions:
+            return node
         self.generic_visit(node)
         opposite = ARITHMETIC.get(type(node.op))
         if opposite and self._plant(node, f"{type(node.op).__name__} becomes {opposite.__name__}"):
@@ -91,6 +136,8 @@ class _Planter(ast.NodeTransformer):
         return node
 
     def visit_If(self, node: ast.If) -> ast.AST:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            return node
         self.generic_visit(node)
         if isinstance(node.test, ast.Name | ast.Attribute | ast.Call | ast.NamedExpr) and self._plant(
             node, "the condition is negated"
@@ -100,15 +147,28 @@ class _Planter(ast.NodeTransformer):
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         self.generic_visit(node)
-        if isinstance(node.value, ast.Call) and self._plant(node, "the call is left out"):
-            return ast.copy_location(ast.Pass(), node)
-        return node
+        return self._left_out(node, "the call") if isinstance(node.value, ast.Call) else node
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST:
+        self.generic_visit(node)
+        # Without what a constructor writes nothing runs at all.
+        if self._functions[-1:] in ([], ["__init__"]) or not isinstance(node.targets[0], ast.Attribute | ast.Subscript):
+            return node
+        return self._left_out(node, "the assignment")
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST:
+        self.generic_visit(node)
+        return self._left_out(node, "the assignment")
+
+    def visit_Delete(self, node: ast.Delete) -> ast.AST:
+        return self._left_out(node, "the del")
+
+    def _left_out(self, node: ast.stmt, what: str) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node) if self._plant(node, f"{what} is left out") else node
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         # What a refusal says is for people: only that it is one matters here.
-        if self._plant(node, "the raise is left out"):
-            return ast.copy_location(ast.Pass(), node)
-        return node
+        return self._left_out(node, "the raise")
 
 
 def defects(source: str) -> Iterator[Defect]:

@@ -1,79 +1,199 @@
-"""Which tests run a line, and how long they take: from one run of all tests under coverage.
+"""Which tests run a line, how long they take, and in which order they are tried.
 
-Only what a test does within its own process is seen, so that defects are judged by tests of machines and arithmetic,
-not by whole runs of processes.
+All tests are run once under coverage. Only what a test does within its own process is seen, so that defects are judged
+by tests of machines and arithmetic, not by whole runs of processes.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from coverage import CoverageData
+import coverage
+import pytest
 
-FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary", "tests/fuzz", "tests/exploration")
+from tests.mutants.forked import Job, Limit, run
+
+FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary", "tests/parties/learning/test_budget.py")
 """Whose tests judge."""
-NOT_SELECTED: Final = "not exhaustive and not end_to_end"
+NOT_ASKED: Final = (
+    "protocol/inference",
+    "adversary/test_client_floods.py",
+    "adversary/test_crypten_masks.py",
+    "adversary/test_impostors.py",
+    "adversary/test_private_inference.py",
+    "adversary/test_server_over_sockets.py",
+    "adversary/test_strangers.py",
+)
+"""What is about other code, or waits for sockets: a busy machine could seem to notice something."""
+OPTIONS: Final = (
+    *("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist"),
+    *("-m", "not exhaustive and not end_to_end", "--hypothesis-profile", "mutants"),
+    *(f"--ignore=tests/{name}" for name in NOT_ASKED),
+)
+MOST_SECONDS: Final = 6.0
+"""For the tests of one defect, as they took under coverage without it."""
+MOST_OF_ONE: Final = 32
+"""How many parameters of one test function are kept for a line."""
+CLOSE_BY: Final = 3
+"""Lines."""
+LONGEST_RUN: Final = 1800.0
+"""Seconds for the run of all tests."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Selection:
-    """tests: by file and line, node ids of functions without their parameters; seconds: by the same ids."""
+    """tests: node ids by file and line; seconds: of processor time, by node id; early: lines that collecting ran."""
 
     tests: Mapping[tuple[str, int], frozenset[str]]
     seconds: Mapping[str, float]
+    early: frozenset[tuple[str, int]] = frozenset()
+    _of_file: dict[str, frozenset[str]] = field(default_factory=dict)
+    _tried: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _noticed: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def of(self, file: str, line: int, most_seconds: float) -> list[str]:
-        """The tests of a line, the fastest first, as many as take no longer together."""
-        chosen: list[str] = []
-        spent = 0.0
-        for test in sorted(self.tests.get((file, line), ()), key=lambda test: self.seconds.get(test, 0.0)):
-            spent += self.seconds.get(test, 0.0)
-            if chosen and spent > most_seconds:
-                break
-            chosen.append(test)
+    def of(self, file: str, lines: Sequence[int]) -> list[str]:
+        """The tests of the first of these lines that any test runs, as many as take not more than MOST_SECONDS.
+
+        By turns those who cost least for a defect that is noticed, as far as `learn` was told, each of another function
+        before a second of the same; and those who run lines close by that few others run, for they are about the place.
+        lines: 0 is all of the file.
+        """
+        found = next((tests for line in lines if (tests := self._run_by(file, line))), frozenset[str]())
+        return self._ordered(file, lines[0], found)
+
+    def of_folder(self, folder: str) -> list[str]:
+        """The same of all tests in a folder."""
+        return self._ordered("", 0, [test for test in self.seconds if test.startswith(folder)])
+
+    def _ordered(self, file: str, line: int, found: Collection[str]) -> list[str]:
+        by_function = defaultdict[str, list[tuple[float, str]]](list)
+        for test in found:
+            by_function[test.partition("[")[0]].append((self._cost(file, test), test))
+        cheap = sorted(
+            (place.bit_length(), cost, test)
+            for same in by_function.values()
+            for place, (cost, test) in enumerate(sorted(same))
+        )
+        rare = sorted((self._company(file, line, test), self._cost(file, test), test) for test in found)
+        chosen, spent = list[str](), 0.0
+        for test in dict.fromkeys(test for both in zip(cheap, rare, strict=True) for *_, test in both):
+            if not chosen or spent + self.seconds[test] <= MOST_SECONDS:
+                spent += self.seconds[test]
+                chosen.append(test)
         return chosen
 
+    def learn(self, file: str, chosen: Sequence[str], noticed: str) -> None:
+        """Of these tests, tried in this order, one noticed a defect in the file; empty: none did."""
+        tried = chosen[: chosen.index(noticed) + 1] if noticed in chosen else chosen
+        self._tried.update((file, test.partition("[")[0]) for test in tried)
+        if noticed:
+            self._noticed[file, noticed.partition("[")[0]] += 1
 
-def measure(folder: Path, packages: Iterable[str]) -> Selection:
-    """Run all tests once under coverage of these packages; folder: for its data. RuntimeError if a test fails."""
-    data, seconds, settings = folder / "coverage", folder / "seconds.json", folder / "coveragerc"
-    names = "\n    ".join(packages)
-    settings.write_text(
-        f"[run]\ndata_file = {data}\ndynamic_context = test_function\nsource_pkgs =\n    {names}\n", "utf-8"
-    )
-    command = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", *pytest_command(FOLDERS)]
-    done = subprocess.run(command, env=os.environ | {"TACIT_SECONDS": str(seconds)}, text=True, capture_output=True)
-    if done.returncode:
-        raise RuntimeError(f"the tests fail without any defect:\n{done.stdout[-3000:]}")
-    return read(data, json.loads(seconds.read_text("utf-8")))
+    def _run_by(self, file: str, line: int) -> frozenset[str]:
+        if line:
+            return self.tests.get((file, line), frozenset())
+        if file not in self._of_file:
+            found = (tests for (where, _), tests in self.tests.items() if where == file)
+            self._of_file[file] = frozenset[str]().union(*found)
+        return self._of_file[file]
+
+    def _company(self, file: str, line: int, test: str) -> int:
+        """How many tests there are of the line close by that the fewest run, this among them."""
+        near = (self.tests.get((file, other), ()) for other in range(line - CLOSE_BY, line + CLOSE_BY + 1))
+        return min((len(tests) for tests in near if test in tests), default=0)
+
+    def _cost(self, file: str, test: str) -> float:
+        """Seconds for each defect that it is expected to notice."""
+        key = file, test.partition("[")[0]
+        return (self.seconds[test] + 0.002) * (self._tried[key] + 2) / (self._noticed[key] + 1)
 
 
-def pytest_command(tests: Sequence[str]) -> list[str]:
-    """Arguments after `python -m`: run these tests up to the first that fails."""
-    options = ["-q", "-x", "-p", "tests.mutants.planted", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    return ["pytest", *options, "-m", NOT_SELECTED, *tests]
+def run_tests(items: Sequence[pytest.Item]) -> Iterator[tuple[pytest.Item, bool]]:
+    """Run tests one after the other; each with whether it passed."""
+    reports: list[pytest.TestReport] = []
+
+    class Listener:
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            reports.append(report)
+
+    if items:
+        items[0].config.pluginmanager.register(Listener())
+    for item, following in pairwise([*items, None]):
+        assert item is not None
+        reports.clear()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        yield item, not any(report.failed for report in reports)
 
 
-def read(data: Path, durations: Mapping[str, float]) -> Selection:
-    """What a run under coverage has written. durations: seconds by node id."""
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for node, duration in durations.items():
-        seconds[node.partition("[")[0]] += duration
-    # A context is a dotted path of module and function; node ids have the path of the file.
-    contexts = {node.replace(".py::", ".").replace("::", ".").replace("/", "."): node for node in seconds}
-    coverage = CoverageData(str(data))
-    coverage.read()
-    tests = {
-        (file, line): frozenset(contexts[context] for context in found if context in contexts)
-        for file in coverage.measured_files()
-        for line, found in coverage.contexts_by_lineno(file).items()
-    }
-    return Selection(tests, seconds)
+def measure(items: Sequence[pytest.Item], files: Collection[str], early: Any, workers: int) -> Iterator[Selection]:
+    """Run all tests once under coverage of these files, in children; early: what collecting ran. The last is whole.
+
+    RuntimeError if a test fails.
+    """
+    by_module = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        by_module[item.nodeid.partition("::")[0]].append(item)
+    tests, seconds = defaultdict[tuple[str, int], list[str]](list), dict[str, float]()
+    ran_early = frozenset((file, line) for file in files for line in early.lines(file) or ())
+    jobs = (Job(name, _Measured(group, files), LONGEST_RUN, LONGEST_RUN) for name, group in by_module.items())
+    for name, result in run(jobs, workers):
+        if isinstance(result, Limit):
+            raise RuntimeError(f"{name} {result.value}, without any defect")
+        found = json.loads(result)
+        if found["failed"]:
+            raise RuntimeError(f"fails without any defect: {found['failed']}")
+        names = [item.nodeid for item in by_module[name]]
+        seconds.update(zip(names, found["seconds"], strict=True))
+        for file, line, places in found["lines"]:
+            tests[file, line] += [names[place] for place in places]
+        yield Selection({}, dict(seconds))
+    yield Selection({place: frozenset(found) for place, found in tests.items()}, seconds, ran_early)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """These tests under coverage; returns JSON."""
+
+    items: Sequence[pytest.Item]
+    files: Iterable[str]
+
+    def __call__(self) -> str:
+        seconds, failed = list[float](), list[str]()
+        data = Path(tempfile.gettempdir()) / "coverage"
+        tracer = coverage.Coverage(data_file=str(data), include=list(self.files), messages=False)
+        tracer.start()
+        tracer.switch_context("0")
+        begun = time.process_time()
+        for place, (item, passed) in enumerate(run_tests(self.items)):
+            if not passed:
+                failed.append(item.nodeid)
+            ended = time.process_time()
+            seconds.append(ended - begun)
+            begun = ended
+            tracer.switch_context(str(place + 1))
+        tracer.stop()
+        found = tracer.get_data()
+        lines = [
+            (file, line, self._cheapest({int(context) for context in contexts if context}, seconds))
+            for file in found.measured_files()
+            for line, contexts in found.contexts_by_lineno(file).items()
+        ]
+        return json.dumps({"seconds": seconds, "failed": failed, "lines": lines})
+
+    def _cheapest(self, places: Collection[int], seconds: Sequence[float]) -> list[int]:
+        """Of each function's parameters the cheapest; place: in items."""
+        kept, counts = list[int](), Counter[str]()
+        for place in sorted((place for place in places if place < len(seconds)), key=lambda place: seconds[place]):
+            name = self.items[place].nodeid.partition("[")[0]
+            counts[name] += 1
+            if counts[name] <= MOST_OF_ONE:
+                kept.append(place)
+        return kept

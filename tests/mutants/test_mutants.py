@@ -1,21 +1,45 @@
 """Defects are planted where they are said to be, one at a time; tests that run their line are found, and judge."""
 
 import ast
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
-from tests.mutants.campaign import Candidate, Score, Verdict, candidates, judge, sample, scores
+from tests.mutants import __main__ as command
+from tests.mutants.campaign import Candidate, Score, candidates, sample
+from tests.mutants.excused import excused
+from tests.mutants.forked import Job, Limit, run
 from tests.mutants.operators import Defect, defects, planted
+from tests.mutants.planted import NotPlantable, loaded, plant
 from tests.mutants.selection import Selection
 
 SOURCE = '''
 def choose(a: int, b: int = 2) -> int:
     """What a number 5 in a docstring says does not matter."""
     if a < b and not ready:
-        check(a)
+        check(a, text=f"{a - 1}")
     if ready:
         raise ValueError(f"{a + 1}")
     return a % 3 if a in (1,) else a << b
+
+@dataclass(frozen=True)
+class Message:
+    size: Annotated[int, Meta(ge=0)]
+    kind: A | B = field(kw_only=True, repr=False)
+    def __init__(self):
+        self.known = {}
+    def grow(self, octets: Bytes[4]):
+        self.size = len(octets.reshape(-1, 4))
+        self.size += 1
+        del self.known[octets]
+    def __repr__(self):
+        return 1
 '''
 EXPECTED = {
     (2, "2 becomes 3", "b: int=3"),
@@ -30,6 +54,12 @@ EXPECTED = {
     (8, "In becomes NotIn", "a not in (1,)"),
     (8, "1 becomes 2", "a in (2,)"),
     (8, "LShift becomes RShift", "a >> b"),
+    (12, "0 becomes 1", "Meta(ge=1)"),
+    (13, "False becomes True", "repr=True"),
+    (17, "the assignment is left out", "pass"),
+    (18, "1 becomes 2", "+= 2"),
+    (18, "the assignment is left out", "pass"),
+    (19, "the del is left out", "pass"),
 }
 
 
@@ -52,40 +82,166 @@ def test_there_are_no_other_defects(number: int) -> None:
         planted(SOURCE, number)
 
 
-def test_the_fastest_tests_of_a_line_come_first_and_not_more_than_there_is_time_for() -> None:
-    selection = Selection({("a.py", 3): frozenset("xyz")}, {"x": 5.0, "y": 1.0, "z": 100.0})
-    assert selection.of("a.py", 3, 10.0) == ["y", "x"]
-    assert selection.of("a.py", 3, 0.0) == ["y"]
-    assert selection.of("a.py", 4, 10.0) == []
+def test_the_statement_of_a_defect_is_known_where_it_is_in_a_function() -> None:
+    found = {
+        defect.line: defect.statement
+        for defect in defects("LIMIT = 1\ndef ask(n=2):\n    return (\n        n + LIMIT)")
+    }
+    assert found == {1: 0, 2: 0, 4: 3}
 
 
-def test_a_sample_follows_from_its_seed_and_keeps_the_order() -> None:
-    found = [Candidate("m", "m.py", Defect(number, number, "")) for number in range(50)]
-    assert sample(found, 50, 1) == found
-    chosen = sample(found, 10, 1)
-    assert (len(chosen), chosen) == (10, sorted(chosen, key=lambda one: one.defect.number))
-    assert chosen == sample(found, 10, 1) != sample(found, 10, 2)
+def test_code_is_exchanged_in_a_loaded_module_also_for_who_has_a_function_by_name(tmp_path: Path) -> None:
+    source = tmp_path / "loaded_module.py"
+    source.write_text("from functools import cache\nLIMIT = 3\n@cache\ndef more(n):\n    return n + LIMIT\n")
+    spec = importlib.util.spec_from_file_location("loaded_module", source)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    more = module.more
+    assert more(5) == 8
+    into = loaded({str(source)})
+    with pytest.raises(NotPlantable):
+        plant(into, str(source), 0)
+    assert more(5) == 8
+    plant(into, str(source), 1)
+    assert more(5) == 2
 
 
-GOOD = "tests/secagg/test_counting.py"
+def test_a_child_ends_by_its_result_or_by_a_limit_and_leaves_nothing(tmp_path: Path) -> None:
+    def burn() -> str:
+        while True:
+            pass
 
+    def hang() -> str:
+        time.sleep(60)
+        return ""
 
-def judged(module: str, *tests: str) -> Verdict:
-    """A comparison of this module that is off by one, by these tests."""
-    found = next(one for one in candidates([module]) if " becomes " in one.defect.description)
-    return judge(found, Selection({(found.file, found.defect.line): frozenset(tests)}, dict.fromkeys(tests, 1.0)))
+    def die() -> str:
+        os._exit(3)
 
+    def spoil() -> str:
+        SPOILT.append(1)
+        print("not on the screen")
+        return "done"
 
-def test_only_tests_that_meet_a_defect_notice_it() -> None:
-    """Tests of the packing of counts notice one there, and none in the graphs, which they do not use."""
-    met, not_met, not_run = (
-        judged("tacit.secagg.counting", GOOD),
-        judged("tacit.secagg.graph", GOOD),
-        judged("tacit.secagg.graph"),
-    )
-    assert [(verdict.noticed, verdict.tests) for verdict in (met, not_met, not_run)] == [
-        (True, 1),
-        (False, 1),
-        (False, 0),
+    jobs = [
+        Job("result", spoil, 30.0, 60.0),
+        Job("processor", burn, 0.0, 600.0),
+        Job("clock", hang, 30.0, 0.5),
+        Job("death", die, 30.0, 60.0),
     ]
-    assert scores([met, not_met, not_run]) == {"tacit.secagg.counting": Score(1, 1), "tacit.secagg.graph": Score(0, 2)}
+    assert dict(run(jobs, 4)) == {
+        "result": "done",
+        "processor": Limit.PROCESSOR,
+        "clock": Limit.CLOCK,
+        "death": Limit.DIED,
+    }
+    assert not SPOILT
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+SPOILT: list[int] = []
+
+
+def test_an_exception_in_a_child_is_no_result() -> None:
+    with pytest.raises(RuntimeError, match=r"(?s)the job: .*ZeroDivisionError"):
+        list(run([Job("the job", lambda: str(1 // 0), 30.0, 60.0)], 1))
+
+
+def test_tests_of_a_line_are_ordered_by_function_then_by_what_they_cost_and_bounded() -> None:
+    seconds = {"x[1]": 0.1, "x[2]": 0.2, "x[3]": 0.3, "y": 0.4, "z": 100.0}
+    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 17): frozenset("y")}, seconds)
+    assert selection.of("a.py", [3]) == ["x[1]", "y", "x[2]", "x[3]"]
+    assert selection.of("a.py", [14, 17]) == ["y"]
+    assert selection.of("a.py", [0]) == selection.of("a.py", [3])
+    assert selection.of("a.py", [14]) == selection.of("b.py", [0]) == []
+
+
+def test_who_alone_is_close_by_is_asked_too() -> None:
+    seconds = {f"x{number}": 0.1 for number in range(9)} | {"z": 1.0}
+    selection = Selection({("a.py", 3): frozenset(seconds), ("a.py", 4): frozenset("z")}, seconds)
+    assert selection.of("a.py", [3])[:3] == ["x0", "z", "x1"]
+
+
+def test_who_noticed_defects_of_a_file_is_asked_first() -> None:
+    selection = Selection({("a.py", 3): frozenset("xy"), ("b.py", 3): frozenset("xy")}, {"x": 1.0, "y": 1.1})
+    for _ in range(3):
+        assert selection.of("a.py", [3])[0] in "xy"
+        selection.learn("a.py", ["x", "y"], "y")
+    assert (selection.of("a.py", [3]), selection.of("b.py", [3])) == (["y", "x"], ["x", "y"])
+
+
+def test_a_sample_follows_from_its_seed_and_so_does_every_part_of_it() -> None:
+    found = [Candidate("m", "m.py", Defect(number, number, number, "")) for number in range(50)]
+    everything = sample(found, None, 1)
+    assert (len(everything), {*everything}) == (50, {*found})
+    assert everything != found
+    assert sample(found, 10, 1) == everything[:10] != sample(found, 10, 2)
+
+
+def test_the_interval_is_wilsons() -> None:
+    assert Score(45, 50).share == 0.9
+    assert Score(45, 50).interval == pytest.approx((0.7864, 0.9565), abs=1e-4)
+
+
+CAMPAIGN = """
+import json
+from tests.mutants.campaign import Campaign, candidates
+
+modules = ["tacit.secagg.counting", "tacit.secagg.quantise"]
+found = [one for one in candidates(modules) if one.defect.number in (0, 1, 6)]
+judged = Campaign(found, 2, ["tests/secagg/test_counting.py::test_nothing_to_count_is_refused"]).run(lambda text: None)
+print(json.dumps({str(one.candidate): [one.verdict, one.by.partition("[")[0]] for one in judged}))
+"""
+
+
+def test_tests_that_meet_a_defect_notice_it_and_others_do_not() -> None:
+    """One test, of the refusals of a packing of counts: it meets neither its upper limits, nor the quantiser."""
+    done = subprocess.run([sys.executable, "-c", CAMPAIGN], capture_output=True, text=True, check=True)
+    test = "tests/secagg/test_counting.py::test_nothing_to_count_is_refused"
+    assert json.loads(done.stdout) == {
+        "tacit.secagg.counting:0 (line 18: 64 becomes 65)": ["noticed", "collection"],
+        "tacit.secagg.counting:1 (line 29: 1 becomes 2)": ["survives", ""],
+        "tacit.secagg.counting:6 (line 30: the raise is left out)": ["noticed", test],
+        "tacit.secagg.quantise:0 (line 27: 2 becomes 3)": ["no test runs it", ""],
+        "tacit.secagg.quantise:1 (line 27: 32 becomes 33)": ["no test runs it", ""],
+        "tacit.secagg.quantise:6 (line 29: 0 becomes 1)": ["no test runs it", ""],
+    }
+
+
+def test_what_changed_is_judged_where_secrecy_hangs_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file in ("secagg/ring.py", "secagg/graph.py", "secagg/__init__.py", "protocol/core/link.py"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).write_text("LIMIT = 1\n")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "first")):
+        subprocess.run([*git, *arguments], check=True)
+    assert command.modules(None) == ["tacit.secagg.graph", "tacit.secagg.ring"]
+    assert command.modules("HEAD") == []
+    Path("secagg/ring.py").write_text("LIMIT = 2\n")
+    Path("protocol/core/link.py").write_text("LIMIT = 2\n")
+    assert command.modules("HEAD") == ["tacit.secagg.ring"]
+
+
+def test_single_defects_can_be_named() -> None:
+    found = command.chosen(["tacit.secagg.ring:3", "tacit.secagg.counting", "tacit.secagg.ring:0"])
+    assert [one.defect.number for one in found if one.module == "tacit.secagg.ring"] == [0, 3]
+    assert [one for one in found if one.module == "tacit.secagg.counting"] == list(
+        candidates(["tacit.secagg.counting"])
+    )
+
+
+def test_only_defects_that_there_are_are_excused() -> None:
+    planted_now = {
+        (
+            found.module,
+            Path(found.file).read_text("utf-8").splitlines()[found.defect.line - 1].strip(),
+            found.defect.description,
+        )
+        for found in candidates(sorted({module for module, _, _ in excused()}))
+    }
+    assert excused().keys() <= planted_now
+    assert all(excused().values())

@@ -82,6 +82,26 @@ def test_regular_parameters_equal_the_reference(clients: int, percent: tuple[int
 
 
 @pytest.mark.parametrize(
+    ("clients", "percent", "neighbours"),
+    [
+        (30, (0, 40), 14),
+        (55, (0, 40), 24),
+        (55, (0, 45), 24),
+        (55, (2, 50), 28),
+        (64, (4, 45), 28),
+        (75, (10, 40), 32),
+        (90, (0, 30), 24),
+    ],
+)
+def test_a_graph_that_could_fall_apart_is_not_taken(clients: int, percent: tuple[int, int], neighbours: int) -> None:
+    """Where the first of the rules decides, by a factor of two or less."""
+    corrupt, dropout = (Fraction(part, 100) for part in percent)
+    found = regular_parameters(clients, corrupt=float(corrupt), dropout=float(dropout), active=False)
+    assert (found.neighbours, found.threshold) == reference_regular(clients, corrupt, dropout, False)
+    assert found.neighbours == neighbours
+
+
+@pytest.mark.parametrize(
     ("clients", "fraction", "active"),
     [(5, 0.2, False), *((clients, 0.33, True) for clients in (5, 20, 100, 1000, 10_000)), (1000, 0.46, False)],
 )

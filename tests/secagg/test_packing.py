@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 from tacit.secagg.packing import METRIC_BITS, Packing, Total, WeightForm
 
-LARGEST_METRIC = 2**METRIC_BITS - 1
+LARGEST_METRIC = 2**48 - 1
 
 
 def packing(**changes: Any) -> Packing:
@@ -346,4 +346,30 @@ def test_contributions_and_totals_do_not_show_values() -> None:
     layout = packing()
     encoded = layout.encode(np.full(7, 0.5), 1, metrics_of(layout), generator())
     assert repr(encoded) == "Encoded(clipped=0)"
-    assert "values" not in repr(layout.decode(encoded.words, contributors=1))
+    total = layout.decode(encoded.words, contributors=1)
+    assert repr(total) == f"Total(metrics={total.metrics}, tensor_sizes=(4, 3))"
+
+
+def test_the_widest_sums_are_those_of_64_bits_and_counts_of_63() -> None:
+    """A weight per coordinate stands above 32 bits of the value; one for all is cut into limbs."""
+    changes: dict[str, Any] = {"clients": 1, "value_bits": 32, "form": WeightForm.COORDINATE}
+    assert packing(max_weight=2**31, **changes).ring.bits == 64
+    with pytest.raises(ValueError, match="a ring of 65 bits and weights of 33 bits; 64 and 63 are possible"):
+        packing(max_weight=2**32, **changes)
+    packing(clients=1, max_weight=2**63 - 1)
+    with pytest.raises(ValueError, match="weights of 64 bits; 64 and 63 are possible"):
+        packing(clients=1, max_weight=2**63)
+
+
+def test_decode_refuses_a_metric_one_beyond_reach() -> None:
+    layout = packing(metrics=("loss",))
+    words = layout.encode(np.zeros(7), 1, {"loss": LARGEST_METRIC}, generator()).words
+    assert layout.decode(words, contributors=1).metrics == {"loss": LARGEST_METRIC}
+    words[layout.length - layout._limbs(METRIC_BITS)] += 1
+    with pytest.raises(ValueError, match=f"metrics lie in {2**48}"):
+        layout.decode(words, contributors=1)
+
+
+def test_the_bound_of_the_error_is_a_step_for_each_contributor_and_hardly_more() -> None:
+    layout = packing()
+    assert 1.0 < layout.error_bound(3) / (3 * layout.quantiser.step) < 1.001

@@ -99,6 +99,8 @@ def test_refuses_what_is_not_finite(bad: float, dtype: type) -> None:
     values[[2, 4]] = bad
     with pytest.raises(ValueError, match=f"value 102 is {bad}"):
         Quantiser(1.0, 8).quantise(values, generator(), offset=100)
+    with pytest.raises(ValueError, match=f"value 2 is {bad}"):
+        Quantiser(1.0, 8).quantise(values, generator())
 
 
 @pytest.mark.parametrize("bits", [1, 0, 33])

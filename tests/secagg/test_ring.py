@@ -86,6 +86,13 @@ def test_packs_a_strided_vector(bits: int) -> None:
     assert ring.unpack(ring.pack(np.arange(10, dtype=ring.word)[::3])).tolist() == [0, 3, 6, 9]
 
 
+@pytest.mark.parametrize(("bits", "shared"), [(16, True), (32, True), (24, False), (29, True)])
+def test_packing_copies_only_where_bytes_are_dropped(bits: int, shared: bool) -> None:
+    ring = Ring(bits)
+    words = np.arange(3, dtype=ring.word)
+    assert np.shares_memory(np.frombuffer(ring.pack(words), np.uint8), words) is shared
+
+
 def test_unpacked_words_do_not_write_into_the_buffer() -> None:
     words = Ring(32).unpack(bytearray(8))
     with pytest.raises(ValueError, match="read-only"):

@@ -10,7 +10,7 @@ import pytest
 from tacit.protocol.core.codec import decode, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.link import Link, Traffic
-from tacit.protocol.core.machine import Report
+from tacit.protocol.core.machine import Report, Send
 from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.core.primitives import Label, framed
 from tacit.protocol.group_key.agreement import GroupKey, KeyAgreed, KeyFailed
@@ -150,6 +150,13 @@ def test_who_leaves_or_is_silent_is_named_and_the_rest_agrees_without_it(kind: s
     following = MemoryGroupKey(agreement, run.signing, run.streams).run()
     assert [(agreed.epoch, agreed.members) for agreed in following.outcome(KeyAgreed)] == [(1, result.remaining)]
     assert len({output.key for output in (*following.outcome(GroupKey), *run.outcome(GroupKey))}) == 1 + last
+
+
+def test_who_is_gone_is_told_nothing() -> None:
+    run = memory_group_key(SIZE)
+    run.start()
+    outputs = run.relay.drop("c2", Code.LEFT, "gone", run.now)
+    assert [output.to for output in outputs if isinstance(output, Send)] == ["c0", "c1", "c3"]
 
 
 def test_all_who_are_late_are_named() -> None:

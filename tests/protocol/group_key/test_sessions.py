@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.protocol.core.errors import Code
+from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.machine import Report
 from tacit.protocol.core.messages import CHUNK_BYTES, Abort, Chunk, Fetch, Message
 from tacit.protocol.core.outputs import Ended
@@ -98,6 +98,16 @@ def gives_up(one: MemoryFederation, name: str) -> None:
     """The member says so, and is gone."""
     one.put(one.forge(name, SERVER, LEFT, round=0))
     one.kill(name)
+
+
+def test_a_model_of_another_length_is_not_provided() -> None:
+    """Its own shell made a mistake."""
+    one = federation()
+    one.idle = set(one.roster.clients)
+    one.start()
+    one.settle(until=1.0)
+    with pytest.raises(LocalProtocolError, match="a model of 36 bytes does not fit the layout"):
+        one.clients["client-0"].provide(0, bytes(36), one.now)
 
 
 def between_rounds(one: MemoryFederation) -> MemoryFederation:

@@ -1,6 +1,8 @@
 """What a server may say late or early without a lie: the end of an old round, and of the federation."""
 
-from tacit.protocol.core.errors import Code
+import pytest
+
+from tacit.protocol.core.errors import Code, LocalProtocolError
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.tables import TrainingState
@@ -22,6 +24,17 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
     assert (client.state, client.round) == (TrainingState.TRAINING, 2)
     assert one.put(one.forge(SERVER, CLIENT, EndRound(code=Code.THRESHOLD, detail=""), round=1)) == []
     assert (client.state, client.ignored) == (TrainingState.TRAINING, 1)
+
+
+def test_a_hello_belongs_to_no_round() -> None:
+    one = MemoryFederation(small_configuration(5), 5).run()
+    assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}
+
+
+def test_there_is_no_configuration_before_one_is_accepted() -> None:
+    one = MemoryFederation(small_configuration(5), 5)
+    with pytest.raises(LocalProtocolError, match="'client-0' has accepted no configuration"):
+        _ = one.start_client(CLIENT).configuration
 
 
 def test_a_finish_in_the_middle_of_a_sum_ends_the_session() -> None:

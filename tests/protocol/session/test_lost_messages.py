@@ -87,6 +87,27 @@ def test_every_message_of_a_round_may_be_lost_with_its_link(number: int) -> None
     assert (CLIENT in rounds[-1].survivors) is (kind != "hello")
 
 
+def test_the_end_of_a_round_is_told_once_though_its_conversation_is_lost_twice() -> None:
+    """The second time before the client has heard of another round."""
+    one, said, lost = federation(), list[str](), list[str]()
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        if parcel.receiver != CLIENT:
+            return [parcel]
+        said.append(parcel.kind)
+        if said.count(parcel.kind) == {"peer-keys": 1, "welcome": 2}.get(parcel.kind):
+            lost.append(parcel.kind)
+            flap(one, SERVER, CLIENT)
+            return []
+        return [parcel]
+
+    one.hook = hook
+    one.run()
+    check_others(one)
+    assert lost == ["peer-keys", "welcome"]
+    assert [over.round for over in one.outcome(RoundOver, CLIENT) if over.code] == [1]
+
+
 @pytest.mark.parametrize("direction", ["to the server", "to the client"])
 @pytest.mark.parametrize("noticed", ["by the receiver", "by the sender", "by nobody"])
 def test_a_gap_is_a_loss_where_the_receiver_knows_that_its_link_broke(noticed: str, direction: str) -> None:

@@ -144,6 +144,17 @@ def test_who_was_counted_and_left_before_the_second_stage_is_not_waited_for() ->
     np.testing.assert_array_equal(weights(one, done), np.where(wanted >= FEWEST + 2, counts(one, ALL[:5]), 0))
 
 
+def test_no_second_stage_is_begun_with_fewer_than_may_open_it() -> None:
+    """Three of nine are tolerated, and four are lost when the counts are open."""
+    one = federation(9, mode="semi-honest")
+    on_message(one, ALL[0], UnmaskShares, nth=1, act=lambda: kill(one, *ALL[1:5]))
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert (done.total, done.code) == (None, Code.THRESHOLD)
+    assert "5 of the 9 clients that were counted are left; not more than 3 may be lost" in done.detail
+    assert StartSecondStage not in {parcel.packet.kind for parcel in one.log}
+
+
 def test_what_a_late_client_says_in_the_first_stage_bars_nobody() -> None:
     """Its training ended after the others had gone on to the second stage."""
     one = federation(rounds=2)

@@ -29,6 +29,11 @@ def test_the_default_policy_accepts_the_default_federation() -> None:
         ({}, {"mode": "semi-honest"}, "mode = semi-honest; this client's policy accepts one of active"),
         ({"modes": ("semi-honest",)}, {}, "mode = active; this client's policy accepts one of semi-honest"),
         ({"schemes": ("fedsgd",)}, {}, "scheme = fedavg; this client's policy accepts one of fedsgd"),
+        (
+            {"least_contributors": 2},
+            {"form": WeightForm.TENSOR, "min_contributors": 1},
+            "min_contributors = 1; this client's policy accepts at least 2",
+        ),
         ({}, {"clip": 1.5}, "clip = 1.5; this client's policy accepts at most 1.0"),
         ({"largest_clip": 0.5}, {}, "clip = 1.0; this client's policy accepts at most 0.5"),
         ({}, {"corrupt": 0.04}, "corrupt = 0.04; this client's policy accepts at least 0.05"),
@@ -160,6 +165,20 @@ def test_a_regular_graph_cannot_have_a_threshold_above_its_neighbours() -> None:
         else:
             with pytest.raises(RemoteProtocolError, match="threshold = 17; this client's policy accepts 11 to 16 of"):
                 Policy().check_cohort(configuration, 100)
+
+
+@pytest.mark.parametrize(("threshold", "accepted"), [(2, True), (3, False), (4, False)])
+def test_a_graph_that_lacks_one_neighbour_is_regular(threshold: int, accepted: bool) -> None:
+    """Four clients on a ring: nobody holds a share of its own, or of who stands opposite."""
+    settings: dict[str, Any] = {"graph": "regular", "mode": "semi-honest", "corrupt": 0.0, "dropout": 0.0}
+    configuration = small_configuration(4, **settings, threshold=threshold)
+    assert (configuration.parameters(4).neighbours, configuration.regular(4)) == (2, True)
+    policy = Policy(modes=("semi-honest",), least_corrupt=0.0)
+    if accepted:
+        assert policy.check_cohort(configuration, 4) == GraphParameters(2, 2)
+    else:
+        with pytest.raises(RemoteProtocolError, match=f"threshold = {threshold}; this client's policy accepts 2 to 2"):
+            policy.check_cohort(configuration, 4)
 
 
 @pytest.mark.parametrize("form", WeightForm)

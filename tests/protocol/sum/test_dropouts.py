@@ -120,3 +120,28 @@ def test_every_schedule(active: bool, noticed: bool, audit: Audit, opened: Opene
     for schedule in product(range(len(PHASES[active]) + 1), repeat=CLIENTS):
         run = play(schedule, active=active, noticed=noticed)
         expect(run, schedule, active=active, noticed=noticed, audit=audit, opened=opened)
+
+
+def test_who_answered_is_neither_waited_for_nor_out() -> None:
+    run = memory_sum(5, active=False)
+    run.start()
+    run.kill("c4")
+    assert run.server.answered == 0
+    assert run.advance(lambda: run.server.answered == 1)
+    assert len(run.server.waiting) == 3
+
+
+def test_a_long_vector_that_its_group_keeps_out_is_not_waited_for() -> None:
+    """It would have been fetched when the last of its group was ready; that one is gone."""
+    run = memory_sum(4, active=False, groups=((0, 1), (2, 3)), length=200_000, ring_bits=64)
+
+    def hook(delivery: Delivery) -> list[Delivery]:
+        if (delivery.sender, delivery.kind) == ("c1", "masked-input"):
+            run.kill("c1")
+            return []
+        return [delivery]
+
+    run.hook = hook
+    run.run()
+    (summed,) = run.outcome(Summed)
+    assert (summed.survivors, run.now) == (("c2", "c3"), 0.0)

@@ -376,3 +376,16 @@ def test_choices_are_uniform_valid_and_differ() -> None:
 def test_records_of_a_chosen_graph_hold_the_choices() -> None:
     assert record_bytes(memory_sum(10, active=True, parameters=FOUR).agreement) == 64 + 2 * 4 + 64
     assert record_bytes(memory_sum(10, active=False, parameters=FOUR).agreement) == 64
+
+
+@pytest.mark.parametrize(("clients", "gone", "masks"), [(7, 0, 5), (6, 0, 5), (7, 2, 5), (7, 3, 4)])
+def test_a_ring_of_fewer_than_there_were_to_be(clients: int, gone: int, masks: int) -> None:
+    """Four neighbours each; where fewer are left, all the others, and nobody twice."""
+    run = memory_sum(clients, active=False, parameters=GraphParameters(4, 3))
+    for member in range(clients - gone, clients):
+        run.kill(f"c{member}")
+    run.run()
+    left = run.agreement.cohort[: clients - gone]
+    (summed,) = run.outcome(Summed)
+    assert summed.survivors == left
+    assert {run.clients[name].masks for name in left} == {masks}
