@@ -14,7 +14,9 @@ from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
 from tacit.cli.groups import app as groups
 from tacit.cli.infer import infer
+from tacit.cli.keys import app as keys
 from tacit.cli.report import report
+from tacit.cli.roster import app as roster
 from tacit.cli.simulation import simulate
 
 app = typer.Typer(
@@ -54,6 +56,8 @@ app.command()(distill)
 app.command()(infer)
 app.command()(experiment)
 app.command()(report)
+app.add_typer(keys, name="keys")
+app.add_typer(roster, name="roster")
 app.add_typer(data, name="data")
 app.add_typer(groups, name="groups")
 app.add_typer(bench, name="bench")

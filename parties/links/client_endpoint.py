@@ -213,5 +213,5 @@ class ClientEndpoint(Endpoint):
     def _wrong_server(self) -> WrongServerError:
         return WrongServerError(
             f"wrong server key or not a tacit server at {self.address}: compare its key in the roster with its "
-            ".pub file, and the address"
+            "card, and the address"
         )

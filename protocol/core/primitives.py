@@ -64,6 +64,7 @@ class Label(bytes, Enum):
     INFERENCE_TERMS = b"tacit/1 terms of inference"
     WEIGHTS = b"tacit/1 commitment to weights"
     MATERIAL = b"tacit/1 material"
+    CARD = b"tacit/1 card of a member"
 
 
 def framed(label: Label, *parts: bytes) -> bytes:
