@@ -19,7 +19,7 @@ from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, s
 
 if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
-    from tacit.simulate.runs.experiment import Experiment
+    from tacit.parties.runs.experiment import Experiment
 
 MOST_COLUMNS: Final = 10
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
@@ -75,8 +75,8 @@ def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed:
     import msgspec
 
     from tacit.models.configuration import DataConfiguration
-    from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
-    from tacit.simulate.runs.explain import refusal
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
+    from tacit.parties.runs.explain import refusal
 
     base = load(path) if path is not None else Experiment()
     section = {**msgspec.to_builtins(base.data), **{key: value for key, value in given.items() if value is not None}}

@@ -46,8 +46,8 @@ app.command()(simulate)
 @app.command()
 def config() -> None:
     """Print the default experiment file, with every key explained."""
-    from tacit.simulate.runs.experiment import Experiment
-    from tacit.simulate.runs.reference import experiment_toml
+    from tacit.parties.runs.experiment import Experiment
+    from tacit.parties.runs.reference import experiment_toml
 
     typer.echo(experiment_toml(Experiment()), nl=False)
 

@@ -11,7 +11,7 @@ from docs.generate.diagrams import page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
-from tacit.simulate.runs.reference import reference_markdown
+from tacit.parties.runs.reference import reference_markdown
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,

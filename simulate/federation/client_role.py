@@ -17,6 +17,7 @@ from tacit.models.partition import divide
 from tacit.models.training import EVALUATION_BATCH
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.protections.sides import Group
+from tacit.parties.runs.directory import write_arrays, writing
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -25,7 +26,6 @@ from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.sum.configuration import Configuration
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
-from tacit.simulate.runs.directory import write_arrays, writing
 
 
 async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from tacit.models.training import EVALUATION_BATCH, evaluate
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.directory import Progress, write_arrays, writing
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerParty, ServerSettings
@@ -24,7 +25,6 @@ from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
-from tacit.simulate.runs.directory import Progress, write_arrays, writing
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.report.history import History
-from tacit.simulate.runs.experiment import Experiment
 
 
 @dataclass(frozen=True)

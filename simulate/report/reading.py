@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import evaluations
 from tacit.parties.session.event_log import EventLogError, read
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (
@@ -29,7 +30,6 @@ from tacit.simulate.report.history import (
     Stranger,
     Trouble,
 )
-from tacit.simulate.runs import evaluations
 
 TROUBLE = {
     "refused": "refused a message of",

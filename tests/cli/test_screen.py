@@ -9,9 +9,9 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import Screen
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment, parse
 from tacit.simulate.federation.roles import Plan
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment, parse
 
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import evaluations, privacy
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.runs import evaluations, privacy
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
 
 SECURE_SUM = (
     Phase.SHARE_KEYS,

@@ -21,11 +21,11 @@ from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.explain import literal, read_section, refusal
 from tacit.protocol.core.roster import group_numbers
 from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
-from tacit.simulate.runs.explain import literal, read_section, refusal
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
 

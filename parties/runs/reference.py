@@ -6,8 +6,8 @@ Nothing here is written by hand twice: descriptions, accepted values and default
 import textwrap
 from operator import attrgetter
 
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.explain import Key, accepted, holds, keys, literal
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.explain import Key, accepted, holds, keys, literal
 
 _WIDTH = 100
 
