@@ -42,6 +42,7 @@ LAYERS = (
     "parties.session",
     "parties.inference",
     "parties.runs",
+    "parties.hosting",
     "simulate",
     "simulate.report",
     "simulate.world",

@@ -18,7 +18,7 @@ from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.protections.sides import Group, TaskError
+from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
@@ -35,6 +35,7 @@ from tacit.secagg.ring import Words
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
+OTHER_CLASSES: Final = "its images have other classes than the task"
 
 
 _Tell = Callable[[float], list[Output]]
@@ -52,6 +53,8 @@ class ClientSettings:
     journal: JournalFile
     patience: float
     grace: float
+    connect_seconds: float | None = None
+    """How long to try to reach the server; None: as long as its patience."""
 
 
 OnModel = Callable[[Learner, Flat, Group | None, int], None]
@@ -104,7 +107,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 settings.address,
                 keys=settings.keys,
                 server=settings.roster.server,
-                connect_deadline=settings.patience,
+                connect_deadline=settings.connect_seconds or settings.patience,
             )
             async with endpoint:
                 await self._perform(endpoint, self._machine.start(self._diary.now()))
@@ -140,7 +143,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._diary.write("cannot-train", detail=self._obstacle)
-            return self._machine.give_up(CANNOT_TRAIN, now)
+            told = OTHER_CLASSES if isinstance(error, OtherClassesError) else CANNOT_TRAIN
+            return self._machine.give_up(told, now)
         return tell(now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
