@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
 from tacit.cli.groups import app as groups
+from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
 from tacit.cli.keys import app as keys
 from tacit.cli.report import report
@@ -44,14 +45,22 @@ app.command()(simulate)
 
 
 @app.command()
-def config() -> None:
+def config(
+    party: Annotated[
+        Literal["server", "client"] | None, typer.Option(help="Print the file of a party on a host of its own instead.")
+    ] = None,
+) -> None:
     """Print the default experiment file, with every key explained."""
+    from tacit.parties.hosting.party_file import party_toml
     from tacit.parties.runs.experiment import Experiment
     from tacit.parties.runs.reference import experiment_toml
 
-    typer.echo(experiment_toml(Experiment()), nl=False)
+    typer.echo(experiment_toml(Experiment()) if party is None else party_toml(party), nl=False)
 
 
+app.command()(server)
+app.command()(client)
+app.command()(status)
 app.command()(distill)
 app.command()(infer)
 app.command()(experiment)

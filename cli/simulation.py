@@ -90,7 +90,7 @@ def simulate(
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
             plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
-    screen = Screen(Console(highlight=False, quiet=quiet), plan)
+    screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
 
     async def shown() -> dict[str, Any]:
         # In here: whoever interrupts what the screen has announced finds a loop that runs.
