@@ -6,6 +6,7 @@ Everything slow is imported inside the command, so that --help answers at once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -19,7 +20,7 @@ from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, s
 
 if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
-    from tacit.simulate.runs.experiment import Experiment
+    from tacit.parties.runs.experiment import Experiment
 
 MOST_COLUMNS: Final = 10
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
@@ -70,13 +71,59 @@ def inspect(
     _show(figures, screen())
 
 
+@app.command()
+def divide(
+    experiment: Annotated[
+        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; without one, the defaults.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write into; it must be empty or new.")] = Path(
+        "data"
+    ),
+    clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the division; that of the experiment, else 0.")] = None,
+) -> None:
+    """Write what each party of a simulation would have into a file of its own, to rehearse between hosts.
+
+    client-1.npz, client-2.npz, ... have the training images of each client, server.npz the test images.
+
+    Exit status: 0 done; 2 wrong input.
+    """
+    from tacit.parties.runs.directory import RunDirectoryError
+
+    with complaining(((ValueError, OSError, RunDirectoryError), WRONG_INPUT)):
+        for path, count in _write_parts(_chosen(experiment, {}, clients, seed), out):
+            typer.echo(f"{path}: {count:,} images")
+
+
+def _write_parts(experiment: Experiment, out: Path) -> Iterator[tuple[Path, int]]:
+    import numpy as np
+
+    from tacit.models.data import read
+    from tacit.models.partition import divide
+    from tacit.parties.runs.directory import claim, write_arrays
+
+    data, size = experiment.data, experiment.model.image_size
+    claim(out)
+    source = read(data)
+    labels, seed = source.train.labels, experiment.federation.seed or 0
+    clients = experiment.federation.clients
+    shares = divide(labels, data, clients=clients, seed=seed, centres=source.train.centres)
+    for number, share in enumerate(shares, start=1):
+        path = out / f"client-{number}.npz"
+        write_arrays(path, x_train=source.train.images.pixels(share, size=size), y_train=labels[share])
+        yield path, len(share)
+    everything = np.arange(len(source.test.labels))
+    write_arrays(out / "server.npz", x_test=source.test.images.pixels(everything, size=size), y_test=source.test.labels)
+    yield out / "server.npz", len(everything)
+
+
 def _chosen(path: Path | None, given: dict[str, Any], clients: int | None, seed: int | None) -> Experiment:
     """The experiment, with what the command line says instead. Raises ExperimentError."""
     import msgspec
 
     from tacit.models.configuration import DataConfiguration
-    from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
-    from tacit.simulate.runs.explain import refusal
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
+    from tacit.parties.runs.explain import refusal
 
     base = load(path) if path is not None else Experiment()
     section = {**msgspec.to_builtins(base.data), **{key: value for key, value in given.items() if value is not None}}
@@ -92,13 +139,15 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     reading = progress.add_task("importing", total=None)
     import numpy as np
 
-    from tacit.models.data import read
+    from tacit.models.data import read, statistics
     from tacit.models.partition import divide
 
     progress.update(reading, description=f"reading {experiment.data.source}")
     source = read(experiment.data)
     sizes = _sizes(source, progress)
     seed = experiment.federation.seed or 0
+    progress.update(reading, description="mean and standard deviation of the pixels")
+    mean, std = statistics(source.train.images, image_size=experiment.model.image_size)
     labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
     shares = divide(labels, experiment.data, clients=experiment.federation.clients, seed=seed, centres=centres)
     return {
@@ -111,6 +160,8 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
             for (height, width), images in sorted(sizes.items(), key=lambda entry: (-entry[1], entry[0]))
         ],
         "class_names": list(source.class_names),
+        "mean": [round(value, 4) for value in mean],
+        "std": [round(value, 4) for value in std],
         "train_by_class": np.bincount(labels, minlength=classes).tolist(),
         "test_by_class": np.bincount(source.test.labels, minlength=classes).tolist(),
         "train_by_centre": None if centres is None else np.bincount(centres).tolist(),
@@ -138,6 +189,7 @@ def _show(figures: dict[str, Any], console: Console) -> None:
         f"{figures['source']}: {figures['train']:,} training and {figures['test']:,} test images in "
         f"{len(figures['class_names'])} classes; {channels} channel{'s' * (channels > 1)}; {words}",
     )
+    say(console, f"for an experiment between hosts: mean = {figures['mean']}, std = {figures['std']}")
     if figures["train_by_centre"] is not None:
         counts = ", ".join(f"{centre}: {count:,}" for centre, count in enumerate(figures["train_by_centre"]))
         say(console, f"training images by centre: {counts}")

@@ -40,10 +40,10 @@ def distill(
     import msgspec
 
     from tacit.models.friendly.gauge import ActivationError
+    from tacit.parties.runs.directory import RunDirectoryError, claim
+    from tacit.parties.runs.experiment import ExperimentError, load_as
     from tacit.simulate.federation.run import default_directory
     from tacit.simulate.private_inference.distillation import DistillationExperiment, distil, with_data
-    from tacit.simulate.runs.directory import RunDirectoryError, claim
-    from tacit.simulate.runs.experiment import ExperimentError, load_as
 
     console = output.screen()
     with output.complaining(((ExperimentError, RunDirectoryError), output.WRONG_INPUT)):

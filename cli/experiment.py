@@ -86,13 +86,13 @@ class _Chosen:
 def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
     from tacit.cli.simulation import interruptible
     from tacit.cli.study_screen import StudyScreen, results_table
+    from tacit.parties.runs.directory import RunDirectoryError
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.experiments.data import DataError
     from tacit.simulate.experiments.engine import AbortedError, prepare, run_study
     from tacit.simulate.experiments.seeds import SeedsError, read_seeds
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
-    from tacit.simulate.runs.directory import RunDirectoryError
 
     with output.complaining(((SeedsError, DataError, RunDirectoryError), output.WRONG_INPUT), (OSError, output.FAILED)):
         numbers, out = read_seeds(chosen.seeds), chosen.out
@@ -125,9 +125,9 @@ def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
 
 def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> list[ClaimVerdict]:
     """What needs no federation is measured in this process."""
+    from tacit.parties.runs.directory import RunDirectoryError, claim
     from tacit.simulate.experiments.seeds import read_seeds
     from tacit.simulate.experiments.tastan_approximations import measure, setting
-    from tacit.simulate.runs.directory import RunDirectoryError, claim
 
     begun = False
 

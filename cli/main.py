@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,8 +13,11 @@ from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
 from tacit.cli.groups import app as groups
+from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
+from tacit.cli.keys import app as keys
 from tacit.cli.report import report
+from tacit.cli.roster import app as roster
 from tacit.cli.simulation import simulate
 
 app = typer.Typer(
@@ -42,18 +45,28 @@ app.command()(simulate)
 
 
 @app.command()
-def config() -> None:
+def config(
+    party: Annotated[
+        Literal["server", "client"] | None, typer.Option(help="Print the file of a party on a host of its own instead.")
+    ] = None,
+) -> None:
     """Print the default experiment file, with every key explained."""
-    from tacit.simulate.runs.experiment import Experiment
-    from tacit.simulate.runs.reference import experiment_toml
+    from tacit.parties.hosting.party_file import party_toml
+    from tacit.parties.runs.experiment import Experiment
+    from tacit.parties.runs.reference import experiment_toml
 
-    typer.echo(experiment_toml(Experiment()), nl=False)
+    typer.echo(experiment_toml(Experiment()) if party is None else party_toml(party), nl=False)
 
 
+app.command()(server)
+app.command()(client)
+app.command()(status)
 app.command()(distill)
 app.command()(infer)
 app.command()(experiment)
 app.command()(report)
+app.add_typer(keys, name="keys")
+app.add_typer(roster, name="roster")
 app.add_typer(data, name="data")
 app.add_typer(groups, name="groups")
 app.add_typer(bench, name="bench")

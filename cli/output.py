@@ -100,7 +100,7 @@ def _check_json(json_file: Path | None) -> Path | None:
 
 def keep_json(json_file: Path | None, figures: Any) -> None:
     """Writes the figures, if somebody asked for the file."""
-    from tacit.simulate.runs.directory import write_json
+    from tacit.parties.runs.directory import write_json
 
     if json_file is not None:
         with complaining((OSError, FAILED)):

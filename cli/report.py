@@ -18,10 +18,10 @@ def report(
 
     Exit status: 0 the page is written; 2 wrong input.
     """
+    from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+    from tacit.parties.runs.experiment import ExperimentError
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.report.page import write_report
-    from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.simulate.runs.experiment import ExperimentError
 
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,15 +13,16 @@ from tacit.cli.output import say, table
 from tacit.cli.party_table import PartyTable
 
 if TYPE_CHECKING:
-    from tacit.simulate.federation.roles import Plan
+    from tacit.parties.runs.experiment import Experiment
 
 
 class Screen:
     """The run as lines; on a terminal, a table of the parties stands below them."""
 
-    def __init__(self, console: Console, plan: Plan) -> None:
+    def __init__(self, console: Console, experiment: Experiment, place: Path) -> None:
         self._console = console
-        self._plan = plan
+        self._experiment = experiment
+        self._place = place
         self._say = partial(say, console)
         self._bytes = 0
         self._table = PartyTable()
@@ -38,13 +40,13 @@ class Screen:
     def show(self, party: str, event: str, fields: dict[str, Any]) -> None:
         """One event of a party."""
         self._table.take(party, event, fields)
-        total = self._plan.experiment.federation.rounds
+        total = self._experiment.federation.rounds
         if event == "traffic":
             self._bytes += fields["sent"]
         elif event == "listening":
-            self._say(f"{party} listens at {fields['address']}; run directory {self._plan.run.path}")
+            self._say(f"{party} listens at {fields['address']}; run directory {self._place}")
         elif event == "configuration":
-            mode, clients = self._plan.experiment.aggregation.mode, self._plan.experiment.federation.clients
+            mode, clients = self._experiment.aggregation.mode, self._experiment.federation.clients
             secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
             secured += self._losses(fields["threshold"])
             self._say(
@@ -74,7 +76,7 @@ class Screen:
 
     def _losses(self, threshold: int) -> str:
         """What it means to lose a client, where that is not just one client less."""
-        numbers = self._plan.experiment.groups()
+        numbers = self._experiment.groups()
         sizes = sorted({numbers.count(number) for number in numbers if number})
         if sizes:
             return f", groups of {' or '.join(map(str, sizes))}: who is lost takes its group out of that sum"
@@ -109,7 +111,7 @@ class Screen:
         self._say(
             f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "
             f"{summary['wall_seconds']:.1f} s; "
-            f"everything is in {self._plan.run.path}"
+            f"everything is in {self._place}"
         )
 
 

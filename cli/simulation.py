@@ -63,14 +63,14 @@ def simulate(
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
     """
+    from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.federation import run as federation
     from tacit.simulate.federation.faults import FaultError, read_faults
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.federation.verification import VerificationError
-    from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.simulate.runs.experiment import Experiment, ExperimentError, load, with_overrides
 
     with output.complaining(
         ((ExperimentError, RunDirectoryError, FaultError), output.WRONG_INPUT), (OSError, output.FAILED)
@@ -99,7 +99,7 @@ def simulate(
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
             plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
-    screen = Screen(Console(highlight=False, quiet=quiet), plan)
+    screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
 
     async def shown() -> dict[str, Any]:
         # In here: whoever interrupts what the screen has announced finds a loop that runs.

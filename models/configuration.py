@@ -69,8 +69,8 @@ DIRECTORY_SOURCES: Final = ("cifar10", "cifar100", "svhn", "gtsrb", "tiny-imagen
 """The values of data.source that are read from data.directory."""
 
 
-class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[data]: the labelled images and how a simulation divides them. Raises ValueError if fields contradict."""
+class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where labelled images are. Raises ValueError if fields contradict."""
 
     source: Annotated[
         str,
@@ -85,19 +85,14 @@ class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
         str,
         Meta(description='Local folder with the files of the source; "" for "digits" and .npz. Nothing is downloaded.'),
     ] = ""
-    partition: Annotated[
-        Literal["dirichlet", "iid", "centre"],
+    classes: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
         Meta(
-            description='"dirichlet": every client has its own mixture of classes; "iid": all have the same; "centre": '
-            "a client has the images of one or more of the centres where they were taken (fed-isic2019 only)."
+            description="Names of all classes, in the order that numbers them, of which the images may lack some. "
+            "Between hosts it must be the same list everywhere. Without this key: those of the images.",
+            max_length=65_536,
         ),
-    ] = "dirichlet"
-    alpha: Annotated[
-        float,
-        Meta(
-            description="Dirichlet concentration: small makes clients differ, large makes them alike.", gt=0.0, le=1e6
-        ),
-    ] = 1.0
+    ] = ()
 
     def __post_init__(self) -> None:
         if self.source in DIRECTORY_SOURCES:
@@ -114,6 +109,47 @@ class DataConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
             raise ValueError(
                 f'data.directory "{self.directory}" is not used by data.source "{self.source}"; remove it, or name one '
                 f"of {', '.join(DIRECTORY_SOURCES)} as the source"
+            )
+        if len(set(self.classes)) < len(self.classes):
+            raise ValueError("data.classes names a class twice; name every class once")
+
+
+class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[data]: the labelled images, how a simulation divides them, and how all parties normalise theirs. Raises
+    ValueError if fields contradict."""
+
+    partition: Annotated[
+        Literal["dirichlet", "iid", "centre"],
+        Meta(
+            description='"dirichlet": every client has its own mixture of classes; "iid": all have the same; "centre": '
+            "a client has the images of one or more of the centres where they were taken (fed-isic2019 only)."
+        ),
+    ] = "dirichlet"
+    alpha: Annotated[
+        float,
+        Meta(
+            description="Dirichlet concentration: small makes clients differ, large makes them alike.", gt=0.0, le=1e6
+        ),
+    ] = 1.0
+    mean: Annotated[
+        tuple[Annotated[float, Meta(ge=0.0, le=1.0)], ...],
+        Meta(
+            description="Mean of the pixels of every channel, as a fraction of 255, that is subtracted from all "
+            "images. Without this key a simulation takes that of all training images; between hosts nobody has them, "
+            "and it must be given.",
+            max_length=256,
+        ),
+    ] = ()
+    std: Annotated[
+        tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...],
+        Meta(description="Standard deviation of the same, by which all images are divided.", max_length=256),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.mean) != len(self.std):
+            raise ValueError(
+                f"data.mean has {len(self.mean)} values and data.std {len(self.std)}: give both, one for each channel"
             )
 
 

@@ -1,16 +1,17 @@
 """Labelled images, ready for a vision transformer.
 
 The readers in datasets/ find and check the images; here they become tensors: square, resized bilinearly (with
-antialiasing where that shrinks them), every channel shifted and scaled by the mean and standard deviation of the
-training images. Images in arrays are normalised first and resized then; images in files are resized when they are
-decoded, and if there are many, mean and deviation come from an evenly spaced part of them (datasets/samples.py).
+antialiasing where that shrinks them), every channel shifted and scaled by a mean and standard deviation: those that
+are given, or, where all training images are in one place, theirs. Images in arrays are normalised first and resized
+then; images in files are resized when they are decoded, and if there are many, mean and deviation come from an evenly
+spaced part of them (datasets/samples.py).
 
 Tensors are made for the images that are asked for, a block at a time: a client that takes its share of a data set pays
 four bytes per channel and pixel for that share, whatever the size of the whole. The statistics are exact sums.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Final
@@ -20,10 +21,10 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from tacit.models.configuration import DataConfiguration
+from tacit.models.configuration import DataConfiguration, ImagesConfiguration
 from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
 from tacit.models.datasets.files import require_folder
-from tacit.models.datasets.samples import Images, Indices, Source
+from tacit.models.datasets.samples import Images, Indices, Samples, Source
 
 _BLOCK: Final = 1024
 
@@ -50,6 +51,12 @@ class Dataset:
     """float32 [channels], in the units of the stored pixels."""
     deviation: npt.NDArray[np.float32] = field(repr=False)
     """float32 [channels], positive."""
+
+    @property
+    def normalisation(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of every channel, as fractions of 255."""
+        mean, std = (tuple(float(value) / 255 for value in values) for values in (self.mean, self.deviation))
+        return mean, std
 
     @property
     def classes(self) -> int:
@@ -113,44 +120,76 @@ class Dataset:
         return tensor
 
 
-def read(configuration: DataConfiguration) -> Source:
+def read(configuration: ImagesConfiguration) -> Source:
     """Find and check the images of `configuration.source`, without decoding those that are in files.
 
     Raises FileNotFoundError for what is missing, ValueError for what does not hold what it should; both name it.
     """
     if configuration.source == "digits":
-        return digits.read()
-    if configuration.source not in READERS:
-        return npz.read(Path(configuration.source))
-    directory = require_folder(Path(configuration.directory), purpose=f"data.directory with {configuration.source}")
-    return READERS[configuration.source](directory)
+        source = digits.read()
+    elif configuration.source not in READERS:
+        source = npz.read(Path(configuration.source))
+    else:
+        purpose = f"data.directory with {configuration.source}"
+        directory = require_folder(Path(configuration.directory), purpose=purpose)
+        source = READERS[configuration.source](directory)
+    return _renamed(source, configuration.classes) if configuration.classes else source
 
 
 def load(configuration: DataConfiguration, *, image_size: int) -> Dataset:
     """The images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
-    ValueError for an image file that cannot be decoded."""
+    ValueError for an image file that cannot be decoded, or where there are no training or no test images."""
     source = read(configuration)
-    mean, deviation = _statistics(source.train.images, image_size)
-    deviation[deviation == 0.0] = 1.0  # a constant channel becomes zero everywhere
+    for samples, what in ((source.train, "training"), (source.test, "test")):
+        if not len(samples.images):
+            raise ValueError(f"data.source {configuration.source!r} holds no {what} images")
+    if configuration.mean:
+        return normalise(source, image_size=image_size, mean=configuration.mean, std=configuration.std)
+    mean, std = statistics(source.train.images, image_size=image_size)
+    return normalise(source, image_size=image_size, mean=mean, std=std)
+
+
+def normalise(source: Source, *, image_size: int, mean: Sequence[float], std: Sequence[float]) -> Dataset:
+    """Images that were read, to be shifted and scaled by these, as fractions of 255, one for each channel.
+
+    ValueError for images of other channels; coloured ones become grey where there is one.
+    """
+    for samples in (source.train, source.test):
+        if len(samples.images) and samples.images.channels not in (len(mean), 3):
+            raise ValueError(f"data.mean has {len(mean)} channels, and the images have {samples.images.channels}")
     return Dataset(
         source=source,
-        channels=source.train.images.channels,
+        channels=len(mean),
         image_size=image_size,
-        mean=mean.astype(np.float32),
-        deviation=deviation.astype(np.float32),
+        mean=np.asarray([255 * value for value in mean], np.float32),
+        deviation=np.asarray([255 * value for value in std], np.float32),
     )
 
 
-def _statistics(images: Images, size: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and standard deviation of the pixels of every channel, float64 [C], from their histogram."""
+def _renamed(source: Source, classes: tuple[str, ...]) -> Source:
+    """The same images with the labels of this list of classes."""
+    if strange := [name for name in source.class_names if name not in classes]:
+        shown = ", ".join(strange[:8]) + ", ..." * (len(strange) > 8)
+        raise ValueError(f"data.classes lacks classes that the images have: {shown}; add them, for all parties alike")
+    numbers = np.array([classes.index(name) for name in source.class_names], np.int64)
+
+    def renumbered(samples: Samples) -> Samples:
+        return replace(samples, labels=numbers[samples.labels])
+
+    return Source(train=renumbered(source.train), test=renumbered(source.test), class_names=classes)
+
+
+def statistics(images: Images, *, image_size: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of the pixels of every channel, as fractions of 255, from their histogram."""
     indices = images.representative()
     histogram = np.zeros((images.channels, 256), dtype=np.int64)
     for start in range(0, len(indices), _BLOCK):
-        pixels = images.pixels(indices[start : start + _BLOCK], size=size)
+        pixels = images.pixels(indices[start : start + _BLOCK], size=image_size)
         for channel, counts in enumerate(histogram):
             counts += np.bincount(pixels[..., channel].reshape(-1), minlength=256)
     levels = np.arange(256)
     shares = histogram / histogram.sum(axis=1, keepdims=True)
     mean = shares @ levels
-    variance = (shares * (levels - mean[:, np.newaxis]) ** 2).sum(axis=1)
-    return mean, np.sqrt(variance)
+    deviation = np.sqrt((shares * (levels - mean[:, np.newaxis]) ** 2).sum(axis=1))
+    deviation[deviation == 0.0] = 1.0  # a constant channel becomes zero everywhere
+    return tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())

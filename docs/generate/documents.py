@@ -11,11 +11,13 @@ from docs.generate.diagrams import page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
-from tacit.simulate.runs.reference import reference_markdown
+from tacit.parties.hosting.party_file import party_markdown
+from tacit.parties.runs.reference import reference_markdown
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,
     "configuration.md": reference_markdown,
+    "party-file.md": party_markdown,
     "spec/messages.md": messages_page,
     "spec/states.md": states_page,
     "spec/errors.md": errors_page,

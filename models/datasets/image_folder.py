@@ -1,4 +1,4 @@
-"""Folders of images, one for each class: ROOT/train/CLASS/* and ROOT/test/CLASS/* (or ROOT/val/CLASS/*)."""
+"""Folders of images, one for each class: ROOT/train/CLASS/* and ROOT/test/CLASS/* (or ROOT/val/CLASS/*), or one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,25 +8,31 @@ from tacit.models.datasets.samples import Samples, Source, labelled
 
 
 def read(directory: Path) -> Source:
-    """Classes are the folders in train, in alphabetical order; the test images come from test, or else from val.
+    """Classes are the folders in train, in alphabetical order; the test images come from test, or else from val. Where
+    there is one of the two, its classes are all.
 
-    Raises FileNotFoundError for a missing folder, ValueError for a class without images or not in train.
+    Raises FileNotFoundError where both are missing, ValueError for a class without images or not in train.
     """
-    train = require_folder(directory / "train", purpose="a folder for each class in it")
-    test = directory / "test" if (directory / "test").is_dir() else directory / "val"
-    require_folder(test, purpose='the test images: a folder "test" or "val", with a folder for each class in it')
-    names, test_names = _classes(train), _classes(test)
-    if unknown := sorted(set(test_names) - set(names)):
+    train, test = directory / "train", directory / "test"
+    if not test.is_dir() and (directory / "val").is_dir():
+        test = directory / "val"
+    if not train.is_dir() and not test.is_dir():
+        require_folder(train, purpose='a folder for each class in it, or test images in a folder "test" or "val"')
+    names, test_names = (_classes(folder) if folder.is_dir() else [] for folder in (train, test))
+    if train.is_dir() and (unknown := sorted(set(test_names) - set(names))):
         raise ValueError(f"{test} holds classes that are not in {train}: {', '.join(unknown)}")
+    known = names or test_names
     return Source(
         train=samples_by_class(train, {name: label for label, name in enumerate(names)}),
-        test=samples_by_class(test, {name: names.index(name) for name in test_names}),
-        class_names=tuple(names),
+        test=samples_by_class(test, {name: known.index(name) for name in test_names}),
+        class_names=tuple(known),
     )
 
 
 def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence[str] | None = None) -> Samples:
     """The images in and below ROOT/CLASS for every class, each class sorted by path. ValueError for an empty class."""
+    if not labels:
+        return labelled([])
     # Imported here because torchvision takes a second to import and only sources of this kind need it.
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 

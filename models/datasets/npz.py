@@ -1,4 +1,4 @@
-""".npz files with the arrays x_train, y_train, x_test and y_test. Nothing in them is unpickled."""
+""".npz files with the arrays x_train, y_train, x_test and y_test, or with one of the pairs. Nothing is unpickled."""
 
 import zipfile
 import zlib
@@ -15,7 +15,8 @@ _MOST_CLASSES: Final = 2**16
 
 
 def read(path: Path) -> Source:
-    """Images uint8 [N, H, W] or [N, H, W, C], labels integers [N]. Classes are 0 to the largest label of y_train.
+    """Images uint8 [N, H, W] or [N, H, W, C], labels integers [N]. Classes are 0 to the largest label of y_train,
+    or of y_test where that is all there is.
 
     Raises FileNotFoundError for a missing file and ValueError for one that does not hold what it should.
     """
@@ -29,15 +30,22 @@ def read(path: Path) -> Source:
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
         raise ValueError(f"{where} is not a readable .npz file: {error}") from error
     with archive:
-        arrays = {name: _member(where, archive, name) for name in ("x_train", "y_train", "x_test", "y_test")}
-    train = _checked(where, "train", arrays)
-    test = _checked(where, "test", arrays)
+        parts = [part for part in ("train", "test") if f"x_{part}" in archive or f"y_{part}" in archive]
+        names = [f"{kind}_{part}" for part in parts or ("train",) for kind in "xy"]
+        arrays = {name: _member(where, archive, name) for name in names}
+    found = {part: _checked(where, part, arrays) for part in parts}
+    train, test = (found.get(part) or _none_like(*found.values()) for part in ("train", "test"))
     if train.images.channels != test.images.channels:
         raise ValueError(f"{where}: x_train has {train.images.channels} channels, x_test has {test.images.channels}")
-    largest = int(train.labels.max())
-    if test.labels.max() > largest:
+    largest = int((train if len(train.labels) else test).labels.max())
+    if test.labels.max(initial=0) > largest:
         raise ValueError(f"{where}: y_test holds label {test.labels.max()}, the largest in y_train is {largest}")
     return Source(train=train, test=test, class_names=tuple(str(label) for label in range(largest + 1)))
+
+
+def _none_like(other: Samples) -> Samples:
+    """No samples, of the other part's form."""
+    return Samples(ArrayImages(other.images.pixels(np.arange(0), size=1)), np.arange(0))
 
 
 def _member(where: str, archive: NpzFile, name: str) -> npt.NDArray[np.generic]:

@@ -100,13 +100,14 @@ class Samples:
 
 def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
     """Images in files, each with its label."""
-    paths, labels = zip(*found, strict=True)
-    return Samples(FileImages(tuple(map(Path, paths))), np.array(labels, dtype=np.int64))
+    rows = list(found)
+    paths = tuple(Path(path) for path, _ in rows)
+    return Samples(FileImages(paths), np.array([label for _, label in rows], dtype=np.int64))
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set as its reader found it. Every label has a name."""
+    """A data set as its reader found it. Every label has a name. A party may have one of the two parts only."""
 
     train: Samples
     test: Samples

@@ -7,6 +7,7 @@ itself: `configure` derives it, at the server, and once more at every client, wh
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,9 +18,10 @@ from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.protections.sides import TaskError, Work
+from tacit.parties.protections.sides import OtherClassesError, TaskError, Work
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.sum.configuration import Configuration, Proposal
 
 if TYPE_CHECKING:
@@ -47,6 +49,21 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         network = build(self.model, classes=self.classes, channels=self.channels, seed=seed)
         return self.protection.build(network, self, seed)
+
+
+def class_digest(names: Sequence[str]) -> bytes:
+    """Of a list of classes, for Work.class_digest."""
+    return digest(Label.CLASSES, *(name.encode() for name in names))
+
+
+def check_classes(task: Work, names: Sequence[str]) -> None:
+    """Raise OtherClassesError unless these are the classes of the task, in its order."""
+    if len(names) != task.classes or class_digest(names) != task.class_digest:
+        shown = ", ".join(names[:8]) + ", ..." * (len(names) > 8)
+        raise OtherClassesError(
+            f"the images here have {len(names)} classes ({shown}), the server's task has {task.classes}, and the lists "
+            "differ: set data.classes to that of the server"
+        )
 
 
 def read_task(configuration: Configuration) -> Task:

@@ -12,6 +12,7 @@ from typing import Self
 
 import zmq
 
+from tacit.parties.links.address import resolve
 from tacit.parties.links.endpoint import (
     GREETING,
     AddressError,
@@ -83,12 +84,16 @@ class ClientEndpoint(Endpoint):
         """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
         event is its LinkUp.
 
-        Raises AddressError for an invalid address and NotAdmittedError as soon as the server refuses the key; at the
-        deadline WrongServerError when handshakes failed (a tunnel without a server behind it looks the same, so they
-        are repeated) and UnreachableError when nothing answered.
+        Raises AddressError for an invalid address or an unknown name and NotAdmittedError as soon as the server
+        refuses the key; at the deadline WrongServerError when handshakes failed (a tunnel without a server behind it
+        looks the same, so they are repeated) and UnreachableError when nothing answered.
         """
         endpoint = cls(address, keys, server, limits or Limits())
         try:
+            try:
+                await resolve(address)
+            except ValueError as error:
+                raise AddressError(str(error)) from None
             endpoint._socket.connect(address)
             async with asyncio.timeout(connect_deadline):
                 while not endpoint._linked:
@@ -213,5 +218,5 @@ class ClientEndpoint(Endpoint):
     def _wrong_server(self) -> WrongServerError:
         return WrongServerError(
             f"wrong server key or not a tacit server at {self.address}: compare its key in the roster with its "
-            ".pub file, and the address"
+            "card, and the address"
         )

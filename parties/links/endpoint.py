@@ -22,6 +22,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils.monitor import parse_monitor_message
 
+from tacit.parties.links.address import host_of
+
 GREETING = b""
 
 _HEARTBEAT_MS = 10_000
@@ -135,7 +137,10 @@ class Endpoint:
     """
 
     def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
-        host = _host(address)
+        try:
+            host = host_of(address)
+        except ValueError as error:
+            raise AddressError(str(error)) from None
         self.address = address
         self._limits = limits
         self._pending: deque[Event] = deque()
@@ -267,13 +272,3 @@ class Endpoint:
         """Let a waiting receive() look again."""
         if self._waiting is not None:
             self._waiting.cancel()
-
-
-def _host(address: str) -> str | None:
-    """The host of tcp://HOST:PORT; None for ipc://PATH. AddressError: ZeroMQ takes port 99999 for another one."""
-    if address.startswith("ipc://"):
-        return None
-    found = re.fullmatch(r"tcp://(.+):(\*|[0-9]+)", address)
-    if found is None or not (found[2] == "*" or 0 < int(found[2]) < 65_536):
-        raise AddressError(f"{address!r} is not an address; use tcp://HOST:PORT with a port from 1 to 65535")
-    return found[1]

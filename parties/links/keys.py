@@ -1,7 +1,8 @@
 """The long-lived keys of a party and the two files that hold them.
 
 `NAME.key` holds everything and stays with its owner; it is created for the owner alone and never overwritten.
-`NAME.pub` holds the public half, for whoever writes the roster. Both are TOML, keys of 32 bytes in Z85 (ZeroMQ RFC 32).
+`NAME.card` is for whoever makes the roster: name, role and public keys, signed with the key that they name, so that
+nobody else can put another name, role or link key to it. Both are TOML, bytes in Z85 (ZeroMQ RFC 32).
 """
 
 import os
@@ -15,6 +16,8 @@ import zmq
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from zmq.utils import z85
 
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, SigningKey, verify
 from tacit.protocol.core.roster import Member, Role, check_name
 
 KEY_BYTES = 32
@@ -72,13 +75,13 @@ def generate(name: str) -> PartyKeys:
     )
 
 
-def save(keys: PartyKeys, directory: Path) -> tuple[Path, Path]:
-    """Write `NAME.key`, readable by its owner only, and `NAME.pub`; return both paths.
+def save(keys: PartyKeys, directory: Path, *, role: Role) -> tuple[Path, Path]:
+    """Write `NAME.key`, readable by its owner only, and `NAME.card` for this role; return both paths.
 
     Raises KeyFileError when either file exists already (nothing is overwritten) or cannot be written.
     """
-    secret_path, public_path = directory / f"{keys.name}.key", directory / f"{keys.name}.pub"
-    for path in (secret_path, public_path):
+    secret_path, card_path = directory / f"{keys.name}.key", directory / f"{keys.name}.card"
+    for path in (secret_path, card_path):
         if path.exists():
             raise KeyFileError(
                 f"{path}: exists already and is never overwritten; move it away or use another directory"
@@ -88,9 +91,11 @@ def save(keys: PartyKeys, directory: Path) -> tuple[Path, Path]:
         f'curve_secret = "{encode_key(keys.curve_secret)}"\nsigning_secret = "{encode_key(keys.signing_secret)}"\n'
     )
     title = f'name = "{keys.name}"\n'
+    signature = SigningKey(keys.signing_secret).sign(Label.CARD, *_signed(keys.member(role)))
+    card_lines = f'role = "{role}"\n{public_lines}signature = "{_z85(signature)}"\n'
     _create(secret_path, "# Private keys: never leave this host.\n" + title + public_lines + secret_lines, mode=0o600)
-    _create(public_path, "# Public keys: hand them to whoever writes the roster.\n" + title + public_lines, mode=0o644)
-    return secret_path, public_path
+    _create(card_path, "# Public: hand it to whoever makes the roster.\n" + title + card_lines, mode=0o644)
+    return secret_path, card_path
 
 
 def load(path: Path) -> PartyKeys:
@@ -128,42 +133,70 @@ def load(path: Path) -> PartyKeys:
         raise KeyFileError(f"{path}: {error}; restore it from a backup or make new keys") from None
 
 
-def load_member(path: Path, role: Role) -> Member:
-    """Read a `.pub` file as a roster entry with this role. Raises KeyFileError when it is missing or malformed."""
+def load_card(path: Path) -> Member:
+    """Read a `.card` file. Raises KeyFileError when it is missing, malformed, or not signed with the key it names."""
     try:
-        entry = msgspec.toml.decode(path.read_bytes(), type=_PublicFile)
-        return Member(
-            name=entry.name, role=role, curve_public=decode_key(entry.curve), signing_public=decode_key(entry.signing)
+        entry = msgspec.toml.decode(path.read_bytes(), type=_CardFile)
+        member = Member(
+            name=entry.name,
+            role=entry.role,
+            curve_public=decode_key(entry.curve),
+            signing_public=decode_key(entry.signing),
         )
+        verify(member.signing_public, _decode(entry.signature, SIGNATURE_BYTES), Label.CARD, *_signed(member))
     except OSError as error:
         raise KeyFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except RemoteProtocolError:
+        raise KeyFileError(
+            f"{path}: its signature is not that of its own keys, so it was changed; ask its owner for NAME.card again"
+        ) from None
     except (ValueError, msgspec.DecodeError) as error:
-        raise KeyFileError(f"{path}: not a public key file: {error}; ask its owner for NAME.pub") from error
+        raise KeyFileError(f"{path}: not a card: {error}; ask its owner for NAME.card") from error
+    return member
 
 
 def encode_key(key: bytes) -> str:
     """A 32-byte key in Z85: 40 characters, none of them a quote or a backslash."""
-    return z85.encode(key).decode("ascii")
+    return _z85(key)
 
 
 def decode_key(text: str) -> bytes:
     """The 32 bytes of a key in Z85. Raises ValueError, which does not quote the text, when it is anything else."""
+    return _decode(text, KEY_BYTES)
+
+
+def _z85(value: bytes) -> str:
+    return z85.encode(value).decode("ascii")
+
+
+def _decode(text: str, length: int) -> bytes:
     try:
-        key = z85.decode(text)
+        value = z85.decode(text)
     except (KeyError, ValueError, struct.error):
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ValueError("a key must be 40 characters of Z85")
-    return key
+        value = b""
+    if len(value) != length:
+        what = "key" if length == KEY_BYTES else "signature"
+        raise ValueError(f"a {what} must be {length * 5 // 4} characters of Z85")
+    return value
 
 
-class _PublicFile(msgspec.Struct, forbid_unknown_fields=True):
+def _signed(member: Member) -> tuple[bytes, ...]:
+    """What the signature of a card is over."""
+    return member.name.encode(), member.role.encode(), member.curve_public, member.signing_public
+
+
+class _PublicKeys(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     curve: str
     signing: str
 
 
-class _KeyFile(_PublicFile, forbid_unknown_fields=True):
+class _CardFile(_PublicKeys, forbid_unknown_fields=True):
+    role: Role
+    signature: str
+
+
+class _KeyFile(_PublicKeys, forbid_unknown_fields=True):
     curve_secret: str
     signing_secret: str
 

@@ -43,6 +43,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     training: TrainingConfiguration
     classes: Annotated[int, Meta(ge=1, le=65_536)]
     channels: Annotated[int, Meta(ge=1, le=256)]
+    mean: Annotated[tuple[Annotated[float, Meta(ge=0.0, le=1.0)], ...], Meta(max_length=256)] = ()
+    """By which everybody shifts the pixels of its images, as a fraction of 255, for each channel."""
+    std: Annotated[tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...], Meta(max_length=256)] = ()
+    """By which everybody divides them then."""
+    class_digest: Annotated[bytes, Meta(max_length=32)] = b""
+    """Of the names of the classes in their order: equal lists make equal digests, and no others do."""
     stimuli: Stimuli | None = None
     """Images of the server, prepared for the model; no client's own may be among them."""
 
@@ -54,6 +60,10 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 class TaskError(Exception):
     """A client cannot work on the task; the message says why and what to change."""
+
+
+class OtherClassesError(TaskError):
+    """A client's images have other classes than the task."""
 
 
 @dataclass(frozen=True)

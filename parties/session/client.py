@@ -18,7 +18,7 @@ from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
-from tacit.parties.protections.sides import Group, TaskError
+from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.shell import Shell, Surroundings
@@ -35,6 +35,8 @@ from tacit.secagg.ring import Words
 
 CANNOT_TRAIN: Final = "it cannot train; its own log says why"
 """What the server is told. The reason may hold numbers of samples or losses, which leave in the secure sum only."""
+OTHER_CLASSES: Final = "its images have other classes than the task"
+STOPPED: Final = "its owner stopped it"
 
 
 _Tell = Callable[[float], list[Output]]
@@ -52,6 +54,8 @@ class ClientSettings:
     journal: JournalFile
     patience: float
     grace: float
+    connect_seconds: float | None = None
+    """How long to try to reach the server; None: as long as its patience."""
 
 
 OnModel = Callable[[Learner, Flat, Group | None, int], None]
@@ -96,6 +100,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         """What was learnt in the round, until it is known to which coordinates it may contribute."""
         self._obstacle = ""
         """Why training failed; for this side only."""
+        self._linked = False
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -105,11 +110,17 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 settings.address,
                 keys=settings.keys,
                 server=settings.roster.server,
-                connect_deadline=settings.patience,
+                connect_deadline=settings.connect_seconds or settings.patience,
             )
             async with endpoint:
-                await self._perform(endpoint, self._machine.start(self._diary.now()))
-                ended = await self._serve(endpoint)
+                try:
+                    await self._perform(endpoint, self._machine.start(self._diary.now()))
+                    ended = await self._serve(endpoint)
+                except asyncio.CancelledError:
+                    if self._linked:
+                        # Else the message would be waited for, and nobody would hear it.
+                        await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now()))
+                    raise
                 if ended.code is None and (last := self._bench.present) is not None:
                     # The last model may still be at work.
                     await asyncio.wait([last])
@@ -125,9 +136,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if isinstance(event, Received):
             return self._machine.feed(event.frames, now)
         if isinstance(event, LinkLost):
+            self._linked = False
             self._diary.write("link-lost", peer=event.peer)
             self._machine.server_lost(now)
         elif isinstance(event, LinkUp):
+            self._linked = True
             self._diary.write("link-up", peer=event.peer)
             self._machine.server_back()
         elif isinstance(event, MessageRefused):
@@ -141,7 +154,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         except (TaskError, ArithmeticError, ValueError, ProtocolError, OSError, RuntimeError) as error:
             self._obstacle = " ".join(str(error).split()) or type(error).__name__
             self._diary.write("cannot-train", detail=self._obstacle)
-            return self._machine.give_up(CANNOT_TRAIN, now)
+            told = OTHER_CLASSES if isinstance(error, OtherClassesError) else CANNOT_TRAIN
+            return self._machine.give_up(told, now)
         return tell(now)
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
@@ -159,7 +173,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, LastModel):
             self._bench.begin(partial(self._read_last, output))
         elif isinstance(output, Accepted):
-            self._diary.write("accepted", scheme=output.configuration.scheme, mode=output.configuration.mode)
+            chosen, session = output.configuration, self._machine.session.hex()
+            self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)

@@ -95,7 +95,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         """Listen, run the rounds, and return how the session ended. EndpointError if it cannot listen."""
         settings = self._settings
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
-            self._diary.write("listening", address=endpoint.address)
+            self._diary.write("listening", address=endpoint.address, session=self._machine.session.hex())
             ended = await self._serve_until_stopped(endpoint)
         self._diary.close(self._machine.traffic)
         return ended

@@ -64,6 +64,8 @@ class Label(bytes, Enum):
     INFERENCE_TERMS = b"tacit/1 terms of inference"
     WEIGHTS = b"tacit/1 commitment to weights"
     MATERIAL = b"tacit/1 material"
+    CARD = b"tacit/1 card of a member"
+    CLASSES = b"tacit/1 names of classes"
 
 
 def framed(label: Label, *parts: bytes) -> bytes:

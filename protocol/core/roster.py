@@ -24,6 +24,7 @@ NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 PUBLIC_KEY_BYTES = 32
 LARGEST_GROUP_NUMBER = 10_000
 _HASH_LABEL = "tacit/1 roster"
+_FINGERPRINT_DIGITS = 40
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -55,7 +56,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 length = f"{len(key)} bytes" if isinstance(key, bytes) else type(key).__name__
                 raise ValueError(
                     f"member {self.name!r}: the {purpose} public key must be {PUBLIC_KEY_BYTES} bytes, got {length}; "
-                    "copy it again from the member's .pub file"
+                    "copy it again from the member's card"
                 )
 
 
@@ -101,6 +102,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """
         rows = [msgspec.structs.astuple(member) for member in self.members]
         return sha256(msgspec.msgpack.encode((_HASH_LABEL, rows))).digest()
+
+    @property
+    def fingerprint(self) -> str:
+        """The hash for people: nobody finds two rosters that have the same.
+
+        Eight groups of five decimal digits, of the hash as a big-endian number modulo 10^40 (132 bits).
+        """
+        digits = f"{int.from_bytes(self.hash, 'big') % 10**_FINGERPRINT_DIGITS:0{_FINGERPRINT_DIGITS}}"
+        return " ".join(re.findall(".{5}", digits))
 
     @cached_property
     def clients(self) -> tuple[str, ...]:
@@ -167,6 +177,15 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         if name not in self.clients:
             raise LookupError(f"{name!r} is not a client of the roster; its clients are {', '.join(self.clients)}")
         return self.clients.index(name)
+
+
+def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:
+    """The group of each of so many clients: as many groups as there can be of at least `size`, numbered from `first`.
+
+    Neighbours are together, and sizes differ by one at most. All 0 where size is, or where not one group is full.
+    """
+    count = clients // size if size else 0
+    return tuple(first + client * count // clients if count else 0 for client in range(clients))
 
 
 def check_name(name: str) -> None:

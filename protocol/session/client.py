@@ -130,6 +130,11 @@ class TrainingClient(
         return self._configuration
 
     @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes; zeros before the server's first answer."""
+        return self._link.session
+
+    @property
     def round(self) -> int:
         """The round that this client takes, or last took, part in; 0 before the first."""
         return self._link.round

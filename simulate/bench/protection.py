@@ -32,9 +32,9 @@ from tacit.parties.protections.binary_weights import BinaryWeights, CoordinatedB
 from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Basis, ClientSide, Group, Trained
+from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.secagg.keystream import Usage, keystream
-from tacit.simulate.runs.experiment import Experiment
 
 LARGE: Final = ModelConfiguration(name="vit_small_patch16_224", image_size=224)
 LARGE_CLASSES: Final = 1000

@@ -8,9 +8,9 @@ from typing import Any, Final
 from tacit.models.configuration import TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.encryption import Encryption
+from tacit.parties.runs.experiment import Aggregation
 from tacit.simulate.experiments import figures, sawada
 from tacit.simulate.experiments.study import Arm, ArmResult, ClaimVerdict, Size, Study, differences
-from tacit.simulate.runs.experiment import Aggregation
 
 CLIP: Final = 16.0
 """Beyond the largest coordinate: clipping would change an encrypted gradient in other places than a plain one."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tacit.models.configuration import DataConfiguration
 from tacit.models.datasets import cifar, digits, gtsrb, npz
 from tacit.models.datasets.samples import Indices, Source
-from tacit.simulate.runs.directory import write_arrays
+from tacit.parties.runs.directory import write_arrays
 
 GTSRB_CLASSES: Final = 43
 CIFAR10_SHAPE: Final = (32, 32, 3)

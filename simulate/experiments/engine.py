@@ -25,6 +25,8 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, claim, writing
+from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
 from tacit.simulate.federation.child import Control
@@ -32,8 +34,6 @@ from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.roles import Plan
 from tacit.simulate.federation.run import GRACE_SECONDS, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError, Show, SimulationError
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, claim, writing
-from tacit.simulate.runs.experiment import Experiment
 
 
 class Watcher(Protocol):

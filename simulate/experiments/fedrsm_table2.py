@@ -22,6 +22,7 @@ from tacit.parties.protections.fedsplit import FedSplit
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import (
     MARGIN,
@@ -35,7 +36,6 @@ from tacit.simulate.experiments.study import (
     markdown_table,
     spread,
 )
-from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 CLIP: Final = 8.0
 """Beyond the noise of variance 0.1 (25 standard deviations) and any step of the models."""

@@ -18,11 +18,11 @@ from typing import Any, Final
 import msgspec
 from matplotlib.figure import Figure
 
+from tacit.parties.runs.directory import write_json, writing
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
 from tacit.simulate.report.figures import style
-from tacit.simulate.runs.directory import write_json, writing
 
 NOT_RUN: Final = "not run"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
-from tacit.simulate.runs.experiment import Experiment
+from tacit.parties.runs.experiment import Experiment
 
 if TYPE_CHECKING:  # Drawing takes a second to load, which whoever asks for the list of studies need not wait for.
     from matplotlib.figure import Figure

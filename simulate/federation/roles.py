@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings
@@ -23,8 +25,6 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.faults import Faults
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
 
 USER_ERRORS: Final = (EndpointError, EventLogError, JournalError, OSError, ValueError, FloatingPointError)
 """What a user can mend; the message says how. Everything else is a bug and leaves a traceback in the party's log."""

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from tacit.parties.links.keys import generate
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.summary import summarise
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.federation.verification import verify
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.reference import experiment_toml
-from tacit.simulate.runs.summary import summarise
 
 GRACE_SECONDS = 5.0
 """How long processes get to end by themselves before they are made to."""

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tacit.parties.runs.directory import RunDirectory
 from tacit.secagg.ring import Ring
-from tacit.simulate.runs.directory import RunDirectory
 
 
 class VerificationError(Exception):

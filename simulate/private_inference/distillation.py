@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.friendly.configuration import DistillationConfiguration
-from tacit.simulate.runs.directory import write_json, writing
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.explain import read_section
+from tacit.parties.runs.directory import write_json, writing
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.explain import read_section
 
 if TYPE_CHECKING:
     from torch import nn

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.report.history import History
-from tacit.simulate.runs.experiment import Experiment
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,12 @@ def exposure(history: History, experiment: Experiment) -> list[Exposure]:
             "the owner of this machine",
             ("everything: in a simulation all parties are processes of one user",),
             (),
+        )
+        if history.clients
+        else Exposure(
+            "the owner of a host",
+            ("everything of the party that runs there, its keys and its images among it",),
+            ("what the other parties see, and what is on their hosts",),
         ),
     ]
 

@@ -19,9 +19,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from tacit.parties.runs.summary import SECURE_SUM
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import PartyHistory, RoundHistory, Span
-from tacit.simulate.runs.summary import SECURE_SUM
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
 COLOURS = {

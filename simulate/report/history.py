@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.runs.incidents import Incident
+from tacit.parties.runs.incidents import Incident
 
 
 class Configured(msgspec.Struct, frozen=True):

@@ -19,6 +19,10 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.explain import holds, keys, literal
+from tacit.parties.runs.summary import SECURE_SUM, protocol_share
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
 from tacit.simulate.report.figures import (
@@ -34,10 +38,6 @@ from tacit.simulate.report.figures import (
 )
 from tacit.simulate.report.history import History, PartyHistory, RoundHistory
 from tacit.simulate.report.reading import read_history
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
-from tacit.simulate.runs.experiment import Experiment, load
-from tacit.simulate.runs.explain import holds, keys, literal
-from tacit.simulate.runs.summary import SECURE_SUM, protocol_share
 
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12

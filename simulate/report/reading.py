@@ -15,6 +15,8 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import evaluations
+from tacit.parties.runs.incidents import Events, by_session, incidents
 from tacit.parties.session.event_log import EventLogError, read
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (
@@ -28,8 +30,6 @@ from tacit.simulate.report.history import (
     Stranger,
     Trouble,
 )
-from tacit.simulate.runs import evaluations
-from tacit.simulate.runs.incidents import Events, by_session, incidents
 
 TROUBLE = {
     "cheat": "cheated",

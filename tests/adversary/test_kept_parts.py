@@ -17,12 +17,12 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.fedrsm import pack_uploads
+from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.messages import Welcome
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import MaskedInput
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tacit.simulate.world.federation import small_configuration
 from tests.world.sums import MemorySum, memory_sum
 

@@ -117,13 +117,13 @@ def test_a_silent_client_is_waited_for_with_a_deadline(tacit: Invoke, bench: Mak
 
 
 def foreign_key(live: Any, kit: Path) -> None:
-    save(generate("client-5"), kit)
+    save(generate("client-5"), kit, role="client")
 
 
 def other_key(live: Any, kit: Path) -> None:
     (kit / "client-1.key").unlink()
-    (kit / "client-1.pub").unlink()
-    save(generate("client-1"), kit)
+    (kit / "client-1.card").unlink()
+    save(generate("client-1"), kit, role="client")
 
 
 def configured(**changes: Any) -> Callable[[Any, Path], None]:

@@ -69,6 +69,8 @@ def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
         "test": 2,
         "image_sizes": [{"height": 8, "width": 10, "images": 13}, {"height": 9, "width": 10, "images": 13}],
         "class_names": ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"],
+        "mean": [0.0, 0.0, 0.0],
+        "std": [0.0039, 0.0039, 0.0039],
         "train_by_class": [3] * 8,
         "test_by_class": [1, 1, 0, 0, 0, 0, 0, 0],
         "train_by_centre": [8, 8, 8],
@@ -147,3 +149,24 @@ def test_an_unreadable_image_is_named(isic: Path) -> None:
 def test_help_imports_nothing_slow() -> None:
     code = "import sys, tacit.cli.data; sys.exit(bool({'torch', 'numpy', 'PIL', 'msgspec'} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:
+    def divided(*arguments: str | Path) -> Result:
+        return CliRunner().invoke(app, ["divide", *map(str, arguments)])
+
+    result = divided("--clients", "3", "--seed", "5", "--out", tmp_path / "parts")
+    assert result.exit_code == 0
+    whole = load(DataConfiguration(), image_size=8)
+    shares = divide(whole.y_train.numpy(), DataConfiguration(), clients=3, seed=5)
+    for number, share in enumerate(shares, start=1):
+        with np.load(tmp_path / "parts" / f"client-{number}.npz") as part:
+            assert set(part) == {"x_train", "y_train"}
+            assert (part["y_train"] == whole.y_train.numpy()[share]).all()
+            assert (part["x_train"] == whole.source.train.images.pixels(share, size=8)).all()
+    with np.load(tmp_path / "parts" / "server.npz") as part:
+        assert set(part) == {"x_test", "y_test"}
+        assert len(part["x_test"]) == 360
+    assert result.stdout.splitlines()[-1] == f"{tmp_path / 'parts' / 'server.npz'}: 360 images"
+    again = divided("--out", tmp_path / "parts")
+    assert (again.exit_code, "choose another directory" in again.stderr) == (2, True)

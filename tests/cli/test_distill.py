@@ -16,8 +16,8 @@ from tacit.models.friendly.calibration import error_bounds
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
+from tacit.parties.runs.explain import keys, literal
 from tacit.simulate.private_inference.distillation import read
-from tacit.simulate.runs.explain import keys, literal
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)

@@ -19,12 +19,12 @@ from click.testing import Result
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.federation.supervision import Show
-from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment, Federation
 
 pytestmark = pytest.mark.end_to_end
 

@@ -20,7 +20,7 @@ from tacit.models.layout import Layout
 from tacit.models.model_encryption import PATCH_EMBEDDING, POSITION_EMBEDDING
 from tacit.models.training import evaluate
 from tacit.models.vision_transformer import build
-from tacit.simulate.runs.experiment import load
+from tacit.parties.runs.experiment import load
 
 pytestmark = pytest.mark.end_to_end
 
@@ -226,7 +226,7 @@ def test_a_protection_that_does_not_fit_the_model(
     ],
 )  # fmt: skip
 def test_a_protection_that_cannot_be(tacit: Invoke, tmp_path: Path, text: str, complaint: str) -> None:
-    """Found before any process is started; the whole table is in tests/simulate/runs/test_experiment.py."""
+    """Found before any process is started; the whole table is in tests/parties/runs/test_experiment.py."""
     file = tmp_path / "bad.toml"
     file.write_text(text)
     result = tacit("simulate", file, "--out", tmp_path / "run")

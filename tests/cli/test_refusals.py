@@ -9,7 +9,7 @@ import pytest
 import torch
 from click.testing import Result
 
-from tacit.simulate.runs.experiment import Experiment, parse
+from tacit.parties.runs.experiment import Experiment, parse
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]

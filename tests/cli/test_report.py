@@ -10,9 +10,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from tacit.cli.report import report
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.reference import experiment_toml
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.reference import experiment_toml
 
 app = typer.Typer()
 app.command()(report)

@@ -1,7 +1,6 @@
 """What a run shows: one line for one thing, as it is, whoever reads it."""
 
 import io
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +8,7 @@ import pytest
 from rich.console import Console
 
 from tacit.cli.screen import Screen
-from tacit.simulate.federation.roles import Plan
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment, parse
+from tacit.parties.runs.experiment import Experiment, parse
 
 DIRECTORY = Path("runs") / ("[bold]" + "x" * 100)
 
@@ -21,8 +18,7 @@ def screen(
 ) -> tuple[Screen, io.TextIOWrapper]:
     file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=file, width=width, force_terminal=False, highlight=False)
-    plan = Plan(experiment or Experiment(), RunDirectory(DIRECTORY), 10, 0, 1, began=time.monotonic())
-    return Screen(console, plan), file
+    return Screen(console, experiment or Experiment(), DIRECTORY), file
 
 
 def shown(file: io.TextIOWrapper) -> list[str]:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from tacit.simulate.runs.experiment import load
-from tacit.simulate.runs.summary import ROUND_KEYS
+from tacit.parties.runs.experiment import load
+from tacit.parties.runs.summary import ROUND_KEYS
 
 pytestmark = pytest.mark.end_to_end
 

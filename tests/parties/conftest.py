@@ -21,6 +21,8 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment
+from tacit.parties.runs.experiment import Federation as Cohort
 from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -31,8 +33,6 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.runs.experiment import Aggregation, Deadlines, Experiment
-from tacit.simulate.runs.experiment import Federation as Cohort
 
 # Only how long a broken test hangs; no test passes or fails by it otherwise.
 PATIENCE_SECONDS = 30

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import parse
+from tacit.parties.runs.reference import experiment_toml
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import parse
-from tacit.simulate.runs.reference import experiment_toml
 
 BEGAN = 1_800_000_000.0
 PHASE_ENDS = {

@@ -20,12 +20,12 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.sides import Basis
+from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, Federation, parse
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.ring import Words
-from tacit.simulate.runs.experiment import Aggregation, Experiment, ExperimentError, Federation, parse
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

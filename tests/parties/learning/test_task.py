@@ -13,8 +13,8 @@ from tacit.models.layout import Layout
 from tacit.models.training import gradient, train
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
-from tacit.parties.learning.task import LOSS_UNIT, METRICS, Task, read_task
-from tacit.parties.protections.sides import TaskError
+from tacit.parties.learning.task import LOSS_UNIT, METRICS, Task, check_classes, class_digest, read_task
+from tacit.parties.protections.sides import OtherClassesError, TaskError
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Scheme
 from tacit.secagg.packing import Packing, Total, WeightForm
@@ -252,3 +252,14 @@ def test_a_task_survives_the_configuration_and_garbage_does_not() -> None:
     for garbage in (b"", b"\x80", configuration.task + b"\x00"):
         with pytest.raises(RemoteProtocolError):
             read_task(msgspec.structs.replace(configuration, task=garbage))
+
+
+def test_the_list_of_classes_is_agreed_by_its_digest() -> None:
+    names = ("benign", "malignant")
+    task = Task(model=MODEL, training=TrainingConfiguration(), classes=2, channels=1, class_digest=class_digest(names))
+    check_classes(task, names)
+    for others in (("malignant", "benign"), ("benign",), ("benignmalignant", ""), ("benign", "malignant", "x")):
+        with pytest.raises(
+            OtherClassesError, match=r"the server's task has 2, and the lists differ: set data\.classes"
+        ):
+            check_classes(task, others)

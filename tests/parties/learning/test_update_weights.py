@@ -19,10 +19,10 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.sides import Basis, Group, TaskError, Trained
+from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tests.world.group_keys import memory_group_key
 
 CPU = torch.device("cpu")

@@ -17,7 +17,7 @@ from tacit.parties.links.keys import (
     encode_key,
     generate,
     load,
-    load_member,
+    load_card,
     save,
 )
 
@@ -38,27 +38,27 @@ def test_invalid_name() -> None:
 
 def test_saved_keys_are_loaded(tmp_path: Path) -> None:
     keys = generate("hospital-7")
-    secret_path, public_path = save(keys, tmp_path)
-    assert (secret_path.name, public_path.name) == ("hospital-7.key", "hospital-7.pub")
+    secret_path, card_path = save(keys, tmp_path, role="client")
+    assert (secret_path.name, card_path.name) == ("hospital-7.key", "hospital-7.card")
     assert load(secret_path) == keys
-    assert load_member(public_path, "client") == keys.member("client")
+    assert load_card(card_path) == keys.member("client")
 
 
 def test_private_file_is_for_its_owner_whatever_the_umask(tmp_path: Path) -> None:
     umask = os.umask(0)
     try:
-        secret_path, public_path = save(generate("a"), tmp_path)
+        secret_path, card_path = save(generate("a"), tmp_path, role="client")
     finally:
         os.umask(umask)
     assert secret_path.stat().st_mode & 0o777 == 0o600
-    assert public_path.stat().st_mode & 0o777 == 0o644
+    assert card_path.stat().st_mode & 0o777 == 0o644
 
 
-@pytest.mark.parametrize("existing", ["a.key", "a.pub"])
+@pytest.mark.parametrize("existing", ["a.key", "a.card"])
 def test_nothing_is_overwritten(tmp_path: Path, existing: str) -> None:
     (tmp_path / existing).write_text("precious")
     with pytest.raises(KeyFileError, match=f"{existing}: exists already and is never overwritten"):
-        save(generate("a"), tmp_path)
+        save(generate("a"), tmp_path, role="client")
     assert [path.name for path in tmp_path.iterdir()] == [existing]
     assert (tmp_path / existing).read_text() == "precious"
 
@@ -66,13 +66,13 @@ def test_nothing_is_overwritten(tmp_path: Path, existing: str) -> None:
 def test_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "a.key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(KeyFileError, match=r"a\.key: cannot be created"):
-        save(generate("a"), tmp_path)
+        save(generate("a"), tmp_path, role="client")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_missing_directory(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"a\.key: cannot be created: No such file or directory"):
-        save(generate("a"), tmp_path / "missing")
+        save(generate("a"), tmp_path / "missing", role="client")
 
 
 def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +84,13 @@ def test_full_disk_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "open", onto_full_disk)
     with pytest.raises(KeyFileError, match=r"a\.key: cannot be written: No space left on device"):
-        save(generate("a"), tmp_path)
+        save(generate("a"), tmp_path, role="client")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o620, 0o604, 0o602, 0o666, 0o610, 0o700 | 0o001])
 def test_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
-    path, _ = save(generate("a"), tmp_path)
+    path, _ = save(generate("a"), tmp_path, role="client")
     path.chmod(mode)
     with pytest.raises(KeyFileError, match=f"mode {mode:o}.*run: chmod 600 {path}"):
         load(path)
@@ -99,7 +99,7 @@ def test_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
 @pytest.mark.parametrize("mode", [0o600, 0o400])
 def test_modes_that_are_private(tmp_path: Path, mode: int) -> None:
     keys = generate("a")
-    path, _ = save(keys, tmp_path)
+    path, _ = save(keys, tmp_path, role="client")
     path.chmod(mode)
     assert load(path) == keys
 
@@ -107,8 +107,8 @@ def test_modes_that_are_private(tmp_path: Path, mode: int) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError, match=r"a\.key: no such file$"):
         load(tmp_path / "a.key")
-    with pytest.raises(KeyFileError, match=r"a\.pub: cannot be read: No such file"):
-        load_member(tmp_path / "a.pub", "client")
+    with pytest.raises(KeyFileError, match=r"a\.card: cannot be read: No such file"):
+        load_card(tmp_path / "a.card")
 
 
 def test_directory_instead_of_a_file(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ CORRUPTIONS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("corruption", CORRUPTIONS)
 def test_malformed_private_file(tmp_path: Path, corruption: str) -> None:
     keys = generate("a")
-    path, _ = save(keys, tmp_path)
+    path, _ = save(keys, tmp_path, role="client")
     path.write_bytes(CORRUPTIONS[corruption](path.read_text()).encode(errors="surrogateescape"))
     with pytest.raises(KeyFileError, match=r"a\.key: .*; restore it from a backup or make new keys") as caught:
         load(path)
@@ -152,17 +152,17 @@ def test_malformed_private_file(tmp_path: Path, corruption: str) -> None:
 
 @pytest.mark.parametrize("corruption", [name for name in CORRUPTIONS if "secret" not in name and "other" not in name])
 def test_malformed_public_file(tmp_path: Path, corruption: str) -> None:
-    _, path = save(generate("a"), tmp_path)
+    _, path = save(generate("a"), tmp_path, role="client")
     path.write_bytes(CORRUPTIONS[corruption](path.read_text()).encode(errors="surrogateescape"))
-    with pytest.raises(KeyFileError, match=r"a\.pub: not a public key file: .*; ask its owner"):
-        load_member(path, "client")
+    with pytest.raises(KeyFileError, match=r"a\.card: not a card: .*; ask its owner"):
+        load_card(path)
 
 
 def test_private_file_is_not_a_public_one(tmp_path: Path) -> None:
     keys = generate("a")
-    path, _ = save(keys, tmp_path)
-    with pytest.raises(KeyFileError, match="not a public key file") as caught:
-        load_member(path, "client")
+    path, _ = save(keys, tmp_path, role="client")
+    with pytest.raises(KeyFileError, match="not a card") as caught:
+        load_card(path)
     assert not quotes_secret(caught.value, keys)
 
 

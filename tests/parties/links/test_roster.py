@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tacit.parties.links.keys import PartyKeys, encode_key, load_member, save
-from tacit.parties.links.roster import RosterFileError, read_roster, write_roster
+from tacit.parties.links.keys import PartyKeys, encode_key, load_card, save
+from tacit.parties.links.roster import RosterFileError, make_roster, read_roster, write_roster
 from tacit.protocol.core.roster import Roster
 
 
@@ -26,14 +26,10 @@ def test_groups_are_read_as_they_were_written(tmp_path: Path, roster: Roster) ->
     assert "group" not in (tmp_path / "alone.toml").read_text()
 
 
-def test_roster_from_public_files(tmp_path: Path, keys: dict[str, PartyKeys], roster: Roster) -> None:
-    public = {name: save(keys[name], tmp_path)[1] for name in ("server", "alice", "bob")}
-    members = (
-        load_member(public["server"], "server"),
-        load_member(public["alice"], "client"),
-        load_member(public["bob"], "client"),
-    )
-    assert Roster(members) == roster
+def test_roster_from_cards(tmp_path: Path, keys: dict[str, PartyKeys], roster: Roster) -> None:
+    roles = {"server": "server", "alice": "client", "bob": "client"}
+    cards = [save(keys[name], tmp_path, role=role)[1] for name, role in roles.items()]
+    assert make_roster([load_card(card) for card in cards]) == roster
 
 
 def test_nothing_is_overwritten(tmp_path: Path, roster: Roster) -> None:

@@ -13,10 +13,10 @@ from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections import catalogue
 from tacit.parties.protections.encryption import Encryption
+from tacit.parties.runs.experiment import ExperimentError, parse
+from tacit.parties.runs.reference import experiment_toml, reference_markdown
 from tacit.protocol.core.errors import Code
 from tacit.protocol.sum.configuration import Configuration
-from tacit.simulate.runs.experiment import ExperimentError, parse
-from tacit.simulate.runs.reference import experiment_toml, reference_markdown
 
 SOURCE = Path(__file__).parent / "random_top_k.py"
 PAGE = Path(__file__).parents[3] / "docs" / "adding-a-protection.md"

@@ -19,8 +19,8 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Facts, Protection, Scheme, name_of
+from tacit.parties.runs.experiment import Aggregation, ClientPolicy, Experiment
 from tacit.secagg.packing import WeightForm
-from tacit.simulate.runs.experiment import Aggregation, ClientPolicy, Experiment
 
 SKIPPING = [("skip_masked_layers", [True, False], [1, "yes"])]
 SPLITTING = [*SKIPPING, ("split", ["", "blocks.1"], ["x" * 129])]

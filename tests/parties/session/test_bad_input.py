@@ -21,13 +21,13 @@ from tacit.models.vision_transformer import build
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Limits, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.runs.directory import Progress, RunDirectory, writing
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.codec import Frame, decode, encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
 from tacit.protocol.session.messages import MESSAGES, Finish, Hello
-from tacit.simulate.runs.directory import Progress, RunDirectory, writing
 
 pytestmark = pytest.mark.end_to_end
 

@@ -31,10 +31,10 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Group
+from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 from tests.world.group_keys import memory_group_key
 
 CPU = torch.device("cpu")

@@ -21,9 +21,9 @@ from tacit.parties.learning.task import METRICS, Task, configure, read_task
 from tacit.parties.protections.catalogue import protection_hook, read_protection
 from tacit.parties.protections.fedrsm import MOST_METRICS, FedRSM, pack_uploads, unpack_uploads, upload_metrics
 from tacit.parties.protections.sides import Basis, TaskError
+from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
 
 CPU = torch.device("cpu")
 SAMPLES = (7, 12, 20)

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
+from tacit.parties.runs.experiment import parse
+from tacit.parties.runs.reference import experiment_toml
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Size
-from tacit.simulate.runs.experiment import parse
-from tacit.simulate.runs.reference import experiment_toml
 
 COMPARED = {
     "aso-table1": ("encryption", "aggregation", "policy"),

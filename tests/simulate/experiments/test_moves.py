@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tacit.simulate.runs.directory import RunDirectory
+from tacit.parties.runs.directory import RunDirectory
 
 
 def test_moves_are_counted_over_all_rounds(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.study import Arm, ArmResult, Size, compare, differences, spread
-from tacit.simulate.runs.experiment import Experiment
 
 ARM = Arm(name="arm", experiment=Experiment())
 

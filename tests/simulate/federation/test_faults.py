@@ -13,6 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.parties.links.keys import generate
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
@@ -24,8 +26,6 @@ from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, 
 from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
 from tacit.simulate.federation.supervision import Supervisor
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
 
 PARTIES = ("server", *(f"client-{number}" for number in range(1, 12)))
 

@@ -15,11 +15,11 @@ from tacit.models.data import load
 from tacit.models.layout import Layout
 from tacit.models.stimuli import stimulus_indices
 from tacit.models.vision_transformer import build
+from tacit.parties.runs.directory import RunDirectoryError
+from tacit.parties.runs.experiment import Experiment, parse
 from tacit.parties.session.event_log import read
 from tacit.simulate.federation.run import kept, new_plan, resumed_plan, simulate
 from tacit.simulate.federation.supervision import InputError
-from tacit.simulate.runs.directory import RunDirectoryError
-from tacit.simulate.runs.experiment import Experiment, parse
 from tests.world.sums import memory_sum
 
 pytestmark = pytest.mark.end_to_end

@@ -17,6 +17,7 @@ import pytest
 from scipy.stats import chisquare
 
 from tacit.parties.learning.task import LOSS_UNIT, METRICS
+from tacit.parties.runs.experiment import parse
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.codec import Envelope
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
@@ -45,7 +46,6 @@ from tacit.protocol.sum.messages import (
 from tacit.protocol.sum.tables import SERVER_TABLES
 from tacit.secagg.packing import METRIC_BITS, WeightForm
 from tacit.simulate.federation.run import new_plan, simulate
-from tacit.simulate.runs.experiment import parse
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tacit.parties.runs.directory import RunDirectory, write_arrays
 from tacit.secagg.ring import Ring
 from tacit.simulate.federation.verification import VerificationError, verify
-from tacit.simulate.runs.directory import RunDirectory, write_arrays
 
 RING = Ring(24)
 NAMES = ("client-1", "client-2")

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tacit.parties.runs.experiment import Federation
 from tacit.simulate.bench.inference import measure
 from tacit.simulate.private_inference.distillation import DistillationExperiment, distil
-from tacit.simulate.runs.experiment import Federation
 
 
 @pytest.mark.exhaustive

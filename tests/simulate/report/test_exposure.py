@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.runs.experiment import load, parse
 from tacit.simulate.report.exposure import Exposure, exposure
 from tacit.simulate.report.page import make_report
 from tacit.simulate.report.reading import read_history
-from tacit.simulate.runs.experiment import load, parse
 
 
 def parties(script: Any, mode: str, *, rounds: int = 1, toml: str = "") -> dict[str, Exposure]:

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.experiment import Experiment, ExperimentError
+from tacit.parties.runs.explain import holds, keys
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
 from tacit.simulate.report.page import MOST_INCIDENTS, NOTHING, byte_count, decimal, make_report, seconds, write_report
-from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
-from tacit.simulate.runs.experiment import Experiment, ExperimentError
-from tacit.simulate.runs.explain import holds, keys
+
+
+
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}

@@ -101,7 +101,7 @@ class Bench:
         kit.mkdir()
         write_roster(self.roster, kit / "roster.toml")
         for name in names:
-            save(self.keys[name], kit)
+            save(self.keys[name], kit, role=self.roster.member(name).role)
         return kit
 
     def play(self, side: Side, *names: str) -> dict[str, PeerVerdict]:

@@ -87,7 +87,7 @@ class InferenceBench:
         write_roster(self.roster, kit / "roster.toml")
         for name, own in self.keys.items():
             if name != LIVE[side] and not (side == "owners" and name == LIVE["model-owner"]):
-                save(own, kit)
+                save(own, kit, role=ROLES[name])
         if self.terms:
             terms = private_model().terms(input=self.input, **MOST)
             (kit / "terms.msgpack").write_bytes(encode_structure(terms))

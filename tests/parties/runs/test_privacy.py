@@ -8,8 +8,8 @@ from scipy.stats import norm
 
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.gaussian_noise import GaussianNoise
-from tacit.simulate.runs.experiment import Aggregation, Experiment, Federation
-from tacit.simulate.runs.privacy import guarantee
+from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.privacy import guarantee
 
 CLIENTS = 5
 

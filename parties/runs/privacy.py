@@ -19,7 +19,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from tacit.parties.protections.protection import Noise
-from tacit.simulate.runs.experiment import Experiment
+from tacit.parties.runs.experiment import Experiment
 
 ROOM: Final = 12
 """Standard deviations of the noise beyond dp_clip that aggregation.clip must leave: a coordinate is beyond them with

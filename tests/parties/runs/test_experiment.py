@@ -15,9 +15,7 @@ from tacit.parties.protections.binary_weights import BinaryWeights
 from tacit.parties.protections.catalogue import read_protection, registered
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.fixed_position import FixedPosition
-from tacit.secagg.graph import GraphParameters
-from tacit.secagg.packing import WeightForm
-from tacit.simulate.runs.experiment import (
+from tacit.parties.runs.experiment import (
     Aggregation,
     Experiment,
     ExperimentError,
@@ -26,8 +24,10 @@ from tacit.simulate.runs.experiment import (
     parse,
     with_overrides,
 )
-from tacit.simulate.runs.explain import accepted, keys, literal, read_section, refusal
-from tacit.simulate.runs.reference import experiment_toml, reference_markdown
+from tacit.parties.runs.explain import accepted, keys, literal, read_section, refusal
+from tacit.parties.runs.reference import experiment_toml, reference_markdown
+from tacit.secagg.graph import GraphParameters
+from tacit.secagg.packing import WeightForm
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
 KEYS = list(keys(Experiment))
@@ -550,5 +550,5 @@ def test_a_protection_as_strong_as_the_policy_asks_is_accepted(text: str) -> Non
 
 
 def test_importing_the_schema_does_not_load_torch() -> None:
-    code = "import sys, tacit.simulate.runs.experiment; print(sorted({'torch', 'timm', 'sklearn'} & set(sys.modules)))"
+    code = "import sys, tacit.parties.runs.experiment; print(sorted({'torch', 'timm', 'sklearn'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

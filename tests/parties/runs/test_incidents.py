@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tacit.simulate.runs.incidents import Incident, incidents
+from tacit.parties.runs.incidents import Incident, incidents
 
 Events = list[dict[str, Any]]
 LOST = {"event": "ended", "code": "LEFT", "detail": "the link to server is lost"}

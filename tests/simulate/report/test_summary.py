@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
+from tacit.parties.runs.directory import RunDirectory, write_json
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.summary import ROUND_KEYS, summarise
 from tacit.parties.session.event_log import EventLog
-from tacit.simulate.runs.directory import RunDirectory, write_json
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.summary import ROUND_KEYS, summarise
 
 
 @pytest.fixture

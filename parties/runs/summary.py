@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import evaluations, privacy
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.incidents import incidents
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
-from tacit.simulate.runs import evaluations, privacy
-from tacit.simulate.runs.directory import RunDirectory
-from tacit.simulate.runs.experiment import Experiment
-from tacit.simulate.runs.incidents import incidents
 
 SECURE_SUM = (
     Phase.SHARE_KEYS,

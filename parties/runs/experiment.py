@@ -21,10 +21,11 @@ from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
+from tacit.parties.runs.explain import literal, read_section, refusal
+from tacit.protocol.core.roster import group_numbers
 from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
-from tacit.simulate.runs.explain import literal, read_section, refusal
 
 Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
 
@@ -152,10 +153,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def groups(self) -> tuple[int, ...]:
         """The number of every client's group in the roster: as many groups as there can be; all 0 without groups."""
-        clients, size = self.federation.clients, self.federation.group_size
-        count = clients // size if size else 0
-        # Neighbours are together, and sizes differ by one at most.
-        return tuple(1 + client * count // clients if count else 0 for client in range(clients))
+        return group_numbers(self.federation.clients, self.federation.group_size)
 
     def graph_parameters(self) -> GraphParameters:
         """Neighbours of a client, and the threshold: as configured, or as computed."""

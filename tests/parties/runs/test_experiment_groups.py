@@ -2,7 +2,7 @@
 
 import pytest
 
-from tacit.simulate.runs.experiment import Experiment, ExperimentError, parse
+from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
 
 FITTING = (
     "[federation]\nclients = {clients}\ngroup_size = {size}\n[aggregation]\ncorrupt = {corrupt}\ndropout = {dropout}\n"

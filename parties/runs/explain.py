@@ -20,6 +20,7 @@ from tacit.parties.protections.catalogue import chosen, protection_hook, registe
 from tacit.parties.protections.protection import name_of
 
 _PLACE = re.compile(r" - at `\$\.(?P<path>[^`]*)`\Z")
+_MISSING = re.compile(r"Object missing required field `(?P<name>\w+)`")
 _LONGEST_VALUE = 80
 
 
@@ -85,6 +86,10 @@ def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[
     prefix = f"{path}." if path else ""
     for section, name, stray in _unknown(data, known, prefix):
         return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
+    if (missing := _MISSING.match(str(error))) is not None:
+        within = _PLACE.search(str(error))
+        name = ".".join(filter(None, [path, within["path"] if within else "", missing["name"]]))
+        return f"{name} is missing: {known[name].description}"
     place = _PLACE.search(str(error))
     if place is None:
         raise TypeError(f"msgspec names no place in {str(error)!r}") from error
@@ -153,6 +158,7 @@ def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
             for key in _keys(msgspec.inspect.type_info(protection), path):
                 yield replace(key, scheme=scheme)
     elif isinstance(kind, msgspec.inspect.StructType):
+        sections = []
         for field in kind.fields:
             inner = field.type
             schema = (inner.extra_json_schema or {}) if isinstance(inner, msgspec.inspect.Metadata) else {}
@@ -162,8 +168,15 @@ def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
                 inner = next((one for one in inner.types if isinstance(one, msgspec.inspect.StructType)), inner)
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
             name = f"{path}.{field.name}" if path else field.name
-            yield Key(path=name, type=inner, default=default, description=schema.get("description", ""))
-            yield from _keys(inner, name)
+            key = Key(path=name, type=inner, default=default, description=schema.get("description", ""))
+            if key.is_section:
+                sections.append(key)
+            else:
+                yield key
+        # Last, because in TOML what follows a section is in it.
+        for key in sections:
+            yield key
+            yield from _keys(key.type, key.path)
 
 
 def _unknown(data: Mapping[str, Any], known: Mapping[str, Key], section: str = "") -> Iterator[tuple[str, str, Any]]:

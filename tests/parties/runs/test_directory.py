@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tacit.simulate.runs.directory import Progress, RunDirectory, RunDirectoryError, write_arrays
+from tacit.parties.runs.directory import Progress, RunDirectory, RunDirectoryError, write_arrays
 
 
 def test_a_new_directory_has_its_folders(tmp_path: Path) -> None:

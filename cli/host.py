@@ -1,0 +1,193 @@
+"""`tacit server`, `tacit client` and `tacit status`: a party on a host of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tacit.cli import output
+
+PartyToml = Annotated[
+    Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
+
+
+def server(
+    party: PartyToml,
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(metavar="[EXPERIMENT.toml]", help="What to run; without it, what was not finished."),
+    ] = None,
+    json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run an experiment with clients on other hosts, as the server of their federation.
+
+    Started again with the same command, it goes on after the last finished round, and does nothing where all rounds are
+    done. Model, events, summary and report are in a run directory in the folder of the party.
+
+    Exit status: 0 all rounds completed; 1 it failed; 2 wrong input; 3 a round was aborted, or there were too few
+    clients; 130 Ctrl-C or SIGTERM.
+    """
+    console = Console(highlight=False, quiet=quiet)
+    output.say(console, "starting")
+    from tacit.cli.screen import Screen
+    from tacit.cli.simulation import interruptible
+    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
+    from tacit.parties.hosting.party_file import ServerFile
+    from tacit.parties.links.endpoint import EndpointError
+    from tacit.parties.runs.directory import RunDirectory
+    from tacit.parties.runs.experiment import load
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.report.page import write_report
+
+    screen: Screen | None = None
+
+    def show(event: str, fields: dict[str, Any]) -> None:
+        nonlocal screen
+        if event == "run":
+            run = RunDirectory(Path(fields["directory"]))
+            screen = Screen(console, load(run.experiment), run.path)
+            begins = f"goes on after round {fields['completed']}" if fields["completed"] else "begins"
+            output.say(console, f"the run in {run.path} {begins}")
+        elif screen is not None:
+            screen.show(opened.name, event, fields)
+
+    kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
+    with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
+        opened = open_party(ServerFile, party)
+        chosen = None if experiment is None else load(experiment)
+        if chosen is not None and chosen.federation.seed is not None:
+            output.say(console, "federation.seed is ignored: between hosts all randomness is the operating system's")
+        for address in opened.file.tell:
+            output.say(console, f"clients reach it at {address}")
+        output.say(console, f"roster {opened.roster.fingerprint}")
+        # Loads torch: what is wrong with the files is said before.
+        from tacit.parties.hosting.server_host import run_server
+
+        run, summary = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
+        write_report(run)
+    output.keep_json(json_file, summary)
+    if screen is not None:
+        screen.finish(summary)
+    statuses = [entry["status"] for entry in summary["rounds"]]
+    complete = statuses.count("completed") == summary["configuration"]["federation"]["rounds"]
+    raise typer.Exit(0 if complete else output.ABORTED)
+
+
+def client(
+    party: PartyToml,
+    stay: Annotated[
+        bool, typer.Option("--stay", help="Join one session after the other, until it is stopped.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Take part in a federation with this host's own images, which stay here.
+
+    What it did is in the folder of the party, and so is its journal, by which a client that was killed and started
+    again never enters a round twice; `tacit status` says where it is.
+
+    Exit status: 0 the session is finished; 1 it failed, or one of the two sides refused; 2 wrong input; 4 the server
+    was not reached, or lost; 130 Ctrl-C or SIGTERM.
+    """
+    console = Console(highlight=False, quiet=quiet)
+    output.say(console, "starting")
+    from tacit.cli.simulation import interruptible
+    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
+    from tacit.parties.hosting.party_file import ClientFile
+    from tacit.parties.links.client_endpoint import UnreachableError
+    from tacit.parties.links.endpoint import AddressError, EndpointError
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.parties.session.journal import JournalError
+    from tacit.protocol.core.errors import Code
+
+    with output.complaining(
+        (UnreachableError, output.SERVER_LOST),
+        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
+        ((EndpointError, EventLogError, JournalError, OSError), output.FAILED),
+    ):
+        opened = open_party(ClientFile, party)
+        output.say(console, f"roster {opened.roster.fingerprint}")
+        output.say(console, f"{opened.name} joins {opened.file.connect}")
+        # Loads torch: what is wrong with the files is said before.
+        from tacit.parties.hosting.client_host import run_client
+
+        ended = asyncio.run(interruptible(run_client(opened, stay=stay, show=partial(_show_client, console))))
+    if ended.code is not None:
+        lost = ended.code in (Code.LEFT, Code.TIMEOUT)
+        raise output.failure(ended.detail, output.SERVER_LOST if lost else output.FAILED)
+    output.say(console, ended.detail)
+
+
+def status(
+    party: PartyToml,
+    json_file: Annotated[Path | None, output.json_option("Write what is shown to this file too.")] = None,
+) -> None:
+    """Say where a party of this host is: whether it runs, its round and phase, whom it waits for, what went wrong.
+
+    Exit status: 0 it runs; 1 it does not, or the file of --json cannot be written; 2 wrong input, or it never ran.
+    """
+    import msgspec
+
+    from tacit.parties.hosting.folder import PartyFolder
+    from tacit.parties.hosting.party_file import PartyFileError, read_any
+    from tacit.parties.hosting.state import StatusError, read_status
+
+    with output.complaining(((PartyFileError, StatusError, OSError), output.WRONG_INPUT)):
+        found, running = read_status(PartyFolder(Path(read_any(party).directory)))
+    now = time.time()
+    output.keep_json(json_file, {"running": running, **msgspec.to_builtins(found)})
+    rounds = f" of {found.rounds}" if found.rounds else ""
+    waits = ", ".join(found.waiting_for)
+    rows = {
+        "party": f"{found.name}, {found.role}",
+        "running": f"yes, process {found.process}, for {_ago(now - found.since)}" if running else "no",
+        "address": found.address,
+        "experiment": found.experiment,
+        "session": found.session,
+        "round": f"{found.round}{rounds}",
+        "phase": found.phase.lower().replace("_", " "),
+        "waits for": waits if running else "",
+    }
+    for name, happened in (("last event", found.last_event), ("last error", found.last_error)):
+        if happened is not None:
+            detail = f": {happened.detail}" if happened.detail else ""
+            rows[name] = f"{happened.event}{detail} ({_ago(now - happened.time)} ago)"
+    for name, value in rows.items():
+        if value:
+            typer.echo(f"{name:<12}{value}")
+    raise typer.Exit(0 if running else output.FAILED)
+
+
+def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
+    say = partial(output.say, console)
+    if event == "accepted":
+        say(f"accepted {fields['scheme']}, {fields['mode']} mode")
+    elif event == "round-over":
+        say(f"round {fields['round']:>3}  " + (f"over: {fields['detail']}" if fields["code"] else "completed"))
+    elif event == "evaluated":
+        say(f"  after round {fields['round']}: accuracy {fields['accuracy']:.3f}  loss {fields['loss']:.3f}")
+    elif event == "not-connected":
+        say(f"  {fields['reason']}", style="yellow")
+    elif event in ("link-lost", "link-up"):
+        say(f"  the link to {fields['peer']} is {'lost' if event == 'link-lost' else 'there'}")
+    elif event == "cannot-train":
+        say(f"  cannot train: {fields['detail']}", style="red")
+    elif event == "ended":
+        say(f"session over: {fields['detail']}")
+    elif event == "stays":
+        say(f"stays, and joins the next session (tries again in {fields['seconds']:g} s)")
+
+
+def _ago(seconds: float) -> str:
+    """A duration for people."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -1,0 +1,43 @@
+"""`tacit keys`: a party makes its own keys, on its own host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tacit.cli.output import WRONG_INPUT, complaining
+
+app = typer.Typer(no_args_is_help=True, help="The keys of a party.")
+
+
+@app.callback()
+def keys() -> None:
+    """The keys of a party."""
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.")],
+    role: Annotated[
+        Literal["server", "client", "dealer"],
+        typer.Option(
+            help="What it is in the federation. In private inference a model owner is the server, data owners "
+            "are clients."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where both files go.")] = Path(),
+) -> None:
+    """Make NAME.key, which never leaves this host, and NAME.card, for whoever makes the roster.
+
+    The card holds the public keys, name and role, signed with the party's own key. Nothing is overwritten.
+
+    Exit status: 0 done; 2 wrong input.
+    """
+    from tacit.parties.links.keys import KeyFileError, generate, save
+
+    with complaining(((ValueError, KeyFileError), WRONG_INPUT)):
+        secret, card = save(generate(name), out, role=role)
+    typer.echo(f"{secret}: keep it on this host, and nowhere else")
+    typer.echo(f"{card}: hand it to whoever makes the roster")

@@ -1,0 +1,99 @@
+"""A client on a host of its own: its images are its own, and where it is to stay it joins one session after the other.
+
+A server that is not there yet is waited for. Whoever is there and is the wrong one, or refuses this client, ends it;
+but where it stays, it tries again, and ever less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import Any, Final
+
+from tacit.models.data import normalise, read
+from tacit.models.datasets.samples import Source
+from tacit.parties.hosting.client import ClientImages, ClientJob, ClientWork
+from tacit.parties.hosting.opening import OpenedParty, at_work
+from tacit.parties.hosting.party_file import ClientFile
+from tacit.parties.hosting.state import Status
+from tacit.parties.learning.task import Task, check_classes
+from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.diary import Diary, Tell
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.outputs import Ended
+
+CONNECT_SECONDS: Final = 10.0
+"""How often a client that waits for its server says so."""
+SHORTEST_PAUSE: Final = 1.0
+LONGEST_PAUSE: Final = 60.0
+"""Seconds before a client that stays tries again; they double while sessions do not end well."""
+
+
+async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell) -> Ended:
+    """Take part in a session, or in one after the other, and return how the last one ended.
+
+    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError.
+    """
+    status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
+    with at_work(party, status, show) as tell:
+        source = read(party.file.data)
+        if not len(source.train.images):
+            raise ValueError(f"data.source {party.file.data.source!r} holds no training images")
+        with EventLog(party.folder.events(party.name), party.name) as log:
+            return await _Sessions(party, source, log, tell, stay).follow()
+
+
+class _Sessions:
+    def __init__(self, party: OpenedParty[ClientFile], source: Source, log: EventLog, tell: Tell, stay: bool) -> None:
+        file = party.file
+        self._job = ClientJob(
+            address=file.connect,
+            keys=party.keys,
+            roster=party.roster,
+            policy=file.policy,
+            journal=party.folder.journal(party.name),
+            plain_model=party.folder.plain_model,
+            patience=file.patience,
+            grace=file.grace,
+            connect_seconds=min(CONNECT_SECONDS, file.patience),
+            device=file.device,
+        )
+        self._source = source
+        self._log = log
+        self._tell = tell
+        self._stay = stay
+
+    async def follow(self) -> Ended:
+        """One session, or one after the other."""
+        pause, said, give_up = SHORTEST_PAUSE, "", time.monotonic() + self._job.patience
+        while True:
+            # A diary counts the traffic of one session.
+            diary = Diary(self._log, self._tell)
+            try:
+                ended = await ClientWork(self._job, self._images, diary).run()
+                said = ""
+                if not self._stay:
+                    return ended
+                pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
+                diary.write("stays", seconds=pause)
+            except EndpointError as error:
+                if str(error) != said:
+                    said = str(error)
+                    diary.write("not-connected", reason=said)
+                waited_for = isinstance(error, UnreachableError)
+                if not self._stay and (not waited_for or time.monotonic() >= give_up):
+                    raise
+                pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(pause)
+
+    def _images(self, task: Task) -> ClientImages:
+        """This host's own, as the task wants them."""
+        check_classes(task, self._source.class_names)
+        if len(task.mean) != task.channels:
+            raise TaskError("the server's task does not say by which mean and deviation images are normalised")
+        data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
+        tests: Any = (lambda: (data.x_test, data.y_test)) if len(self._source.test.images) else None
+        return ClientImages((data.x_train, data.y_train), tests)

@@ -1,0 +1,91 @@
+"""The folder of one party on a host: what it writes, and what it tells of itself to whoever looks.
+
+party.lock              held by the process that runs, so that there is one
+status.json             where the party is: state.py
+events/NAME.jsonl       what a client did (a server: in the folder of each run)
+journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
+plain-model.safetensors with model encryption: the model in the clear, which one client keeps
+logs/NAME.log           lines for people, and tracebacks
+runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tacit.models.file_system import FILES
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+
+_RUN = re.compile(r"(?P<number>[0-9]{4,})-.*")
+
+
+class PartyFolder:
+    """The folder of a party. OSError of `make` and `run` names what cannot be written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.status = path / "status.json"
+        self.plain_model = path / "plain-model.safetensors"
+        self._lock = path / "party.lock"
+
+    def make(self) -> None:
+        """Make what is missing of it. RunDirectoryError if it cannot be."""
+        try:
+            for part in ("events", "journal", "logs"):
+                (self.path / part).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunDirectoryError(
+                f"{self.path} cannot be made: {error.strerror}; name another folder as `directory`"
+            ) from None
+
+    def events(self, party: str) -> Path:
+        """The event log of a client."""
+        return self.path / "events" / f"{party}.jsonl"
+
+    def journal(self, party: str) -> Path:
+        """The journal of a client."""
+        return self.path / "journal" / f"{party}.jsonl"
+
+    def log(self, party: str) -> Path:
+        """The log for people."""
+        return self.path / "logs" / f"{party}.log"
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Be the one process of this party. RunDirectoryError if there is another."""
+        try:
+            release = FILES.lock(self._lock)
+        except BlockingIOError:
+            raise RunDirectoryError(f"{self.path} is of a party that is running already: stop it first") from None
+        try:
+            yield
+        finally:
+            release()
+
+    def is_held(self) -> bool:
+        """Whether the party is running. OSError if that cannot be found out."""
+        if not self._lock.exists():
+            return False
+        try:
+            FILES.lock(self._lock)()
+        except BlockingIOError:
+            return True
+        return False
+
+    def last_run(self) -> RunDirectory | None:
+        """The run that was begun last."""
+        runs = self._runs()
+        return RunDirectory(runs[max(runs)]) if runs else None
+
+    def new_run(self, name: str) -> RunDirectory:
+        """A run directory for the next experiment, of this name."""
+        number = max(self._runs(), default=0) + 1
+        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name)
+        return RunDirectory.create(self.path / "runs" / f"{number:04}-{plain}")
+
+    def _runs(self) -> dict[int, Path]:
+        found = ((_RUN.fullmatch(path.name), path) for path in (self.path / "runs").glob("*"))
+        return {int(match["number"]): path for match, path in found if match is not None}

@@ -1,0 +1,209 @@
+"""PARTY.toml: everything that a party on a host of its own is told, but the experiment.
+
+One schema, tagged by `role`. What stands in it is this host's own business: keys, addresses, folders, images, and what
+its owner accepts. What all parties must agree on is in the roster, and in the experiment that the server proposes. No
+seed is among the keys: on hosts all randomness is the operating system's. Paths are taken from the file's own folder.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
+from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.links.address import host_of
+from tacit.parties.runs.explain import literal, read_section, refusal
+from tacit.parties.runs.reference import commented_toml, tables
+
+Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
+
+
+class PartyFileError(ValueError):
+    """A party that cannot run; the text names the file, the key, the value and what would be accepted."""
+
+
+class LogConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[log]: what is written into DIRECTORY/logs/NAME.log for people."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least weight of what is written.")
+    ] = "info"
+    megabytes: Annotated[
+        int, Meta(description="Size at which a file is put aside and another one begun.", ge=1, le=10_000)
+    ] = 10
+    files: Annotated[int, Meta(description="Files that were put aside and are kept.", ge=0, le=1000)] = 5
+
+
+class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="role"):
+    """What every party is told."""
+
+    example: ClassVar[dict[str, Any]] = {}
+    """Values of the keys that have no default, for `tacit config`."""
+
+    key: Annotated[str, Meta(description="The party's own key file, NAME.key.", min_length=1)]
+    roster: Annotated[str, Meta(description="The roster, the same for all parties.", min_length=1)] = "roster.toml"
+    directory: Annotated[
+        str, Meta(description="Folder for everything that the party writes; of one party alone.", min_length=1)
+    ] = "state"
+    device: Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")] = "cpu"
+    log: Annotated[LogConfiguration, Meta(description="The log for people.")] = LogConfiguration()
+
+    @property
+    def role(self) -> str:
+        """Its name."""
+        return str(type(self).__struct_config__.tag)
+
+
+class ServerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):
+    """role = "server"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "server.key", "bind": "tcp://0.0.0.0:7007"}
+
+    bind: Annotated[
+        str,
+        Meta(
+            description="Address to listen at, tcp://HOST:PORT: an address of this host, 0.0.0.0 for all of them, "
+            "or [::] for all of IPv6 as well."
+        ),
+    ]
+    tell: Annotated[
+        tuple[str, ...],
+        Meta(description="Addresses under which the clients reach it, to be shown to their owners."),
+    ] = ()
+    data: Annotated[
+        ImagesConfiguration | None,
+        Meta(
+            description="Test images of the server. Without this section accuracy is that of the clients on their own "
+            "images, by the secure sum."
+        ),
+    ] = None
+
+    def __post_init__(self) -> None:
+        _check_address("bind", self.bind)
+        for address in self.tell:
+            _check_address("tell", address)
+
+
+class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="client"):
+    """role = "client"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "client-1.key", "connect": "tcp://server.example:7007"}
+
+    connect: Annotated[
+        str,
+        Meta(
+            description="Address of the server, tcp://HOST:PORT: a name, an IPv4 address, or an IPv6 address in "
+            "brackets."
+        ),
+    ]
+    patience: Annotated[
+        Seconds,
+        Meta(description="Seconds to wait for a word of the server outside of a round, while others may train."),
+    ] = 3600.0
+    grace: Annotated[Seconds, Meta(description="Seconds for a lost link to come back.")] = 10.0
+    data: Annotated[ImagesConfiguration, Meta(description="The client's own images; they stay here.")] = (
+        ImagesConfiguration()
+    )
+    policy: Annotated[ClientPolicy, Meta(description="What this client accepts from the server.")] = msgspec.field(
+        default_factory=ClientPolicy
+    )
+
+    def __post_init__(self) -> None:
+        _check_address("connect", self.connect)
+
+
+ROLES: Final[dict[str, type[PartyFile]]] = {str(kind.__struct_config__.tag): kind for kind in (ServerFile, ClientFile)}
+"""The parties that have a file, by role."""
+
+Kind = TypeVar("Kind", bound=PartyFile)
+
+
+def read_party(kind: type[Kind], path: Path) -> Kind:
+    """Read the file of a party of this role. Raises PartyFileError."""
+    role, data = _read(path)
+    if ROLES[role] is not kind:
+        wanted = str(kind.__struct_config__.tag)
+        raise PartyFileError(
+            f'{path}: role = "{role}": expected "{wanted}"; run `tacit {role} {path}`, or set the role'
+        )
+    return _converted(kind, data, path)
+
+
+def read_any(path: Path) -> PartyFile:
+    """Read the file of a party of whatever role. Raises PartyFileError."""
+    role, data = _read(path)
+    return _converted(ROLES[role], data, path)
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
+    """The role, and the other keys as they stand there."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PartyFileError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise PartyFileError(f"{path}: is not UTF-8 text at byte {error.start}; save it as UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PartyFileError(f"{path}: is not TOML: {error}") from error
+    role = data.pop("role", None)
+    if role not in ROLES:
+        given = "role is missing" if role is None else f"role = {literal(role)}"
+        raise PartyFileError(f"{path}: {given}: expected {' or '.join(map(literal, ROLES))}")
+    return role, data
+
+
+def _converted(kind: type[Kind], data: dict[str, Any], path: Path) -> Kind:
+    try:
+        return msgspec.convert(_at_home(data, path.parent), kind, dec_hook=read_section)
+    except msgspec.ValidationError as error:
+        raise PartyFileError(f"{path}: {refusal(error, data, kind)}") from None
+
+
+def party_toml(role: str) -> str:
+    """An example of the file of such a party, every key explained. KeyError for no role."""
+    kind = ROLES[role]
+    title = "# What a party on a host of its own is told. Paths are taken from the folder of this file."
+    return f'{title}\nrole = "{role}"\n{commented_toml(kind(**kind.example), kind)}'
+
+
+def party_markdown() -> str:
+    """The reference page of the file (docs/party-file.md)."""
+    lines = [
+        "# The party file",
+        "",
+        "A party on a host of its own is told everything by one TOML file, PARTY.toml ([how](hosts.md)). Its key",
+        "`role` says which of the tables below has its other keys; `tacit config --party ROLE` prints an example.",
+        "Paths are taken from the folder of the file. There is no seed: on hosts all randomness comes from the",
+        "operating system.",
+    ]
+    for role, kind in ROLES.items():
+        lines += ["", f'## role = "{role}"', *tables(kind, level="###")]
+    return "\n".join([*lines, ""])
+
+
+def _check_address(key: str, address: str) -> None:
+    try:
+        host_of(address)
+    except ValueError as error:
+        raise ValueError(f"{key} = {literal(address)}: {error}") from None
+
+
+def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The same with paths that begin at this folder."""
+
+    def placed(section: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+        found = {name: section[name] for name in names if isinstance(section.get(name), str) and section[name]}
+        return {**section, **{name: str(folder / path) for name, path in found.items()}}
+
+    defaults = {"roster": "roster.toml", "directory": "state"}
+    home = placed({**defaults, **data}, ("key", "roster", "directory"))
+    if isinstance(images := data.get("data"), Mapping):
+        known = images.get("source") in (None, "digits", *DIRECTORY_SOURCES)
+        home["data"] = placed(images, ("directory",) if known else ("source", "directory"))
+    return home

@@ -1,0 +1,112 @@
+"""Where a party is, as it says itself: status.json in its folder, written anew at every change.
+
+Whether it runs is seen from the lock of its folder, so that the file of a party that was killed deceives nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.parties.hosting.folder import PartyFolder
+
+ERRORS = frozenset({"cannot-train", "refused", "not-connected", "not-sent", "link-lost", "stranger", "left"})
+"""Events that a party's owner may want to know of when something is wrong."""
+_PASSING = frozenset({"alive", "traffic", "work"})
+
+
+class Happened(msgspec.Struct, frozen=True):
+    """An event, as it was last told."""
+
+    time: float
+    """Seconds since 1970."""
+    event: str
+    detail: str = ""
+
+
+class Status(msgspec.Struct, kw_only=True):
+    """What a party tells of itself."""
+
+    name: str
+    role: str
+    process: int
+    """Its number, while the party runs."""
+    since: float
+    """When it started, in seconds since 1970."""
+    session: str = ""
+    """The first 16 hexadecimal digits of its name; empty before the first."""
+    experiment: str = ""
+    address: str = ""
+    """Where a server listens, or what a client connects to."""
+    round: int = 0
+    rounds: int = 0
+    """Those of the whole experiment; 0 where the party is not told."""
+    phase: str = "starting"
+    phase_since: float = 0.0
+    waiting_for: tuple[str, ...] = ()
+    last_event: Happened | None = None
+    last_error: Happened | None = None
+
+
+class StatusError(Exception):
+    """The status of a party cannot be read; the message says why."""
+
+
+class StatusFile:
+    """Keeps status.json up to date. What cannot be written is left: nobody depends on it."""
+
+    def __init__(self, path: Path, status: Status) -> None:
+        self._path = path
+        self.status = status
+        self.write()
+
+    def take(self, event: str, fields: dict[str, Any]) -> None:
+        """One event of the party."""
+        status, now = self.status, time.time()
+        if event in _PASSING:
+            return
+        if event == "phase":
+            status.phase, status.phase_since = fields["next"], now
+        elif event == "waiting":
+            status.waiting_for = tuple(fields["on"])
+        elif event in ("listening", "accepted"):
+            status.session = str(fields.get("session", ""))[:16]
+            status.address = str(fields.get("address", status.address))
+        if event in ("round", "round-done", "round-over", "update"):
+            status.round = int(fields["round"])
+        if event != "waiting":
+            happened = Happened(now, event, _detail(fields))
+            status.last_event = happened
+            if event in ERRORS or fields.get("code") is not None:
+                status.last_error = happened
+        self.write()
+
+    def write(self) -> None:
+        """As it is now."""
+        temporary = self._path.with_name(f".{self._path.name}.tmp")
+        try:
+            temporary.write_bytes(msgspec.json.encode(self.status) + b"\n")
+            os.replace(temporary, self._path)
+        except OSError:
+            return
+
+
+def read_status(folder: PartyFolder) -> tuple[Status, bool]:
+    """What the party said last, and whether it is running. StatusError if it never ran, or cannot be read."""
+    try:
+        return msgspec.json.decode(folder.status.read_bytes(), type=Status), folder.is_held()
+    except FileNotFoundError:
+        raise StatusError(f"{folder.path}: this party has never been started") from None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StatusError(f"{folder.status}: cannot be read: {error}") from None
+
+
+def _detail(fields: dict[str, Any]) -> str:
+    """What an event says in words, with whom it is about."""
+    who = next((str(fields[key]) for key in ("member", "peer", "to") if key in fields), "")
+    what = next((str(fields[key]) for key in ("detail", "reason", "status") if fields.get(key)), "")
+    return ": ".join(filter(None, [who, what]))

@@ -1,0 +1,158 @@
+"""Parties on hosts of their own: real processes and sockets, folders that share nothing, no simulation."""
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import Hosts, Process, running_hosts
+
+pytestmark = pytest.mark.end_to_end
+
+CLIENTS = ("client-1", "client-2", "client-3")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    with running_hosts(tmp_path) as made:
+        yield made
+
+
+def join(hosts: Hosts, *options: str, names: tuple[str, ...] = CLIENTS) -> dict[str, Process]:
+    return {name: hosts.start(name, "client", "party.toml", *options) for name in names}
+
+
+def summary(hosts: Hosts, run: str = "0001-small") -> dict[str, Any]:
+    path = hosts.path / "server" / "state" / "runs" / run / "summary.json"
+    found: dict[str, Any] = json.loads(path.read_bytes())
+    return found
+
+
+def status(hosts: Hosts, name: str) -> dict[str, Any]:
+    hosts.run(name, "status", "party.toml", "--json", "status.json")
+    found: dict[str, Any] = json.loads((hosts.path / name / "status.json").read_bytes())
+    return found
+
+
+def test_a_federation_between_hosts(hosts: Hosts) -> None:
+    """Every round is completed by all, the model is evaluated, and everybody's folder has what it did."""
+    hosts.experiment(rounds=3)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = join(hosts)
+    assert server.end() == 0, server.everything
+    for client in clients.values():
+        assert client.end() == 0, client.everything
+        assert sum("completed" in line for line in client.said) == 3
+        assert client.complained == []
+    found = summary(hosts)
+    assert [entry["survivors"] for entry in found["rounds"]] == [list(CLIENTS)] * 3
+    # 8, 9 and 8 times three images: the sums are complete.
+    assert [entry["samples"] for entry in found["rounds"]] == [75] * 3
+    assert found["ended"] == "all rounds are done"
+    assert found["final_accuracy"] is not None
+    assert any(f"test accuracy {found['final_accuracy']:.3f}" in line for line in server.said)
+    run = hosts.path / "server" / "state" / "runs" / "0001-small"
+    assert {path.name for path in run.iterdir()} >= {"report.html", "model.safetensors", "events", "experiment.toml"}
+    for name in CLIENTS:
+        state = hosts.path / name / "state"
+        assert (state / "journal" / f"{name}.jsonl").read_text().count('"type":"stage"') == 3
+        events = [json.loads(line) for line in (state / "events" / f"{name}.jsonl").read_text().splitlines()]
+        assert [event["event"] for event in events].count("round-over") == 3
+        assert "round-over: round 3" in (state / "logs" / f"{name}.log").read_text()
+        told = status(hosts, name)
+        assert (told["running"], told["name"], told["role"], told["round"]) == (False, name, "client", 3)
+    told = status(hosts, "server")
+    assert (told["running"], told["round"], told["rounds"], told["experiment"]) == (False, 3, 3, "small")
+
+
+def test_the_next_experiment_needs_no_new_clients(hosts: Hosts) -> None:
+    """Clients that stay join one session after the other. Their status says so; SIGTERM ends them in order."""
+    clients = join(hosts, "--stay")
+    hosts.experiment(rounds=1)
+    first = hosts.start("server", "server", "party.toml", "experiment.toml")
+    assert first.end() == 0, first.everything
+    hosts.experiment(rounds=2)
+    second = hosts.start("server", "server", "party.toml", "experiment.toml")
+    assert second.end() == 0, second.everything
+    assert [len(summary(hosts, run)["rounds"]) for run in ("0001-small", "0002-small")] == [1, 2]
+    for name, client in clients.items():
+        told = status(hosts, name)
+        assert (told["running"], told["process"]) == (True, client.process.pid)
+        client.signal(signal.SIGTERM)
+        assert client.end() == 130
+        assert client.complained == ["tacit: interrupted"]
+
+
+def test_who_is_killed_and_started_again_goes_on(hosts: Hosts) -> None:
+    """kill -9 to the server between rounds, and to a client: the same commands go on with the same model."""
+    hosts.experiment(rounds=6, epochs=30)
+    clients = join(hosts, "--stay")
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    server.until("round   2 of 6  completed")
+    server.signal(signal.SIGKILL)
+    clients["client-2"].signal(signal.SIGKILL)
+    assert server.end() == clients["client-2"].end() == -signal.SIGKILL
+    assert status(hosts, "server")["running"] is False
+    # The lock of a party that was killed holds nobody up.
+    again = hosts.start("client-2", "client", "party.toml", "--stay")
+    other = hosts.experiment(rounds=9)
+    refused = hosts.run("server", "server", "party.toml", "experiment.toml")
+    assert refused.process.returncode == 2
+    assert re.fullmatch(
+        r"tacit: state/runs/0001-small has [2-5] of 6 rounds, of another experiment: finish it by .*",
+        refused.complained[0],
+    )
+    other.unlink()
+    second = hosts.start("server", "server", "party.toml")
+    assert second.end() == 0, f"{second.everything}\n{again.everything}"
+    rounds = summary(hosts)["rounds"]
+    assert [entry["round"] for entry in rounds] == [1, 2, 3, 4, 5, 6]
+    assert [entry["status"] for entry in rounds] == ["completed"] * 6
+    entries = (hosts.path / "client-2" / "state" / "journal" / "client-2.jsonl").read_text().splitlines()
+    stages = [(entry["session"], entry["round"]) for entry in map(json.loads, entries) if entry["type"] == "stage"]
+    assert len(stages) == len(set(stages))
+    assert len({session for session, _ in stages}) == 2
+
+
+def test_a_client_that_is_stopped_says_so(hosts: Hosts) -> None:
+    hosts.experiment(rounds=1, epochs=1000)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = join(hosts)
+    for name in CLIENTS:
+        clients[name].until("accepted")
+    clients["client-3"].signal(signal.SIGINT)
+    assert clients["client-3"].end() == 130
+    server.until("left: member client-3, detail it gave up: its owner stopped it")
+    server.signal(signal.SIGTERM)
+    assert server.end() == 130
+    assert server.complained == ["tacit: interrupted"]
+    assert [clients[name].end() for name in CLIENTS[:2]] == [4, 4]
+
+
+def test_a_server_without_images_takes_accuracy_from_the_sum(hosts: Hosts) -> None:
+    hosts.party("server", f'bind = "tcp://127.0.0.1:{hosts.port}"\n')
+    hosts.experiment(rounds=1)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = join(hosts)
+    assert server.end() == 0, server.everything
+    assert [client.end() for client in clients.values()] == [0, 0, 0]
+    (entry,) = summary(hosts)["rounds"]
+    assert entry["accuracy"] == entry["train_accuracy"]
+    assert any(f"accuracy {entry['accuracy']:.3f}" in line for line in server.said)
+
+
+def test_the_seed_of_an_experiment_is_ignored_with_a_word(hosts: Hosts) -> None:
+    path = hosts.experiment()
+    path.write_text(path.read_text().replace("rounds = 2", "rounds = 2\nseed = 7"))
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    server.until("listens at")
+    server.signal(signal.SIGTERM)
+    server.end()
+    assert "federation.seed is ignored: between hosts all randomness is the operating system's" in server.said
+    assert "seed = 7" not in (hosts.path / "server" / "state" / "runs" / "0001-small" / "experiment.toml").read_text()

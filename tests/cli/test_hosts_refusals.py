@@ -1,0 +1,245 @@
+"""Wrong input between hosts: one line at the party concerned, one at its peer where there is one, and the status."""
+
+import re
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import Hosts, Process, running_hosts
+
+pytestmark = pytest.mark.end_to_end
+
+Invoke = Callable[..., Result]
+OTHER_VERSION = "import tacit.protocol.core.codec as c; c.VERSION += 1; from tacit.cli.main import main; main()"
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """Six clients, of whom an experiment takes three."""
+    with running_hosts(tmp_path_factory.mktemp("hosts"), clients=6) as made:
+        made.experiment(rounds=1, max_weight=1000)
+        yield made
+
+
+def one_line(said: list[str], pattern: str) -> None:
+    assert len(said) == 1, said
+    assert re.fullmatch(rf"tacit: .*{pattern}.*", said[0]), said[0]
+
+
+def role(hosts: Hosts) -> Path:
+    path = hosts.client("client-1")
+    path.write_text(path.read_text().replace('"client"', '"server"').replace("connect", "bind"))
+    return path
+
+
+def stale(hosts: Hosts) -> Path:
+    """The roster of before the client was added."""
+    path = hosts.client("client-1", more='roster = "old.toml"')
+    hosts.make_roster("server", "client-2", "client-3", out="old.toml")
+    (hosts.path / "client-1" / "old.toml").write_bytes((hosts.path / "old.toml").read_bytes())
+    hosts.make_roster(*hosts.names)
+    return path
+
+
+def key_of_another(hosts: Hosts) -> Path:
+    path = hosts.client("client-1")
+    own, other = hosts.path / "client-1" / "false.key", hosts.path / "client-2" / "client-2.key"
+    own.unlink(missing_ok=True)
+    own.touch(0o600)
+    own.write_text(other.read_text().replace('"client-2"', '"client-1"'))
+    path.write_text(path.read_text().replace("client-1.key", "false.key"))
+    return path
+
+
+def with_connect(address: str) -> Callable[[Hosts], Path]:
+    return lambda hosts: hosts.client("client-1", connect=address, more="patience = 1")
+
+
+ALONE: dict[str, tuple[Callable[[Hosts], Path], str, int]] = {
+    "wrong role": (role, r'role = "server": expected "client"; run `tacit server .*`, or set the role', 2),
+    "stale roster": (stale, r"'client-1' is not in the roster; .*ask its operator to add client-1\.card", 2),
+    "key of another member": (key_of_another, "other public keys for 'client-1': it is stale", 2),
+    "IPv6 without brackets": (with_connect("tcp://fd00::5:7007"), r"brackets: tcp://\[fd00::5\]:7007", 2),
+    "no name": (with_connect("tcp://server.invalid:7007"), "the name 'server.invalid' of .* is not known here", 2),
+    "nobody there": (with_connect("tcp://127.0.0.1:9"), "nothing listens at tcp://127.0.0.1:9 yet", 4),
+}
+
+
+@pytest.mark.parametrize("wrong", ALONE)
+def test_a_party_that_finds_out_by_itself(hosts: Hosts, tacit: Invoke, wrong: str) -> None:
+    make, pattern, expected = ALONE[wrong]
+    result = tacit("client", make(hosts))
+    assert result.exit_code == expected, result.output
+    one_line(result.stderr.splitlines(), pattern)
+    # As the others expect it.
+    hosts.client("client-1")
+
+
+def test_an_address_in_use(hosts: Hosts, tacit: Invoke) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        path = hosts.path / "server" / "busy.toml"
+        path.write_text(f'role = "server"\nkey = "server.key"\nbind = "{address}"\ndirectory = "busy"\n')
+        result = tacit("server", path, hosts.path / "server" / "experiment.toml")
+    assert result.exit_code == 2
+    one_line(result.stderr.splitlines(), f"cannot listen at {address}: Address already in use; use an address of this")
+
+
+EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
+    "no statistics": (
+        {"mean = [0.35]\nstd = [0.2]": ""},
+        r"data\.mean and data\.std are missing in the experiment: .*`tacit data inspect`",
+    ),
+    "no classes": ({'classes = ["0", "1", "2"]': ""}, r"data\.classes is missing in the experiment: a server without"),
+    "too many clients": ({"clients = 3": "clients = 9"}, r"federation\.clients = 9: the roster has 6; set it to 6"),
+    "groups": (
+        {"clients = 3": "clients = 6\ngroup_size = 3", "[aggregation]": "[aggregation]\ncorrupt = 0.1\ndropout = 0.5"},
+        r"federation\.group_size = 3: between hosts the roster has the groups, and this one has none",
+    ),
+    "stimuli": (
+        {"[model]": '[protection]\nscheme = "fedrsm"\n[model]'},
+        r"shows images of the server to all clients: give the server some, in \[data\] of its own file",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", EXPERIMENTS)
+def test_an_experiment_that_hosts_cannot_run(hosts: Hosts, tacit: Invoke, wrong: str) -> None:
+    changes, pattern = EXPERIMENTS[wrong]
+    text = (hosts.path / "server" / "experiment.toml").read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    path = hosts.path / "server" / "wrong.toml"
+    path.write_text(text)
+    party = hosts.path / "server" / "blind.toml"
+    party.write_text('role = "server"\nkey = "server.key"\nbind = "tcp://127.0.0.1:*"\ndirectory = "blind"\n')
+    result = tacit("server", party, path)
+    assert result.exit_code == 2, result.output
+    one_line(result.stderr.splitlines(), pattern)
+    assert not (hosts.path / "server" / "blind" / "runs").exists()
+
+
+def test_a_server_that_is_not_tacit(hosts: Hosts) -> None:
+    """It answers every connection with words of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as foreign:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = foreign.accept()
+                except OSError:
+                    return
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
+                connection.close()
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        hosts.client("client-1", connect=f"tcp://127.0.0.1:{foreign.getsockname()[1]}", more="patience = 5")
+        client = hosts.run("client-1", "client", "party.toml")
+        foreign.shutdown(socket.SHUT_RDWR)
+    hosts.client("client-1")
+    assert client.process.returncode in (1, 4)
+    one_line(client.complained, "(wrong server key or not a tacit server at|or this is not a tacit server)")
+
+
+def test_both_sides_say_why_a_client_cannot_take_part(hosts: Hosts) -> None:
+    """One server, and a client for each reason; the last two are there to be waited for."""
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    server.until("listens at")
+    (hosts.path / "client-1" / "policy.toml").write_text(
+        hosts.client("client-1", sections="[policy]\nsmallest_cohort = 4\nlargest_clip = 0.1\n").read_text()
+    )
+    reasons: dict[str, tuple[Callable[[], Process], str, str]] = {
+        "policy": (
+            lambda: hosts.run("client-1", "client", "policy.toml"),
+            "the server proposes clip = 0.25; this client's policy accepts at most 0.1",
+            "left: member client-1, detail it gave up: the server proposes clip",
+        ),
+        "roster": (
+            lambda: other_roster(hosts, "client-2"),
+            "it holds another roster: give all parties the same file",
+            "refused: member client-2, code ROSTER",
+        ),
+        "version": (
+            lambda: other_version(hosts, "client-3"),
+            "version",
+            "refused: member client-3, code VERSION",
+        ),
+        "foreign": (
+            lambda: foreign_roster(hosts, "client-4"),
+            "wrong server key or not a tacit server at",
+            "stranger: reason a handshake failed",
+        ),
+        "unknown": (
+            lambda: unknown_to_the_server(hosts),
+            r"does not know this key .*: ask its operator to add 'client-7'",
+            "stranger: reason this key is not in the roster",
+        ),
+    }
+    for run, own, peer in reasons.values():
+        client = run()
+        assert client.process.returncode == 1, client.everything
+        one_line(client.complained, own)
+        server.until(peer)
+    server.signal(signal.SIGTERM)
+    assert server.end() == 130
+
+
+def other_roster(hosts: Hosts, name: str) -> Process:
+    hosts.make_roster("server", name, out="other.toml")
+    (hosts.path / name / "roster.toml").write_bytes((hosts.path / "other.toml").read_bytes())
+    return hosts.run(name, "client", "party.toml")
+
+
+def other_version(hosts: Hosts, name: str) -> Process:
+    process = Process([sys.executable, "-c", OTHER_VERSION, "client", "party.toml"], hosts.path / name)
+    process.end()
+    return process
+
+
+def foreign_roster(hosts: Hosts, name: str) -> Process:
+    """Another federation's, in which it is a client too."""
+    (hosts.path / "foreign").mkdir()
+    hosts.command("foreign", "keys", "new", "server", "--role", "server")
+    cards = [str(hosts.path / "foreign" / "server.card"), str(hosts.path / f"{name}.card")]
+    hosts.command("foreign", "roster", "make", "--out", "roster.toml", *cards)
+    (hosts.path / name / "roster.toml").write_bytes((hosts.path / "foreign" / "roster.toml").read_bytes())
+    hosts.client(name, more="patience = 3")
+    return hosts.run(name, "client", "party.toml")
+
+
+def unknown_to_the_server(hosts: Hosts) -> Process:
+    (hosts.path / "client-7").mkdir()
+    hosts.command("client-7", "keys", "new", "client-7", "--role", "client")
+    (hosts.path / "client-7.card").write_bytes((hosts.path / "client-7" / "client-7.card").read_bytes())
+    hosts.make_roster("server", "client-7", out="newer.toml")
+    (hosts.path / "client-7" / "roster.toml").write_bytes((hosts.path / "newer.toml").read_bytes())
+    hosts.client("client-7", source="../client-1/own.npz")
+    return hosts.run("client-7", "client", "party.toml")
+
+
+def test_images_that_do_not_fit_the_task(tmp_path: Path) -> None:
+    """Other classes, and more images than the sum has room for: found before anybody trains, told on both sides."""
+    with running_hosts(tmp_path) as hosts:
+        hosts.experiment(rounds=1, max_weight=25)
+        first = hosts.client("client-1")
+        first.write_text(first.read_text().replace('["0", "1", "2"]', '["0", "1", "2", "3"]'))
+        server = hosts.start("server", "server", "party.toml", "experiment.toml")
+        clients = [hosts.start(name, "client", "party.toml") for name in hosts.names[1:]]
+        assert [client.end() for client in clients[:2]] == [1, 1]
+        one_line(clients[0].complained, r"4 classes \(0, 1, 2, 3\), the server's task has 3, and the lists differ: set")
+        one_line(clients[1].complained, "this client has 27 samples and aggregation.max_weight is 25: raise it to the")
+        server.until("left: member client-1, detail it gave up: its images have other classes than the task")
+        server.until("left: member client-2, detail it gave up: it cannot train; its own log says why")
+        assert server.end() == 3

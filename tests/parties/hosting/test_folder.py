@@ -1,0 +1,111 @@
+"""The folder of a party: one process at a time, runs in order, and a status that deceives nobody."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tacit.parties.hosting.folder import PartyFolder
+from tacit.parties.hosting.log import line, logging_to, weight
+from tacit.parties.hosting.party_file import LogConfiguration
+from tacit.parties.hosting.state import Status, StatusError, StatusFile, read_status
+from tacit.parties.runs.directory import RunDirectoryError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> PartyFolder:
+    made = PartyFolder(tmp_path / "state")
+    made.make()
+    return made
+
+
+def status() -> Status:
+    return Status(name="client-1", role="client", process=7, since=1.0)
+
+
+def test_one_process_holds_it(folder: PartyFolder) -> None:
+    assert not folder.is_held()
+    with folder.held():
+        assert folder.is_held()
+        with pytest.raises(RunDirectoryError, match="is of a party that is running already"), folder.held():
+            pass
+    assert not folder.is_held()
+    with folder.held():
+        pass
+
+
+def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"cannot be made: .*; name another folder as `directory`"):
+        PartyFolder(tmp_path / "file" / "state").make()
+
+
+def test_runs_are_numbered(folder: PartyFolder) -> None:
+    assert folder.last_run() is None
+    names = [folder.new_run(name).path.name for name in ("digits", "lungs & hearts", "../x")]
+    assert names == ["0001-digits", "0002-lungs-hearts", "0003-..-x"]
+    last = folder.last_run()
+    assert last is not None
+    assert last.path == folder.path / "runs" / "0003-..-x"
+
+
+def test_status_follows_the_events(folder: PartyFolder) -> None:
+    with pytest.raises(StatusError, match="has never been started"):
+        read_status(folder)
+    file = StatusFile(folder.status, status())
+    file.take("accepted", {"session": "ab" * 32, "scheme": "fedavg"})
+    file.take("phase", {"round": 1, "next": "TRAIN"})
+    file.take("waiting", {"on": ("client-2", "client-3")})
+    file.take("round-over", {"round": 1, "code": None, "detail": ""})
+    found, running = read_status(folder)
+    assert (found.session, found.phase, found.round) == ("ab" * 8, "TRAIN", 1)
+    assert found.waiting_for == ("client-2", "client-3")
+    assert (running, found.last_error) == (False, None)
+    file.take("refused", {"member": "client-2", "code": "ROSTER", "detail": "it holds another roster"})
+    file.take("traffic", {"round": 1, "sent": 1})
+    with folder.held():
+        found, running = read_status(folder)
+    assert running
+    assert found.last_error == found.last_event
+    assert found.last_error is not None
+    assert found.last_error.detail == "client-2: it holds another roster"
+
+
+def test_a_status_that_cannot_be_read(folder: PartyFolder) -> None:
+    folder.status.write_text("{")
+    with pytest.raises(StatusError, match=r"status\.json: cannot be read"):
+        read_status(folder)
+
+
+def test_a_status_that_cannot_be_written_stops_nobody(folder: PartyFolder) -> None:
+    file = StatusFile(folder.path / "missing" / "status.json", status())
+    file.take("phase", {"round": 1, "next": "TRAIN"})
+
+
+def test_the_log_weighs_and_rotates(folder: PartyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.parties.hosting.log._MEGABYTE", 200)
+    path = folder.log("client-1")
+    events = [("phase", {"next": "TRAIN"}), ("round-over", {"round": 1, "code": None}), ("left", {"member": "x\ny"})]
+    with logging_to(path, LogConfiguration(level="info", megabytes=1, files=2)) as log:
+        for _ in range(20):
+            for event, fields in events:
+                log.log(weight(event, fields), "%s", line(event, fields))
+    files = sorted(found.name for found in path.parent.iterdir())
+    assert files == ["client-1.log", "client-1.log.1", "client-1.log.2"]
+    text = "".join((path.parent / name).read_text() for name in files)
+    assert "WARNING left: member x y\n" in text
+    assert "INFO round-over: round 1\n" in text
+    assert "phase" not in text
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "level"),
+    [
+        ("traffic", {}, logging.DEBUG),
+        ("ended", {"code": None}, logging.INFO),
+        ("ended", {"code": "LEFT"}, logging.WARNING),
+        ("stranger", {}, logging.WARNING),
+    ],
+)
+def test_weights(event: str, fields: dict[str, object], level: int) -> None:
+    assert weight(event, fields) == level

@@ -1,0 +1,125 @@
+"""PARTY.toml: what is accepted, every refusal, and the example and the page that are made from the schema."""
+
+from pathlib import Path
+
+import pytest
+
+from tacit.models.configuration import ImagesConfiguration
+from tacit.parties.hosting.party_file import (
+    ROLES,
+    ClientFile,
+    LogConfiguration,
+    PartyFileError,
+    ServerFile,
+    party_toml,
+    read_any,
+    read_party,
+)
+from tacit.parties.learning.policy import ClientPolicy
+
+CLIENT = 'role = "client"\nkey = "a.key"\nconnect = "tcp://server:7007"\n'
+SERVER = 'role = "server"\nkey = "s.key"\nbind = "tcp://0.0.0.0:7007"\n'
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "party.toml"
+    path.write_text(text)
+    return path
+
+
+def refused(tmp_path: Path, text: str) -> str:
+    with pytest.raises(PartyFileError) as caught:
+        read_any(written(tmp_path, text))
+    return str(caught.value).removeprefix(f"{tmp_path}/")
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_example_is_a_party_and_explains_every_key(tmp_path: Path, role: str) -> None:
+    text = party_toml(role)
+    party = read_any(written(tmp_path, text))
+    assert party.role == role
+    assert isinstance(party, ROLES[role])
+    lines = text.splitlines()
+    for number, line in enumerate(lines):
+        if " = " in line and not line.startswith("#") and not line.startswith("role"):
+            assert lines[number - 1].startswith("#"), line
+            assert "Accepted: " in "".join(lines[max(0, number - 8) : number]), line
+    assert "seed" not in text
+
+
+def test_paths_are_taken_from_the_folder_of_the_file(tmp_path: Path) -> None:
+    text = 'roster = "/etc/r.toml"\n[data]\nsource = "own.npz"\n[log]\nlevel = "debug"\n[policy]\nsmallest_cohort = 5\n'
+    party = read_party(ClientFile, written(tmp_path, CLIENT + text))
+    assert party.key == str(tmp_path / "a.key")
+    assert party.roster == "/etc/r.toml"
+    assert party.directory == str(tmp_path / "state")
+    assert party.data == ImagesConfiguration(source=str(tmp_path / "own.npz"))
+    assert party.log == LogConfiguration(level="debug")
+    assert party.policy == ClientPolicy(smallest_cohort=5)
+    folder = '[data]\nsource = "folder"\ndirectory = "images"\n'
+    data = read_party(ClientFile, written(tmp_path, CLIENT + folder)).data
+    assert data == ImagesConfiguration(source="folder", directory=str(tmp_path / "images"))
+
+
+def test_a_server_has_images_or_none(tmp_path: Path) -> None:
+    assert read_party(ServerFile, written(tmp_path, SERVER)).data is None
+    party = read_party(ServerFile, written(tmp_path, SERVER + 'tell = ["tcp://[fd00::5]:7007"]\n[data]\n'))
+    assert party.data == ImagesConfiguration()
+    assert party.tell == ("tcp://[fd00::5]:7007",)
+
+
+def test_a_file_of_another_role(tmp_path: Path) -> None:
+    path = written(tmp_path, SERVER)
+    with pytest.raises(PartyFileError) as caught:
+        read_party(ClientFile, path)
+    assert str(caught.value) == (
+        f'{path}: role = "server": expected "client"; run `tacit server {path}`, or set the role'
+    )
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "no role": ('key = "a"\n', 'party.toml: role is missing: expected "server" or "client"'),
+    "unknown role": ('role = "boss"\n', 'party.toml: role = "boss": expected "server" or "client"'),
+    "no key": ('role = "client"\nconnect = "tcp://a:1"\n', "party.toml: key is missing: The party's own key file"),
+    "no address": ('role = "client"\nkey = "a"\n', "party.toml: connect is missing: Address of the server"),
+    "a seed": (CLIENT + "seed = 7\n", "party.toml: seed = 7: there is no such key; accepted: key, roster"),
+    "a key of the other role": (
+        CLIENT + 'bind = "tcp://a:1"\n',
+        'party.toml: bind = "tcp://a:1": there is no such key',
+    ),
+    "a section of the other role": (SERVER + "[policy]\n", "party.toml: policy = {}: there is no such key"),
+    "a division": (CLIENT + '[data]\npartition = "iid"\n', 'party.toml: data.partition = "iid": there is no such key'),
+    "a wrong level": (CLIENT + '[log]\nlevel = "all"\n', 'party.toml: log.level = "all": expected "debug" or "error"'),
+    "too small": (CLIENT + "grace = 0\n", "party.toml: grace = 0: expected a number above 0 and at most 604800"),
+    "IPv6 without brackets": (
+        CLIENT.replace("server:7007", "fd00::5:7007"),
+        "party.toml: connect = \"tcp://fd00::5:7007\": 'tcp://fd00::5:7007' is not an address; write an IPv6",
+    ),
+    "no port": (
+        SERVER.replace(":7007", ""),
+        "party.toml: bind = \"tcp://0.0.0.0\": 'tcp://0.0.0.0' is not an address; use tcp://HOST:PORT",
+    ),
+    "no address to tell": (SERVER + 'tell = ["here"]\n', "party.toml: tell = \"here\": 'here' is not an address"),
+    "a policy of nonsense": (
+        CLIENT + '[policy]\nprotections = ["x"]\n',
+        "party.toml: policy.protections: there is no scheme",
+    ),
+    "no TOML": (CLIENT + "]", "party.toml: is not TOML: "),
+    "a folder without a place": (CLIENT + '[data]\nsource = "folder"\n', 'party.toml: data.source "folder" needs'),
+}
+
+
+@pytest.mark.parametrize("wrong", REFUSED)
+def test_what_is_refused(tmp_path: Path, wrong: str) -> None:
+    text, beginning = REFUSED[wrong]
+    said = refused(tmp_path, text)
+    assert said.startswith(beginning)
+    assert "\n" not in said
+
+
+def test_no_file_and_no_text(tmp_path: Path) -> None:
+    with pytest.raises(PartyFileError, match=r"x\.toml: cannot be read: No such file or directory"):
+        read_any(tmp_path / "x.toml")
+    (tmp_path / "y.toml").write_bytes(b"\xff")
+    with pytest.raises(PartyFileError, match=r"y\.toml: is not UTF-8 text at byte 0"):
+        read_any(tmp_path / "y.toml")

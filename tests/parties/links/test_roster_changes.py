@@ -1,0 +1,125 @@
+"""Rosters made from cards and changed later: groups of those who are there never change."""
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from tacit.parties.links.keys import generate, load_card, save
+from tacit.parties.links.roster import (
+    RosterFileError,
+    check_card,
+    check_own,
+    make_roster,
+    read_roster,
+    with_members,
+    without_members,
+    write_roster,
+)
+from tacit.protocol.core.roster import Member, Role
+
+NAMES = ("server", *(f"client-{number}" for number in range(1, 10)))
+
+
+def card(name: str) -> Member:
+    return generate(name).member("server" if name == "server" else "client")
+
+
+CARDS = [card(name) for name in NAMES]
+
+
+def test_the_order_of_cards_numbers_the_clients() -> None:
+    roster = make_roster([CARDS[3], CARDS[0], CARDS[1], CARDS[2]])
+    assert roster.clients == ("client-3", "client-1", "client-2")
+    assert roster.groups == ()
+
+
+@pytest.mark.parametrize(("clients", "size", "sizes"), [(6, 2, [2, 2, 2]), (7, 3, [4, 3]), (9, 9, [9])])
+def test_as_many_groups_as_there_can_be(clients: int, size: int, sizes: list[int]) -> None:
+    roster = make_roster(CARDS[: clients + 1], group_size=size)
+    assert [len(group) for group in roster.groups] == sizes
+
+
+def test_groups_that_cannot_be_filled() -> None:
+    with pytest.raises(ValueError, match="--group-size 4: 3 clients make no group of 4"):
+        make_roster(CARDS[:4], group_size=4)
+
+
+def test_newcomers_never_change_a_group() -> None:
+    before = make_roster(CARDS[:7], group_size=3)
+    after = with_members(before, CARDS[7:], group_size=3)
+    assert after.groups == (*before.groups, ("client-7", "client-8", "client-9"))
+    assert after.members[:7] == before.members
+    with pytest.raises(ValueError, match="make no group of 3"):
+        with_members(before, CARDS[7:9], group_size=3)
+    with pytest.raises(ValueError, match="are in groups: give --group-size"):
+        with_members(before, CARDS[7:])
+    with pytest.raises(ValueError, match="in no groups: leave out --group-size"):
+        with_members(make_roster(CARDS[:7]), CARDS[7:], group_size=3)
+
+
+def test_who_is_in_the_roster_already() -> None:
+    roster = make_roster(CARDS[:7], group_size=3)
+    with pytest.raises(ValueError, match=r"'client-1' is in the roster already$"):
+        with_members(roster, [CARDS[1]], group_size=1)
+    with pytest.raises(
+        ValueError, match="'client-1' is in the roster already, with other keys or another role: remove"
+    ):
+        with_members(roster, [card("client-1")], group_size=1)
+
+
+def test_who_goes_takes_its_group_along() -> None:
+    roster = make_roster(CARDS[:7], group_size=3)
+    with pytest.raises(ValueError, match="'client-1' is in a group with client-2, client-3, and goes with"):
+        without_members(roster, ["client-1"])
+    left = without_members(roster, ["client-1", "client-2", "client-3"])
+    assert left.groups == (("client-4", "client-5", "client-6"),)
+    assert without_members(make_roster(CARDS[:4]), ["client-2"]).clients == ("client-1", "client-3")
+    with pytest.raises(LookupError, match="'client-9' is not in the roster"):
+        without_members(roster, ["client-9"])
+
+
+def test_a_key_serves_one_member() -> None:
+    with pytest.raises(ValueError, match=r"'client-2' has a public key that 'client-1' also has.*generate new keys"):
+        make_roster([*CARDS[:2], replace(CARDS[2], signing_public=CARDS[1].signing_public)])
+
+
+def test_own_keys_are_compared() -> None:
+    own = generate("client-1")
+    roster = make_roster([CARDS[0], own.member("client"), CARDS[2]], group_size=2)
+    assert check_own(roster, own, where="R").group == 1
+    assert check_own(roster, own, "client", where="R").name == "client-1"
+    with pytest.raises(ValueError, match="R: 'client-1' has the role 'client' in it, not 'server'"):
+        check_own(roster, own, "server", where="R")
+    with pytest.raises(ValueError, match="R: it has other public keys for 'client-1': it is stale"):
+        check_own(roster, generate("client-1"), where="R")
+    with pytest.raises(
+        ValueError, match=r"R: 'client-7' is not in the roster; .*: ask its operator to add client-7\.card"
+    ):
+        check_own(roster, generate("client-7"), where="R")
+    with pytest.raises(ValueError, match="R: 'client-2' has the role 'client' in it, not 'server'"):
+        check_card(roster, replace(CARDS[2], role="server"), where="R")
+
+
+def test_a_roster_is_replaced_on_request_only(tmp_path: Path) -> None:
+    path = tmp_path / "roster.toml"
+    write_roster(make_roster(CARDS[:4]), path)
+    with pytest.raises(RosterFileError, match="exists already"):
+        write_roster(make_roster(CARDS[:5]), path)
+    write_roster(make_roster(CARDS[:5]), path, replace=True)
+    assert read_roster(path) == make_roster(CARDS[:5])
+    assert [file.name for file in tmp_path.iterdir()] == ["roster.toml"]
+
+
+def test_fingerprints_are_those_of_the_hash() -> None:
+    roster = make_roster(CARDS[:4])
+    groups = roster.fingerprint.split(" ")
+    assert [len(group) for group in groups] == [5] * 8
+    assert int("".join(groups)) == int.from_bytes(roster.hash, "big") % 10**40
+    assert make_roster([*CARDS[:3], card("client-3")]).fingerprint != roster.fingerprint
+
+
+@pytest.mark.parametrize("role", ["server", "client", "dealer"])
+def test_a_card_has_the_role(tmp_path: Path, role: Role) -> None:
+    own = generate("a")
+    assert load_card(save(own, tmp_path, role=role)[1]) == own.member(role)
