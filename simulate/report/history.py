@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tacit.protocol.core.messages import Phase
 from tacit.parties.runs.incidents import Incident
+from tacit.protocol.core.messages import Phase
 
 
 class Configured(msgspec.Struct, frozen=True):

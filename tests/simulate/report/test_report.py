@@ -16,9 +16,6 @@ from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
 from tacit.simulate.report.page import MOST_INCIDENTS, NOTHING, byte_count, decimal, make_report, seconds, write_report
 
-
-
-
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
 SEMI_HONEST = '[aggregation]\nmode = "semi-honest"\n[policy]\nmodes = ["semi-honest"]\nsmallest_cohort = 2\n'
