@@ -40,7 +40,7 @@ _MAX_REFUSALS = 1_000
 
 
 class LinkBook:
-    """All open links by their routing ids, and which of a member's messages to it take: the newest.
+    """All open links by their routing ids, and which of a member's is in use: the newest. An older one never is again.
 
     Reports LinkUp and LinkLost as members come and go.
     """
@@ -48,7 +48,7 @@ class LinkBook:
     def __init__(self, report: Callable[[Event], None]) -> None:
         self._report = report
         self._members: dict[bytes, str] = {}
-        """All open links, oldest first."""
+        """Of all open links."""
         self._current: dict[str, bytes] = {}
 
     def __contains__(self, link: bytes) -> bool:
@@ -61,6 +61,10 @@ class LinkBook:
         except KeyError:
             raise NotConnectedError(f"{name!r} has no link at the moment; it has to connect again") from None
 
+    def hears(self, link: bytes, name: str) -> bool:
+        """Whether what comes from this link is heard: not after something from a newer one of this member."""
+        return self._current.get(name) == link or not (name in self._current or link in self._members)
+
     def open(self, link: bytes, name: str) -> None:
         """A link was opened; it takes the place of an older one of this member."""
         self._members[link] = name
@@ -70,16 +74,11 @@ class LinkBook:
         self._report(LinkUp(name))
 
     def end(self, link: bytes) -> None:
-        """A link is gone; an older one of this member, if it has any, takes its place. Ending twice is harmless."""
+        """A link is gone. Ending twice is harmless."""
         name = self._members.pop(link, None)
-        if name is None or self._current[name] != link:
-            return
-        del self._current[name]
-        self._report(LinkLost(name))
-        older = next((other for other, member in self._members.items() if member == name), None)
-        if older is not None:
-            self._current[name] = older
-            self._report(LinkUp(name))
+        if name is not None and self._current.get(name) == link:
+            del self._current[name]
+            self._report(LinkLost(name))
 
 
 class ServerEndpoint(Endpoint):
@@ -199,7 +198,8 @@ class ServerEndpoint(Endpoint):
         name = str(payload[0].get("User-Id"))
         if routing_id not in self._links and await self._is_open(routing_id, int(payload[0].get(zmq.SRCFD))):
             self._links.open(routing_id, name)
-        self._deliver(name, [frame.buffer for frame in payload])
+        if self._links.hears(routing_id, name):
+            self._deliver(name, [frame.buffer for frame in payload])
 
     async def _is_open(self, routing_id: bytes, descriptor: int) -> bool:
         """Whether the link that a message came from still exists; if so, note its descriptor.

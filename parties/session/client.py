@@ -142,7 +142,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(event, LinkUp):
             self._linked = True
             self._diary.write("link-up", peer=event.peer)
-            self._machine.server_back()
+            return self._machine.server_back()
         elif isinstance(event, MessageRefused):
             return self._machine.give_up(f"the server sent a message beyond the limits: {event.reason}", now)
         return []

@@ -65,7 +65,7 @@ class Shell(Generic[MachineT, EndpointT]):
     async def _serve(self, endpoint: EndpointT) -> Ended:
         receiving = asyncio.ensure_future(endpoint.receive())
         try:
-            while self._ended is None:
+            while self._ended is None or self._machine.untold:
                 if self._stopping and self._may_stop():
                     raise asyncio.CancelledError
                 await self._wait(receiving)

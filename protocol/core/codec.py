@@ -46,6 +46,10 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     sender: Annotated[str, Meta(max_length=64)]
     sequence: Index
     """Counts the sender's messages to this receiver, from 0 with every Hello."""
+    link: Index = 0
+    """Number of the link that it was said on: rises with every Resume."""
+    received: Index = 0
+    """How many of the receiver's messages the sender has received."""
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,36 @@
-"""One direction-pair between two parties: envelopes written and checked.
+"""One direction-pair between two parties: envelopes written and checked, and sent again when a connection broke.
 
 A Link numbers what it sends and requires that what arrives bears the authenticated sender, the session, and the next
 number. So a message of another session, replayed, reordered or lost on the way is found before its type is looked at.
-That a number is passed over is an offence, unless the transport broke meanwhile: then it is a loss, and nobody's fault.
+
+Every message says how many of the other side's have been received, and is kept until the other side has said so of it.
+When the connecting side has a new connection, it asks to go on (`ask`) on a link with the next number; the other side
+answers (`answer`). Each says again what the other has not received, under the new number. Messages with a lower one
+were said on a former connection: wherever they come from, they are passed over, for they are said again. So what
+connections lose, hold back or deliver late makes no difference, and within one link the numbers are as strict as ever.
+
+What is kept is bounded: beyond it, a link cannot go on. Frames that are large are not copied, so they cost nothing as
+long as somebody else has them as well.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
+from msgspec import structs
+
+from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Message, Phase
+from tacit.protocol.core.messages import Abort, Message, Phase, Resume
 from tacit.protocol.core.outputs import Transmit
+
+MOST_KEPT: Final = 64
+"""Messages that are kept to be said again."""
+MOST_KEPT_BYTES: Final = 1 << 24
+"""Bytes of all their frames together."""
 
 
 class Traffic:
@@ -28,35 +45,68 @@ NO_SESSION = bytes(32)
 """What a client's Hello bears: it cannot know the session yet."""
 
 
+@dataclass(frozen=True)
+class _Said:
+    """A message that may have to be said again."""
+
+    envelope: Envelope
+    rest: tuple[Frame, ...] = field(repr=False)
+    """The frames after the envelope."""
+    phase: Phase
+    size: int
+
+
 class Link:
-    """The state of the conversation between `own` and `peer` in one session; kinds: as of `decode`."""
+    """The state of the conversation between `own` and `peer` in one session.
+
+    kinds: as of `decode`; a protocol without Resume among them keeps nothing. number, said: of the link and of the
+    messages on it, with which the conversation begins.
+    """
 
     def __init__(
-        self, own: str, peer: str, session: bytes, traffic: Traffic, kinds: Mapping[str, type[Message]]
+        self,
+        own: str,
+        peer: str,
+        session: bytes,
+        traffic: Traffic,
+        kinds: Mapping[str, type[Message]],
+        *,
+        number: int = 0,
+        said: int = 0,
     ) -> None:
         self.own = own
         self.peer = peer
         self.session = session
         self.traffic = traffic
-        self._kinds = kinds
+        self.number = number
+        """Of the newest link that was asked for: what arrives bears it."""
         self.broken = False
-        """Whether the transport was lost since the beginning, so that messages may be missing."""
-        self._sent = 0
+        """Whether the connection was lost and the conversation does not go on yet, so that messages may be missing."""
+        self._kinds = kinds
+        self._agreed = number
+        """Of the newest link that was answered: what is said bears it."""
+        self._sent = said
         self._received = 0
+        self._kept = deque[_Said]()
+        """The last of what was said, and not received as far as known."""
+        self._kept_bytes = 0
+        self.due = 0
+        """What the peer expects, by its last Resume."""
+
+    @property
+    def asking(self) -> bool:
+        """Whether a new link was asked for and has not been answered."""
+        return self._agreed != self.number
 
     def frames(self, message: Message, *, round: int, payload: Frame | None = None) -> list[Frame]:
         """The frames of the next message to the peer."""
-        envelope = Envelope(
-            version=VERSION, type=message.TYPE, session=self.session, round=round, sender=self.own, sequence=self._sent
-        )
-        self._sent += 1
-        frames = encode(message, envelope, payload)
-        self.traffic.sent[round, _phase(type(message), round)] += sum(len(frame) for frame in frames)
-        return frames
+        return self.transmit(message, round=round, payload=payload).frames
 
     def transmit(self, message: Message, *, round: int, payload: Frame | None = None) -> Transmit:
         """The next message to the peer, as the shell is told of it."""
-        return Transmit(self.peer, self.frames(message, round=round, payload=payload), _phase(type(message), round))
+        envelope = self._envelope(type(message), round=round, sequence=self._sent)
+        self._sent += 1
+        return self._written(message, envelope, payload)
 
     def packet(self, frames: Sequence[Frame]) -> Packet:
         """The next message of the peer; its body is not read yet."""
@@ -65,21 +115,144 @@ class Link:
     def accept(self, packet: Packet) -> Packet:
         """The same of a packet that was decoded before it was known to be of this link."""
         envelope = packet.envelope
+        self._check_names(envelope)
+        if (envelope.link, envelope.sequence) != (self.number, self._received):
+            detail = f"message {envelope.sequence} came where message {self._received} was due"
+            on = "" if envelope.link == self.number else f", on link {envelope.link} instead of {self.number}"
+            raise RemoteProtocolError(Code.SEQUENCE, detail + on, culprit=self.peer)
+        if self.asking and packet.kind is not Abort:
+            raise RemoteProtocolError(Code.SEQUENCE, f"link {self.number} is not agreed on", culprit=self.peer)
+        self._heard(envelope)
+        self._received += 1
+        self._count(packet)
+        return packet
+
+    def late(self, packet: Packet) -> bool:
+        """Whether a message is to be passed over: it was said on a former link, or after one that was lost with it."""
+        envelope = packet.envelope
+        lost = self.broken and not self.asking and envelope.link == self.number and envelope.sequence > self._received
+        return envelope.session == self.session and (envelope.link < self.number or lost)
+
+    def of_peer(self, packet: Packet) -> Packet:
+        """The same packet, if it is of the peer and the session, whatever its numbers."""
+        self._check_names(packet.envelope)
+        return packet
+
+    def check_heard(self, round: int) -> None:
+        """Refuse that the peer speaks in a round, and has not received what was said to it in rounds before."""
+        first = self._kept[0].envelope if self._kept else None
+        if first is not None and 0 < first.round < round:
+            detail = (
+                f"it speaks in round {round} without having received message {first.sequence} of round {first.round}"
+            )
+            raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
+
+    def ask(self) -> Transmit:
+        """There is a new connection: ask the peer to go on."""
+        self.number += 1
+        return self._resume(self._sent)
+
+    def may_be_asked(self, envelope: Envelope) -> bool:
+        """Whether the peer asks to go on with this conversation: by its session, or from before it knew that."""
+        untouched = not self._received and len(self._kept) == self._sent
+        from_start = envelope.session == NO_SESSION and untouched and envelope.link > self.number
+        return envelope.session == self.session or from_start
+
+    def asked(self, packet: Packet) -> Packet:
+        """The peer asks to go on. Refuses numbers that cannot be."""
+        envelope = packet.envelope
+        self._check_names(envelope, or_session=NO_SESSION)
+        self._check_resume(envelope, envelope.link > self.number and envelope.sequence >= self._received)
+        self.number, self.broken = envelope.link, False
+        self._count(packet)
+        return packet
+
+    def answer(self) -> list[Transmit] | None:
+        """Go on, on the link that the peer asked for; None if what it lacks is not there any more."""
+        if len(self._kept) != self._sent - self.due:
+            return None
+        self._agreed = self.number
+        return [self._resume(self.due), *self._said_again()]
+
+    def answered(self, packet: Packet) -> Packet:
+        """The peer goes on. Refuses numbers that cannot be."""
+        envelope = packet.envelope
+        self._check_names(envelope)
+        now_due = self.asking and (envelope.link, envelope.sequence) == (self.number, self._received)
+        self._check_resume(envelope, now_due)
+        self.broken = False
+        self._agreed = self.number
+        self._count(packet)
+        return packet
+
+    def rest(self) -> list[Transmit] | None:
+        """What the peer lacks by its answer; None if that is not there any more."""
+        return self._said_again() if len(self._kept) == self._sent - self.due else None
+
+    def within(self, session: bytes) -> Link:
+        """The same before anything was said, in the session that the peer has named."""
+        link = Link(self.own, self.peer, session, self.traffic, self._kinds, number=self.number)
+        link._agreed, link.broken = self._agreed, self.broken
+        return link
+
+    def _check_names(self, envelope: Envelope, *, or_session: bytes | None = None) -> None:
         if envelope.sender != self.peer:
             raise RemoteProtocolError(Code.SENDER, f"it calls itself {envelope.sender!r}", culprit=self.peer)
-        if envelope.session != self.session:
+        if envelope.session not in (self.session, or_session):
             raise RemoteProtocolError(Code.SESSION, "the message is of another session", culprit=self.peer)
-        if envelope.sequence != self._received:
-            lost = self.broken and envelope.sequence > self._received
-            raise RemoteProtocolError(
-                Code.LEFT if lost else Code.SEQUENCE,
-                f"message {envelope.sequence} came where message {self._received} was due"
-                f"{': what was under way when the link broke is lost' if lost else ''}",
-                culprit=self.peer,
-            )
-        self._received += 1
-        self.traffic.received[envelope.round, _phase(packet.kind, envelope.round)] += packet.size
-        return packet
+
+    def _check_resume(self, envelope: Envelope, numbers_fit: bool) -> None:
+        if not numbers_fit:
+            detail = f"it goes on with message {envelope.sequence} on link {envelope.link} where link {self.number} "
+            raise RemoteProtocolError(Code.SEQUENCE, f"{detail}had come to message {self._received}", culprit=self.peer)
+        self._heard(envelope)
+        self.due = envelope.received
+
+    def _heard(self, envelope: Envelope) -> None:
+        """What the peer has received need not be kept."""
+        if envelope.received > self._sent:
+            detail = f"it has received {envelope.received} messages where {self._sent} were said"
+            raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
+        while self._kept and self._kept[0].envelope.sequence < envelope.received:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._kept_bytes -= self._kept.popleft().size
+
+    def _said_again(self) -> list[Transmit]:
+        again = []
+        for said in self._kept:
+            envelope = structs.replace(said.envelope, link=self._agreed, received=self._received)
+            again.append(self._counted(envelope, [encode_structure(envelope), *said.rest], said.phase))
+        return again
+
+    def _resume(self, sequence: int) -> Transmit:
+        envelope = structs.replace(self._envelope(Resume, round=0, sequence=sequence), link=self.number)
+        return self._written(Resume(), envelope, None, keep=False)
+
+    def _envelope(self, kind: type[Message], *, round: int, sequence: int) -> Envelope:
+        return Envelope(
+            version=VERSION, type=kind.TYPE, session=self.session, round=round, sender=self.own, sequence=sequence,
+            link=self._agreed, received=self._received,
+        )  # fmt: skip
+
+    def _written(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:
+        frames, phase = encode(message, envelope, payload), _phase(type(message), envelope.round)
+        if keep and Resume.TYPE in self._kinds:
+            size = sum(len(frame) for frame in frames)
+            self._kept.append(_Said(envelope, tuple(frames[1:]), phase, size))
+            self._kept_bytes += size
+            while len(self._kept) > MOST_KEPT or self._kept_bytes > MOST_KEPT_BYTES:
+                self._let_go()
+        return self._counted(envelope, frames, phase)
+
+    def _counted(self, envelope: Envelope, frames: list[Frame], phase: Phase) -> Transmit:
+        self.traffic.sent[envelope.round, phase] += sum(len(frame) for frame in frames)
+        return Transmit(self.peer, frames, phase)
+
+    def _count(self, packet: Packet) -> None:
+        round = packet.envelope.round
+        self.traffic.received[round, _phase(packet.kind, round)] += packet.size
 
 
 def _phase(kind: type[Message], round: int) -> Phase:

@@ -72,6 +72,13 @@ class Abort(Message, frozen=True, kw_only=True):
     """The member at fault, or empty."""
 
 
+class Resume(Message, frozen=True, kw_only=True):
+    """Either way: there is a new link, whose number is in the envelope with how much was received. Say the rest again.
+
+    The connecting side asks with it, the other answers with the same. It is not one of the numbered messages.
+    """
+
+
 class Blob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An announcement: there is a byte string to be fetched."""
 

@@ -2,8 +2,8 @@
 
 It is fed with frames from the server and answers with frames to it. Local work is not done here: `Train` asks the shell
 for it, and `contribute` brings the result. A broken rule inside a round ends that round; a link that stays lost, or a
-configuration below the client's policy, ends the session. Where a message is missing since a link broke that came
-back, the client says hello again, and is in the next round.
+configuration below the client's policy, ends the session. When a lost link is back, the client asks the server to go
+on; where the server cannot, it says hello again, and is in the next round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, R
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.members import decode_members
-from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Phase
+from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Phase, Resume
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label, SigningKey
 from tacit.protocol.core.roster import Roster
@@ -28,7 +28,7 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.tables import TO_HOLDER
 from tacit.protocol.session.groups import check_group, group_hash, journalled_group
-from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
     Journal,
@@ -151,6 +151,11 @@ class TrainingClient(
             return PHASES[self.sum.state]
         return Phase.SESSION if self.state in NO_ROUND else Phase.TRAIN
 
+    @property
+    def untold(self) -> bool:
+        """Whether somebody may still come back to be told that this machine has ended: never a server."""
+        return False
+
     def deadlines(self) -> Iterator[float]:
         yield from super().deadlines()
         if self._lost_until is not None:
@@ -167,7 +172,7 @@ class TrainingClient(
         try:
             packet = self._link.read(frames, self.state)
         except RemoteProtocolError as error:
-            return self._take(self._again(error.detail, now) if error.code is Code.LEFT else self._end(error), now)
+            return self._take(self._end(error), now)
         if packet is None:
             self.ignored += 1
             return []
@@ -192,9 +197,12 @@ class TrainingClient(
             self._lost_until = now + self._grace
             self._link.lost()
 
-    def server_back(self) -> None:
-        """The link is up again."""
+    def server_back(self) -> list[Output]:
+        """The link is up again: ask the server to go on, if it was lost."""
+        if self._lost_until is None:
+            return []
         self._lost_until = None
+        return [self._link.ask()]
 
     def give_up(self, detail: str, now: float) -> list[Output]:
         """This party cannot go on (its own disk, data or device): tell the server, and end."""
@@ -212,7 +220,7 @@ class TrainingClient(
         return (self._link.transmit(send.message, send.payload, round=round),)
 
     def on_start(self, now: float) -> Step[TrainingState]:
-        hello = self._link.transmit(Hello(roster=self._roster.hash), round=0)
+        hello = self._link.hello(self._roster.hash)
         return Step(TrainingState.AWAIT_WELCOME, (hello,), deadline=now + self._patience)
 
     def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
@@ -324,9 +332,16 @@ class TrainingClient(
         code, detail = heard.message.code, heard.message.detail
         if heard.envelope.round:
             return self._over(code, detail, now)
-        if self.state is not TrainingState.AWAIT_WELCOME and (code, heard.message.culprit) == (Code.LEFT, self.name):
+        in_conversation = self.state is not TrainingState.AWAIT_WELCOME or self._link.asking
+        if in_conversation and (code, heard.message.culprit) == (Code.LEFT, self.name):
             return self._again(detail, now)
         return self._ended(code, detail)
+
+    def on_resume(self, heard: Heard[Resume], now: float) -> Step[TrainingState]:
+        rest = self._link.rest()
+        if rest is None:
+            return self._again(f"what {self._server} lacks is not kept any more", now)
+        return Step(self.state, tuple(rest))
 
     def on_finish(self, heard: Heard[Finish], now: float) -> Step[TrainingState]:
         return self._ended(None, "the federation is finished")
@@ -404,12 +419,11 @@ class TrainingClient(
         return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
 
     def _again(self, detail: str, now: float) -> Step[TrainingState]:
-        """The conversation is over, because messages of it are lost: begin another one."""
+        """The conversation is over, because it cannot go on: begin another one."""
         over = self._over(Code.LEFT, detail, now)
 
         def commit() -> Sequence[Output]:
             over.commit()
-            self._link.restart()
             return self.on_start(now).outputs
 
         return replace(over, state=TrainingState.AWAIT_WELCOME, commit=commit)
@@ -422,4 +436,7 @@ class TrainingClient(
         return replace(ended, outputs=(self._link.transmit(abort, round=0), *ended.outputs))
 
     def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
-        return Step(TrainingState.ENDED, (Ended(code, detail),), self.server_back)
+        def commit() -> None:
+            self._lost_until = None
+
+        return Step(TrainingState.ENDED, (Ended(code, detail),), commit)

@@ -17,6 +17,7 @@ from tacit.protocol.core.messages import (
     Hash,
     Message,
     Phase,
+    Resume,
     by_type,
 )
 from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
@@ -80,6 +81,7 @@ MESSAGES: Final = (
         Fetch,
         Chunk,
         Abort,
+        Resume,
     )
     | SUM_MESSAGES
     | GROUP_KEY_MESSAGES

@@ -19,7 +19,7 @@ from tacit.protocol.core.codec import Frame, Packet, encode_structure
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase, Resume
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import KEY_BYTES, Label
 from tacit.protocol.core.roster import Roster
@@ -116,6 +116,11 @@ class TrainingServer(
             return tuple(name for name in self._roster.clients if name not in self.presence)
         return () if self.keeper is None else self.keeper.waiting_for
 
+    @property
+    def untold(self) -> bool:
+        """Whether this machine has ended, and the shell should stay for a member that may come back to be told so."""
+        return self.presence.untold
+
     def deadlines(self) -> Iterator[float]:
         yield from super().deadlines()
         yield from self.presence.deadlines()
@@ -131,7 +136,7 @@ class TrainingServer(
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message of a member whom the transport authenticated."""
         packet = None
-        if self.state is not SessionState.ENDED and self.presence.heard(sender):
+        if self.presence.heard(sender):
             try:
                 packet = self._read(sender, frames)
             except RemoteProtocolError as error:
@@ -160,7 +165,8 @@ class TrainingServer(
         for member in self.presence.overdue(now):
             outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
         for member in self.presence.waited(now):
-            outputs += self._take(Step(self.state, commit=partial(self._greet, member, now)), now)
+            turn = self._go_on if member in self.presence else self._greet
+            outputs += self._take(Step(self.state, commit=partial(turn, member, now)), now)
         return outputs + super().expire(now)
 
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
@@ -169,7 +175,7 @@ class TrainingServer(
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
     def complete(self) -> bool:
-        there, largest = self.presence.there, self._largest_cohort
+        there, largest = self.presence.linked, self._largest_cohort
         return len(there) >= largest and len(self._gathered(there)) >= largest
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
@@ -194,6 +200,21 @@ class TrainingServer(
     def _greet(self, member: str, now: float) -> list[Output]:
         self.presence.join(member, now)
         return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
+
+    def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
+        sender, turn = heard.sender, self.presence.turn(heard.sender, now)
+        if not self.presence.asks(sender, heard.envelope):
+            return Step(self.state, (self.presence.refuse(sender, "there is no such conversation", heard.envelope),))
+        if turn > now:
+            return Step(self.state, commit=lambda: self.presence.wait(sender, turn))
+        return Step(self.state, commit=lambda: self._go_on(sender, now))
+
+    def _go_on(self, member: str, now: float) -> list[Output]:
+        missed = self.presence.go_on(member, now)
+        if missed is None:
+            detail = "what it lacks is not kept any more"
+            return [self.presence.refuse(member, detail), *self._leave(member, detail, now)]
+        return [Report("resumed", {"member": member, "messages": len(missed) - 1}), *missed]
 
     def on_ready(self, now: float) -> Step[SessionState]:
         return self._draw(self.presence.there, self._model, now)

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.core.messages import Abort, Chunk, Message
+from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.outputs import Transmit
-from tacit.protocol.session.messages import MESSAGES, StartRound
+from tacit.protocol.session.messages import MESSAGES, Hello, StartRound
 from tacit.protocol.session.tables import NO_ROUND, OUTSIDE_ROUNDS, WITHIN_ROUNDS, TrainingState
 
 
@@ -23,6 +23,7 @@ class ServerLink:
         self._link = Link(own, server, NO_SESSION, self.traffic, MESSAGES)
         self._former = NO_SESSION
         """The session of the conversation before, if there was one."""
+        self._greeted = False
 
     @property
     def session(self) -> bytes:
@@ -34,33 +35,52 @@ class ServerLink:
         """Whether messages of this conversation may be missing, because the transport was lost."""
         return self._link.broken
 
+    @property
+    def asking(self) -> bool:
+        """Whether the server has been asked to go on, and has not answered."""
+        return self._link.asking
+
     def lost(self) -> None:
         """The transport was lost."""
         self._link.broken = True
 
-    def restart(self) -> None:
-        """Another conversation begins, which has to be opened by a hello."""
-        self._former = self._link.session
-        self._link = self._begun(NO_SESSION)
+    def hello(self, roster: bytes) -> Transmit:
+        """Begin a conversation, the first one or another, with the hash of the roster."""
+        if self.session != NO_SESSION:
+            self._former = self.session
+        number = self._link.number + 1 if self._greeted else 0
+        self._greeted = True
+        # The hello itself does not count in the conversation that it begins.
+        first, self._link = (
+            Link(self._link.own, self.server, NO_SESSION, self.traffic, MESSAGES, number=number) for _ in range(2)
+        )
+        return first.transmit(Hello(roster=roster), round=0)
+
+    def ask(self) -> Transmit:
+        """There is another connection: ask the server to go on with the conversation."""
+        return self._link.ask()
+
+    def rest(self) -> list[Transmit] | None:
+        """What the server lacks, when it goes on; None if that is not there any more."""
+        return self._link.rest()
 
     def read(self, frames: Sequence[Frame], state: TrainingState) -> Packet | None:
         """The next message of the server to a client in this state; None if it comes too late to matter."""
         packet = decode(frames, MESSAGES)
         kind, round = packet.kind, packet.envelope.round
-        if state is TrainingState.AWAIT_WELCOME:
-            again = packet.envelope.session == self._former
-            if again and packet.envelope.sequence:
-                # Said before the server heard the hello.
-                return None
+        link = self._link
+        if packet.envelope.link < link.number or link.late(packet):
+            return None
+        if state is TrainingState.AWAIT_WELCOME and self.session == NO_SESSION:
             # The server's first answer names the session.
-            link = self._begun(packet.envelope.session)
-            if self.broken:
-                # Where it is lost, this is the conversation that it was lost of.
-                self._link, link.broken = link, True
-            link.accept(packet)
-            self._link, self.round = link, self.round if again else 0
+            link = link.within(packet.envelope.session)
+        if kind is Resume:
+            link.answered(packet)
         else:
-            self._link.accept(packet)
+            link.accept(packet)
+        if link is not self._link:
+            self.round = self.round if link.session in (self._former, NO_SESSION) else 0
+            self._link = link
         if kind is StartRound and round <= self.round:
             raise RemoteProtocolError(Code.SESSION, f"round {round} is started a second time")
         if kind is not StartRound and round > self.round:
@@ -75,6 +95,3 @@ class ServerLink:
     def transmit(self, message: Message, payload: Frame | None = None, *, round: int | None = None) -> Transmit:
         """A message on its way to the server, of the present round if no other is named."""
         return self._link.transmit(message, round=self.round if round is None else round, payload=payload)
-
-    def _begun(self, session: bytes) -> Link:
-        return Link(self._link.own, self.server, session, self.traffic, MESSAGES)

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tacit.protocol.core.machine import IGNORE, Inside, Row, Table, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Fetch
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
@@ -50,7 +50,7 @@ SUM_TO_SERVER: Final = (
 WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, StartSecondStage, Chunk)
 """What the server says in a round."""
 
-OUTSIDE_ROUNDS: Final = (Welcome, Finish, *(kind for kind in TO_HOLDER if kind is not Chunk))
+OUTSIDE_ROUNDS: Final = (Welcome, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
 """What the server says in no round; an Abort or a Chunk may come in one and outside."""
 
 
@@ -128,7 +128,8 @@ def _client_table() -> Table[TrainingState]:
         table[state, EndRound] = Row("on_end_round", (s.AWAIT_ROUND,))
     for state in outside + within:
         table[state, Finish] = Row("on_finish", (s.ENDED,))
-        told = {s.AWAIT_WELCOME: (s.ENDED,), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
+        table[state, Resume] = Row("on_resume", tuple(dict.fromkeys((state, s.AWAIT_WELCOME))))
+        told = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
         table[state, Abort] = Row("on_abort", told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
         table[state, Trigger.EXPIRE] = Row("on_expire", (s.AWAIT_WELCOME, s.ENDED))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
@@ -152,8 +153,10 @@ def _server_table() -> Table[SessionState]:
         (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED, s.DISTRIBUTING)),
         (s.DISTRIBUTING, Distributed): Row("on_distributed", (s.ENDED,)),
     }
+    table[s.ENDED, Resume] = Row("on_resume", (s.ENDED,))
     for state in SERVER_CONTAINS["keeper"]:
         table[state, Hello] = Row("on_hello", (state,))
+        table[state, Resume] = Row("on_resume", (state,))
         table[state, Abort] = Row("on_abort", (state,))
         table[state, Refused] = Row("on_refused", (state,))
         table.update({(state, kind): Inside("keeper") for kind in TO_KEEPER})

@@ -38,11 +38,16 @@ class MessageFamily:
         sequence: int,
         body: Fields,
         payload: Octets | None = None,
+        link: int = 0,
+        received: int = 0,
     ) -> list[bytes]:
         """The frames of a message."""
         if type not in self._kinds:
             raise VectorError(f"there is no message {type!r}")
-        envelope = Envelope(version=VERSION, type=type, session=session, round=round, sender=sender, sequence=sequence)
+        envelope = Envelope(
+            version=VERSION, type=type, session=session, round=round, sender=sender, sequence=sequence, link=link,
+            received=received,
+        )  # fmt: skip
         return [bytes(frame) for frame in encode(structure_of(body, self._kinds[type]), envelope, payload)]
 
     def read_message(self, *, frames: tuple[Octets, ...]) -> dict[str, Any]:

@@ -179,7 +179,7 @@ class SessionStage(Stage):
             if isinstance(machine, TrainingServer):
                 machine.link_back(peer)
             else:
-                machine.server_back()
+                return machine.server_back()
             return []
 
         return self.did(party, find)

@@ -157,6 +157,22 @@ class MemoryFederation(World[Parcel]):
             self._done = None
         self.clients.pop(name, None)
 
+    def lose_link(self, name: str) -> None:
+        """The link between a client and the server breaks, with all that is under way; both notice."""
+        self.network.forget(lambda link: set(link) == {self.host, name})
+        self.network.cut.add(name)
+        self.server.link_lost(name, self.now)
+        if name in self.clients:
+            self.clients[name].server_lost(self.now)
+
+    def restore_link(self, name: str) -> None:
+        """It is there again. What the client said meanwhile is under way, what the server said is lost."""
+        self.network.forget(lambda link: link == (self.host, name))
+        self.network.cut.discard(name)
+        self.server.link_back(name)
+        if name in self.clients:
+            self.emit(name, self.clients[name].server_back())
+
     def run(self) -> MemoryFederation:
         """Start all clients and settle."""
         self.start()
@@ -226,11 +242,19 @@ class MemoryFederation(World[Parcel]):
     ) -> Parcel:
         """The next message on that link, as if that party had sent it; changes: fields of the envelope."""
         client = receiver if sender == self.host else sender
-        since_hello = takewhile(
-            lambda parcel: (parcel.sender, parcel.packet.kind) != (client, Hello), reversed(self.log)
-        )
-        sequence = sum((parcel.sender, parcel.receiver) == (sender, receiver) for parcel in since_hello)
-        fields: dict[str, Any] = {"session": self.server.session, "round": round, "sequence": sequence} | changes
+        since_hello = [
+            (parcel.sender, parcel.receiver)
+            for parcel in takewhile(
+                lambda parcel: (parcel.sender, parcel.packet.kind) != (client, Hello), reversed(self.log)
+            )
+        ]
+        fields: dict[str, Any] = {
+            "session": self.server.session,
+            "round": round,
+            "sequence": since_hello.count((sender, receiver)),
+            "received": since_hello.count((receiver, sender)),
+        }
+        fields |= changes
         return written(sender, receiver, message, payload=payload, **fields)
 
     def encrypt(self, order: Reencrypt) -> bytes:

@@ -73,6 +73,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "start-second-stage": {"cohort": octets(b"\x1e"), "limits": {"digest": octets(drawn("limits")), "size": 5}},
     "end-round": {"code": None, "detail": ""},
     "finish": {},
+    "resume": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
     "start-key": {"epoch": 0, "members": octets(b"\x1f")},
     "end-key": {"epoch": 128, "code": 18, "detail": "zu spät", "culprit": "client-3"},
@@ -147,7 +148,8 @@ def messages() -> Script:
 def messages_integers() -> Script:
     script = message("Integers at the borders of the widths that msgpack has for them.")
     for number in (0, 127, 128, 255, 256, 65535, 65536, 2**31):
-        script.do("read message", frames=_written(script, "fetch", body={"chunk": number}, sequence=number))
+        numbers = dict.fromkeys(("sequence", "link", "received"), number)
+        script.do("read message", frames=_written(script, "fetch", body={"chunk": number}, **numbers))
     return script
 
 

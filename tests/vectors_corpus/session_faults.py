@@ -15,10 +15,10 @@ from tacit.protocol.core.messages import Fetch
 from tacit.protocol.session.messages import Finish
 from tests.vectors_corpus.faults import Reframe, body, envelope, fields, first_bit, instead, to
 from tests.vectors_corpus.messages import encoded
-from tests.vectors_corpus.play import SERVER, Parcel, Play, faulty_part
+from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
-from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, session_active
+from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, hold_round, session_active, session_resumed
 
 BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
 
@@ -35,6 +35,12 @@ def poisoned() -> Play:
     play = begun("", model=BAD_MODEL)
     play.deliver()
     return play
+
+
+@cache
+def resumed() -> Play:
+    """A session in which a client's link breaks, and somebody spoils that it goes on."""
+    return session_resumed((CHEAT, "chunk"))
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,10 @@ def _second_welcome(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
     return envelope(sequence=1)(None, welcome)
 
 
+def _first_chunk() -> Parcel:
+    return next(one for one in honest().parcels if (one.receiver, one.kind) == (CHEAT, "chunk"))
+
+
 def _as_sent(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
     return parcel.frames
 
@@ -114,7 +124,41 @@ FAULTS: Final[dict[str, SessionFault]] = {
     "fetch_bad_direction": SessionFault(
         "A message that only a server sends.", "UNEXPECTED", "fetch", instead(Finish())
     ),
+    "fetch_bad_received": SessionFault(
+        "More messages received than were said.", "SEQUENCE", "fetch", envelope(received=3)
+    ),
+    "fetch_bad_link": SessionFault("A link that was not asked for.", "SEQUENCE", "fetch", envelope(link=1)),
+    "resume_bad_received": SessionFault(
+        "It goes on from a message that was never said.", "SEQUENCE", "resume", envelope(received=2**31), play=resumed
+    ),
+    "resume_bad_sequence": SessionFault(
+        "It has said fewer messages than have come.", "SEQUENCE", "resume", envelope(sequence=0), play=resumed
+    ),
+    "resume_bad_link": SessionFault(
+        "It goes on, on the link that there is.", "SEQUENCE", "resume", envelope(link=0), play=resumed
+    ),
+    "resume_bad_sender": SessionFault(
+        "It goes on for another client.", "SENDER", "resume", envelope(sender="client-2"), play=resumed
+    ),
     # What a server may do to a client.
+    "resume_bad_answer": SessionFault(
+        "It goes on from a message that was never said.", "SEQUENCE", "resume", envelope(received=2**31), to=CHEAT,
+        play=resumed,
+    ),
+    "resume_bad_answer_sequence": SessionFault(
+        "It goes on after a message that has not come.", "SEQUENCE", "resume", envelope(sequence=3), to=CHEAT,
+        play=resumed,
+    ),
+    "resume_bad_answer_link": SessionFault(
+        "It goes on, on a link that was not asked for.", "SEQUENCE", "resume", envelope(link=2), to=CHEAT, play=resumed
+    ),
+    "resume_bad_round": SessionFault(
+        "It goes on as in a round.", "SESSION", "resume", envelope(round=1), to=CHEAT, play=resumed
+    ),
+    "resume_bad_silence": SessionFault(
+        "It speaks on a link on which it has not gone on.", "SEQUENCE", "resume",
+        lambda _, parcel: envelope(sequence=2, link=1)(None, _first_chunk()), to=CHEAT, play=resumed,
+    ),
     "welcome_bad_roster": SessionFault("Another roster.", "ROSTER", "welcome", fields(roster=first_bit), to=CHEAT),
     "welcome_bad_mode": SessionFault(
         "A mode that the client does not accept.", "POLICY", "welcome", _proposing(mode="semi-honest"), to=CHEAT,
@@ -190,5 +234,21 @@ FAULTS: Final[dict[str, SessionFault]] = {
 }  # fmt: skip
 
 
-FILES: Final[dict[str, Callable[[], Script]]] = {name: fault.script for name, fault in FAULTS.items()}
+def received_bad_round() -> Script:
+    """A client never says that it has received anything: in the second round it cannot have heard of that round."""
+    play = begun("A client speaks in the second round, and has not received what was said in the first.")
+
+    def silent(parcel: Parcel) -> tuple[bytes, ...]:
+        said = parcel.sender == CHEAT and parcel.kind != "hello"
+        return envelope(received=1)(None, parcel) if said else parcel.frames
+
+    hold_round(play, 1, silent)
+    play.act(SERVER, "next round", model=play.steps[0].inputs["server"]["model"])
+    play.deliver(silent)
+    return ending(play, "refused", "SEQUENCE")
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    "received_bad_round": received_bad_round, **{name: fault.script for name, fault in FAULTS.items()}
+}  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -149,36 +149,84 @@ def session_lost_links() -> Script:
     return ending(play, "ended", "LEFT")
 
 
-def session_lost_messages() -> Script:
+def flap(play: Play, *, ends: Sequence[str] = (SERVER, CHEAT)) -> None:
+    """The client's link breaks and comes back; these ends notice."""
+    peers = {SERVER: CHEAT, CHEAT: SERVER}
+    for party in ends:
+        play.act(party, "link lost", party=party, peer=peers[party], **play.at())
+    for party in ends:
+        play.act(party, "link back", party=party, peer=peers[party], **play.at())
+
+
+def session_resumed(*losses: tuple[str, str]) -> Play:
+    """Two rounds, in which the client's link breaks with these messages, each to its receiver."""
     play = begun(
-        "A client's link breaks twice and comes back. First the welcome is lost, then in round 2 the keys that it "
-        "advertised: the one it finds out, the other the server tells it. Both times it says hello again.",
+        "A client's link breaks several times, with a message that is lost, and comes back. All that was not received "
+        "is said again, and everybody is in both rounds.",
     )
-    lost: list[str] = []
+    left = list(losses or [(CHEAT, "welcome"), (CHEAT, "chunk"), (SERVER, "share-keys"), (CHEAT, "survivors")])
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
-        welcome = (parcel.receiver, parcel.kind) == (CHEAT, "welcome") and not lost
-        keys = (parcel.sender, parcel.kind) == (CHEAT, "advertise-keys") and len(lost) == 1
-        if not welcome and not keys:
+        if not left or (parcel.receiver, parcel.kind) != left[0] or CHEAT not in (parcel.sender, parcel.receiver):
             return parcel.frames
-        lost.append(parcel.kind)
-        for change_of_link in ("link lost", "link back"):
-            play.do(change_of_link, party=SERVER if keys else CHEAT, peer=CHEAT if keys else SERVER, **play.at())
+        left.pop(0)
+        flap(play)
         return None
 
-    def go_on(round: int, *clients: str) -> None:
-        play.deliver(change)
-        for name in clients:
-            play.act(name, "contribute", party=name, round=round, words=words("x", 32, LENGTH), **play.at())
-        play.deliver(change)
-
-    go_on(1, *(name for name in NAMES if name != CHEAT))
+    hold_round(play, 1, change)
     play.act(SERVER, "next round", model=MODEL)
-    go_on(2, CHEAT)
-    play.expire(SERVER, TRAIN_SECONDS + PHASE_SECONDS)
-    play.act(SERVER, "next round", model=MODEL, **play.at())
-    play.deliver(change)
-    return ending(play, "round over", "LEFT")
+    hold_round(play, 2, change)
+    play.act(SERVER, "finish")
+    play.deliver()
+    return ending(play, "round done")
+
+
+def session_resumed_at_the_end() -> Script:
+    play = begun("A client's link is lost when the session ends. It comes back, and the client is told the end.")
+    hold_round(play, 1)
+    play.act(SERVER, "link lost", party=SERVER, peer=CHEAT)
+    play.act(CHEAT, "link lost", party=CHEAT, peer=SERVER)
+    play.act(SERVER, "finish")
+    play.deliver(lambda parcel: None if parcel.receiver == CHEAT else parcel.frames)
+    play.now = GRACE / 2
+    play.act(SERVER, "link back", party=SERVER, peer=CHEAT, **play.at())
+    play.act(CHEAT, "link back", party=CHEAT, peer=SERVER, **play.at())
+    play.deliver()
+    return ending(play, "ended")
+
+
+def session_not_resumed() -> Script:
+    play = begun(
+        "What cannot go on: a hello was lost with the link, and the server knows of no conversation; then the link is "
+        "away for longer than the server's grace. Both times the client is told so, and says hello again.",
+        silent=(CHEAT,),
+    )
+    play.act(CHEAT, "hello", party=CHEAT)
+    play.deliver(lambda parcel: None if parcel.sender == CHEAT else parcel.frames)
+    flap(play)
+    play.deliver()
+    for name in NAMES:
+        if name != CHEAT:
+            play.act(name, "contribute", party=name, round=1, words=words("x", 32, LENGTH))
+    play.deliver()
+    play.act(SERVER, "link lost", party=SERVER, peer=CHEAT)
+    play.expire(SERVER, GRACE)
+    play.act(CHEAT, "link lost", party=CHEAT, peer=SERVER, **play.at())
+    flap(play, ends=(CHEAT,))
+    play.deliver()
+    return ending(ending(play, "round over", "LEFT"), "left")
+
+
+def session_many_resumptions() -> Script:
+    play = begun("A link comes back seven times: four times the client is answered at once, then from time to time.")
+    play.deliver()
+    for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
+        play.now = now
+        flap(play)
+        play.deliver()
+    play.expire(SERVER, 10.0)
+    play.deliver()
+    return ending(play, "accepted")
 
 
 def session_many_hellos() -> Script:
@@ -202,7 +250,8 @@ def session_many_hellos() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        session_active, session_repeated_round, session_spoiled_sum, session_lost_links, session_lost_messages,
+        session_active, session_repeated_round, session_spoiled_sum, session_lost_links, session_resumed,
+        session_resumed_at_the_end, session_not_resumed, session_many_resumptions,
         session_many_hellos,
     )
 }  # fmt: skip

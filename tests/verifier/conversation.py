@@ -44,22 +44,88 @@ class Roster:
 
 
 class Conversation:
-    """Both directions of what two parties say to each other in a session."""
+    """Both directions of what two parties say to each other in a session: docs/spec/session.md, *Resumption*."""
 
-    def __init__(self, session: bytes, name: str, peer: str, sent: int = 0, family: Family = FEDERATION) -> None:
+    def __init__(
+        self, session: bytes, name: str, peer: str, sent: int = 0, family: Family = FEDERATION, link: int = 0
+    ) -> None:
         self.session, self.name, self.peer, self.family = session, name, peer, family
         self.sent, self.received = sent, 0
+        self.link = self.agreed = link
         self.broken = False
+        self.kept: list[tuple[int, str, int, dict[str, Any], bytes | None]] = []
+        self.due = 0
+
+    @property
+    def asking(self) -> bool:
+        return self.agreed < self.link
+
+    def frames(self, link: int, number: int, kind: str, round_number: int, body: Any, raw: bytes | None) -> list[bytes]:
+        ends = (self.session, round_number, self.name)
+        return write_message(kind, *ends, number, body, raw, self.family, link, self.received)
 
     def write(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None) -> list[bytes]:
-        frames = write_message(kind, self.session, round_number, self.name, self.sent, body, raw, self.family)
+        said = (self.sent, kind, round_number, body, raw)
+        self.kept.append(said)
         self.sent += 1
-        return frames
+        return self.frames(self.agreed, *said)
+
+    def late(self, envelope: dict[str, Any]) -> bool:
+        """Whether it is passed over: of a former link, or after something that was lost."""
+        gap = envelope["link"] == self.link and envelope["sequence"] > self.received
+        lost = self.broken and not self.asking and gap
+        return envelope["session"] == self.session and (envelope["link"] < self.link or lost)
 
     def check(self, envelope: dict[str, Any]) -> None:
         """Steps 6 to 8 of the checks on a received message."""
-        require(envelope["sender"] == self.peer, "SENDER")
-        require(envelope["session"] == self.session, "SESSION")
-        lost = self.broken and envelope["sequence"] > self.received
-        require(envelope["sequence"] == self.received, "LEFT" if lost else "SEQUENCE")
+        self.check_names(envelope)
+        require((envelope["link"], envelope["sequence"]) == (self.link, self.received), "SEQUENCE")
+        require(not self.asking or envelope["type"] == "abort", "SEQUENCE")
+        self.forget(envelope["received"])
         self.received += 1
+
+    def check_names(self, envelope: dict[str, Any], *sessions: bytes) -> None:
+        require(envelope["sender"] == self.peer, "SENDER")
+        require(envelope["session"] in (self.session, *sessions), "SESSION")
+
+    def check_round(self, round_number: int) -> None:
+        """Who speaks in a round has received what was said in the rounds before."""
+        require(not self.kept or not 0 < self.kept[0][2] < round_number, "SEQUENCE")
+
+    def forget(self, received: int) -> None:
+        require(received <= self.sent, "SEQUENCE")
+        self.kept = [said for said in self.kept if said[0] >= received]
+
+    def resume(self, number: int) -> list[bytes]:
+        return self.frames(self.link, number, "resume", 0, {}, None)
+
+    def ask(self) -> list[bytes]:
+        self.link += 1
+        return self.resume(self.sent)
+
+    def may_be_asked(self, envelope: dict[str, Any]) -> bool:
+        from_start = self.received == 0 and len(self.kept) == self.sent and envelope["link"] > self.link
+        return envelope["session"] == self.session or (envelope["session"] == bytes(32) and from_start)
+
+    def asked(self, envelope: dict[str, Any]) -> None:
+        self.check_names(envelope, bytes(32))
+        require(envelope["link"] > self.link and envelope["sequence"] >= self.received, "SEQUENCE")
+        self.forget(envelope["received"])
+        self.link, self.broken, self.due = envelope["link"], False, envelope["received"]
+
+    def answered(self, envelope: dict[str, Any]) -> None:
+        self.check_names(envelope)
+        require(self.asking and (envelope["link"], envelope["sequence"]) == (self.link, self.received), "SEQUENCE")
+        self.forget(envelope["received"])
+        self.agreed, self.broken, self.due = self.link, False, envelope["received"]
+
+    def answer(self) -> list[list[bytes]]:
+        self.agreed = self.link
+        return [self.resume(self.due), *self.again()]
+
+    def again(self) -> list[list[bytes]]:
+        return [self.frames(self.agreed, *said) for said in self.kept]
+
+    def goes_on(self) -> bool:
+        """Whether all that the peer lacks is still here."""
+        return len(self.kept) == self.sent - self.due

@@ -24,7 +24,10 @@ BITMAP = Binary(LARGEST_COHORT // 8)
 LARGE = Binary(BODY_LIMIT)
 BLOB = Map(digest=HASH, size=Integer(0, 2**40))
 
-ENVELOPE = Map(version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER)
+ENVELOPE = Map(
+    version=Integer(0, 255), type=Text(32), session=HASH, round=NUMBER, sender=NAME, sequence=NUMBER, link=NUMBER,
+    received=NUMBER,
+)  # fmt: skip
 
 BODIES = {
     "hello": Map(roster=HASH),
@@ -49,6 +52,7 @@ BODIES = {
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
     "finish": Map(),
     "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
+    "resume": Map(),
     "start-key": Map(epoch=NUMBER, members=BITMAP),
     "end-key": Map(epoch=NUMBER, code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
     "reencrypt-model": Map(epoch=NUMBER, source=choice("clients", "key", "server"), former=NUMBER, model=BLOB),
@@ -113,6 +117,8 @@ def write_message(
     body: dict[str, Any],
     raw: bytes | None,
     family: Family = FEDERATION,
+    link: int = 0,
+    received: int = 0,
 ) -> list[bytes]:
     envelope = {
         "version": VERSION,
@@ -121,6 +127,8 @@ def write_message(
         "round": round_number,
         "sender": sender,
         "sequence": sequence,
+        "link": link,
+        "received": received,
     }
     return [ENVELOPE.write(envelope), family.bodies[kind].write(body)] + ([] if raw is None else [raw])
 

@@ -184,6 +184,8 @@ def do_write_message(payload: str | None = None, **inputs: Any) -> list[bytes]:
         inputs["sequence"],
         from_body(inputs["body"]),
         None if payload is None else octets(payload),
+        link=inputs.get("link", 0),
+        received=inputs.get("received", 0),
     )
 
 

@@ -23,9 +23,9 @@ from proposal import (
 from transfer import Incoming
 
 SUM_MESSAGES = ("peer-keys", "peer-shares", "fetch-vector", "survivors", "unmask-request")
-IN_ROUND = ("end-round", "finish", "abort")
+IN_ROUND = ("end-round", "finish", "abort", "resume")
 ADMITTED = {
-    "AWAIT_WELCOME": ("welcome", "finish", "abort"),
+    "AWAIT_WELCOME": ("welcome", "finish", "abort", "resume"),
     "AWAIT_ROUND": ("start-round", *IN_ROUND),
     "FETCHING_MODEL": ("chunk", *IN_ROUND),
     "TRAINING": IN_ROUND,
@@ -65,10 +65,10 @@ class SessionClient:
         self.state = "OFFLINE"
         self.own_deadline: float | None = None
         self.gone_at: float | None = None
-        self.conversation: Conversation | None = None
+        self.conversation = Conversation(bytes(32), name, roster.server)
         self.sum: AggregationClient | None = None
         self.round, self.awaits_end = 0, False
-        self.broken, self.former, self.encoded = False, b"", b""
+        self.greeted, self.former, self.encoded = False, b"", b""
         self.holder: KeyHolder | None = None
         self.key: tuple[bytes, bytes] | None = None
 
@@ -82,11 +82,12 @@ class SessionClient:
         self.state, self.own_deadline = state, deadline
 
     def send(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None = None) -> None:
-        talk = self.conversation or Conversation(bytes(32), self.name, self.roster.server, sent=1)
-        self.transmit(self.roster.server, talk.write(kind, round_number, body, raw))
+        self.transmit(self.roster.server, self.conversation.write(kind, round_number, body, raw))
 
     def hello(self, now: float) -> None:
-        first = Conversation(bytes(32), self.name, self.roster.server)
+        link = self.conversation.link + 1 if self.greeted else 0
+        self.greeted = True
+        first, self.conversation = (Conversation(bytes(32), self.name, self.roster.server, link=link) for _ in range(2))
         self.transmit(self.roster.server, first.write("hello", 0, {"roster": self.roster.hash}, None))
         self.go_to("AWAIT_WELCOME", now + self.patience)
 
@@ -100,22 +101,21 @@ class SessionClient:
             return
         try:
             envelope = read_envelope(frames)
-            first = self.conversation is None
-            if first and envelope["session"] == self.former and envelope["sequence"] > 0:
+            first = self.state == "AWAIT_WELCOME"
+            talk = self.conversation
+            if envelope["link"] < talk.link or talk.late(envelope):
                 return
-            talk = self.conversation or Conversation(envelope["session"], self.name, self.roster.server)
-            talk.broken = self.broken
-            talk.check(envelope)
-            if first and envelope["session"] != self.former:
+            if first and talk.session == bytes(32):
+                talk = Conversation(envelope["session"], self.name, self.roster.server, link=talk.link)
+                talk.agreed, talk.broken = self.conversation.agreed, self.conversation.broken
+            (talk.answered if envelope["type"] == "resume" else talk.check)(envelope)
+            if talk is not self.conversation and talk.session not in (self.former, bytes(32)):
                 self.round = 0
             self.conversation = talk
             if self.ignored(envelope):
                 return
         except Refused as reason:
-            if reason.code == "LEFT":
-                self.begin_again(envelope["session"], now)
-            else:
-                self.end_session(reason.code)
+            self.end_session(reason.code)
             return
         try:
             self.check_state(envelope)
@@ -134,12 +134,14 @@ class SessionClient:
                 self.send("abort", envelope["round"], abort_body(reason.code, self.roster.server))
                 self.leave_round(reason.code, now)
 
-    def begin_again(self, session: bytes, now: float) -> None:
-        """*Lost messages*: the round is over, and another conversation begins."""
+    def begin_again(self, now: float) -> None:
+        """*Resumption*: the round is over, and another conversation begins."""
         if self.state not in ("AWAIT_WELCOME", "AWAIT_ROUND") or self.awaits_end:
             self.report({"event": "round over", "round": self.round, "code": "LEFT"})
-        self.conversation = self.sum = self.holder = self.key = None
-        self.former, self.broken, self.awaits_end = session, False, False
+        self.sum = self.holder = self.key = None
+        if self.conversation.session != bytes(32):
+            self.former = self.conversation.session
+        self.awaits_end = False
         self.hello(now)
 
     def end_session(self, code: str) -> None:
@@ -149,7 +151,7 @@ class SessionClient:
     def ignored(self, envelope: dict[str, Any]) -> bool:
         """Step 9, and what AWAIT_ROUND does not listen to."""
         kind, number = envelope["type"], envelope["round"]
-        if kind in ("welcome", "finish", *FROM_SERVER):
+        if kind in ("welcome", "finish", "resume", *FROM_SERVER):
             require(number == 0, "SESSION")
             return False
         if number == 0:
@@ -183,10 +185,15 @@ class SessionClient:
             self.on_end_round(None if body["code"] is None else NAMES[body["code"]], now)
         elif kind == "finish":
             self.end(None)
+        elif kind == "resume":
+            if not self.conversation.goes_on():
+                self.begin_again(now)
+            for frames in self.conversation.again():
+                self.transmit(self.roster.server, frames)
         elif kind == "abort" and envelope["round"] == 0:
             told_that_it_is_gone = (NAMES[body["code"]], body["culprit"]) == ("LEFT", self.name)
-            if told_that_it_is_gone and self.state != "AWAIT_WELCOME":
-                self.begin_again(envelope["session"], now)
+            if told_that_it_is_gone and (self.state != "AWAIT_WELCOME" or self.conversation.asking):
+                self.begin_again(now)
             else:
                 self.end(NAMES[body["code"]])
         elif kind == "abort":
@@ -230,7 +237,6 @@ class SessionClient:
         return cohort
 
     def on_start_round(self, number: int, body: dict[str, Any], now: float) -> None:
-        assert self.conversation is not None
         self.round, self.awaits_end, self.sum = number, False, None
         cohort = self.cohort_of(body["cohort"])
         session = self.conversation.session
@@ -244,7 +250,6 @@ class SessionClient:
         self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"]), now)
 
     def terms_for(self, cohort: list[str]) -> Terms:
-        assert self.conversation is not None
         return terms_of(
             self.roster,
             self.conversation.session,
@@ -343,10 +348,12 @@ class SessionClient:
             self.go_to("AWAIT_ROUND", now + self.patience)
 
     def link_lost(self, peer: str, now: float) -> None:
-        self.gone_at, self.broken = now + self.grace, True
+        self.gone_at, self.conversation.broken = now + self.grace, True
 
     def link_back(self, peer: str, now: float) -> None:
-        self.gone_at = None
+        if self.gone_at is not None:
+            self.gone_at = None
+            self.transmit(self.roster.server, self.conversation.ask())
 
     def expire(self, now: float) -> None:
         if self.state == "ENDED" or self.deadline is None or now < self.deadline:
@@ -357,7 +364,7 @@ class SessionClient:
             self.end_session("TIMEOUT")
         elif self.state == "AGGREGATING":
             self.leave_round("TIMEOUT", now)
-        elif self.broken:
-            self.begin_again(self.conversation.session if self.conversation else self.former, now)
+        elif self.conversation.broken:
+            self.begin_again(now)
         else:
             self.end("TIMEOUT")

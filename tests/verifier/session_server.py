@@ -42,6 +42,8 @@ class SessionServer:
         self.hellos: dict[str, float] = {}
         self.counted_at: dict[str, float] = {}
         self.waiting: dict[str, float] = {}
+        self.links: dict[str, int] = {}
+        self.asked: dict[str, dict[str, Any]] = {}
         self.round = 0
         self.cohort: list[str] = []
         self.told: list[str] = []
@@ -60,26 +62,65 @@ class SessionServer:
         return min((at for at in times if at is not None), default=None)
 
     def send(self, name: str, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None = None) -> None:
-        talk = self.conversations.get(name) or Conversation(self.session, self.roster.server, name)
+        talk = self.conversations.get(name) or self.conversation(name)
         self.transmit(name, talk.write(kind, round_number, body, raw))
 
+    def conversation(self, name: str) -> Conversation:
+        return Conversation(self.session, self.roster.server, name, link=self.links.get(name, 0))
+
     def receive(self, name: str, frames: list[bytes], now: float) -> None:
-        if self.state == "ENDED" or name not in self.roster.clients or name in self.barred:
+        if name not in self.roster.clients or name in self.barred:
             return
-        self.lost.pop(name, None)
         try:
             envelope = read_envelope(frames)
+            if self.state == "ENDED" and envelope["type"] != "resume":
+                return
+            talk = self.conversations.get(name)
             if envelope["type"] == "hello":
                 self.on_hello(name, envelope, frames, now)
-            elif name in self.conversations:
-                self.conversations[name].check(envelope)
+            elif envelope["type"] == "resume":
+                self.on_resume(name, envelope, frames, now)
+            elif talk is not None and not talk.late(envelope):
+                talk.check(envelope)
+                talk.check_round(envelope["round"])
                 self.on_message(name, envelope, frames, now)
         except Refused as reason:
-            if reason.code == "LEFT":
-                self.part_with(name, "LEFT", now)
-            else:
-                self.bar(name, reason.code, now)
+            self.bar(name, reason.code, now)
         self.go_on(now)
+
+    def on_resume(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
+        talk = self.conversations.get(name)
+        if talk is None or not talk.may_be_asked(envelope):
+            require(envelope["sender"] == name, "SENDER")
+            require(envelope["round"] <= self.round, "SESSION")
+            read_body(envelope, frames)
+            self.refuse_to_resume(name, envelope)
+        elif not talk.late(envelope):
+            talk.asked(envelope)
+            require(envelope["round"] <= self.round, "SESSION")
+            read_body(envelope, frames)
+            self.asked[name] = envelope
+            left = self.hello_seconds(name, now)
+            if left < HELLO_SECONDS:
+                self.waiting[name] = now + HELLO_SECONDS - left
+            else:
+                self.resume(name, now)
+
+    def resume(self, name: str, now: float) -> None:
+        self.spend(name, now)
+        self.lost.pop(name, None)
+        talk = self.conversations[name]
+        if talk.goes_on():
+            for frames in talk.answer():
+                self.transmit(name, frames)
+        else:
+            self.refuse_to_resume(name, self.asked[name])
+            self.leave(name, now)
+
+    def refuse_to_resume(self, name: str, asked: dict[str, Any]) -> None:
+        ends = (asked["session"], self.roster.server, name)
+        talk = Conversation(*ends, sent=asked["received"], link=asked["link"])
+        self.transmit(name, talk.write("abort", 0, abort_body("LEFT", name), None))
 
     def bar(self, name: str, code: str, now: float) -> None:
         self.report({"event": "refused", "member": name, "code": code})
@@ -109,7 +150,8 @@ class SessionServer:
                 self.sum.exclude(member, code, tell=False, now=now)
 
     def on_hello(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
-        Conversation(bytes(32), self.roster.server, name).check(envelope)
+        self.links[name] = envelope["link"]
+        Conversation(bytes(32), self.roster.server, name, link=envelope["link"]).check(envelope)
         body = read_body(envelope, frames)
         require(body["roster"] == self.roster.hash, "ROSTER")
         if name in self.conversations:
@@ -125,10 +167,13 @@ class SessionServer:
         since, most = now - self.counted_at.get(name, now), HELLOS * HELLO_SECONDS
         return min(most, self.hellos.get(name, most) + since)
 
-    def greet(self, name: str, now: float) -> None:
+    def spend(self, name: str, now: float) -> None:
         self.hellos[name], self.counted_at[name] = self.hello_seconds(name, now) - HELLO_SECONDS, now
         self.waiting.pop(name, None)
-        self.conversations[name] = Conversation(self.session, self.roster.server, name)
+
+    def greet(self, name: str, now: float) -> None:
+        self.spend(name, now)
+        self.conversations[name] = self.conversation(name)
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
         self.report({"event": "joined", "member": name})
 
@@ -174,7 +219,7 @@ class SessionServer:
             self.sum.exclude(member, reason.code, tell=True, now=now)
 
     def there(self) -> list[str]:
-        return [name for name in self.roster.clients if name in self.conversations and name not in self.lost]
+        return [name for name in self.roster.clients if name in self.conversations]
 
     def go_on(self, now: float) -> None:
         """What follows once nobody is waited for any more."""
@@ -182,7 +227,8 @@ class SessionServer:
             self.after_sum(now)
         elif self.state == "GATHERING":
             possible = [name for name in self.roster.clients if name not in self.barred]
-            if len(self.gather(self.there())) >= len(self.gather(possible)):
+            linked = [name for name in self.there() if name not in self.lost]
+            if len(self.gather(linked)) >= len(self.gather(possible)):
                 self.choose_cohort(now)
 
     def choose_cohort(self, now: float) -> None:
@@ -353,16 +399,17 @@ class SessionServer:
         self.close(code)
 
     def close(self, code: str | None) -> None:
-        self.state, self.own_deadline, self.lost, self.waiting = "ENDED", None, {}, {}
+        self.state, self.own_deadline, self.waiting = "ENDED", None, {}
         self.report({"event": "ended", "code": code})
 
     def link_lost(self, name: str, now: float) -> None:
-        if name in self.conversations:
+        if name in self.conversations and self.state != "ENDED":
             self.lost[name] = now + self.grace
             self.conversations[name].broken = True
 
     def link_back(self, name: str, now: float) -> None:
-        self.lost.pop(name, None)
+        if self.state != "ENDED":
+            self.lost.pop(name, None)
 
     def expire(self, now: float) -> None:
         for name, at in list(self.lost.items()):
@@ -370,7 +417,7 @@ class SessionServer:
                 self.leave(name, now)
         for name, at in list(self.waiting.items()):
             if now >= at:
-                self.greet(name, now)
+                (self.resume if name in self.conversations else self.greet)(name, now)
                 self.go_on(now)
         if self.state == "IN_ROUND" and self.sum is not None:
             self.sum.expire(now)

@@ -77,7 +77,7 @@ async def test_remains_of_an_ended_link_do_not_open_it_again(keys: Keys, roster:
 
 
 @pytest.mark.asyncio
-async def test_newest_of_several_links_is_used_and_an_older_one_after_it(
+async def test_newest_of_several_links_is_used_and_an_older_one_never_again(
     keys: Keys, roster: Roster, until: Callable
 ) -> None:
     async with (
@@ -91,11 +91,14 @@ async def test_newest_of_several_links_is_used_and_an_older_one_after_it(
             await server.send("alice", [b"to the newest"])
             assert bytes((await until(second, Received)).frames[0]) == b"to the newest"
             await first.send([b"from the older"])
-            assert bytes((await until(server, Received)).frames[0]) == b"from the older"
+            await second.send([b"from the newest"])
+            assert bytes((await until(server, Received)).frames[0]) == b"from the newest"
         assert await server.receive() == LinkLost("alice")
-        assert await server.receive() == LinkUp("alice")
-        await server.send("alice", [b"to the older"])
-        assert bytes((await until(first, Received)).frames[0]) == b"to the older"
+        await first.send([b"from the older"])
+        async with await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server) as third:
+            assert await server.receive() == LinkUp("alice")
+            await third.send([b"from the last"])
+            assert await server.receive() == Received("alice", (memoryview(b"from the last"),))
 
 
 @pytest.mark.asyncio

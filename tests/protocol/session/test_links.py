@@ -91,16 +91,12 @@ def test_a_lost_link(returns: bool) -> None:
     one = federation()
     one.idle = {"client-0"}
     one.start()
-    one.network.cut = {"client-3"}
-    one.server.link_lost("client-3", one.now)
-    one.clients["client-3"].server_lost(one.now)
+    one.lose_link("client-3")
     assert one.server.next_deadline == one.clients["client-3"].next_deadline == GRACE
     one.settle(until=GRACE - 1)
     assert one.server.waiting_for == ("client-0",)
     if returns:
-        one.network.cut = set()
-        one.server.link_back("client-3")
-        one.clients["client-3"].server_back()
+        one.restore_link("client-3")
     one.settle(until=GRACE + 1)
     one.emit("client-0", one.clients["client-0"].contribute(1, one.draw("client-0", 1), one.now))
     one.settle()
@@ -246,20 +242,23 @@ def test_a_bad_hello(fault: str) -> None:
     assert [parcel.sender for parcel in one.log] == ["client-0", SERVER]
 
 
-def test_a_round_begins_without_those_who_are_cut_off() -> None:
+@pytest.mark.parametrize("away", [GRACE - 1, GRACE + 1])
+def test_a_round_begins_with_those_who_are_cut_off_for_the_moment(away: float) -> None:
+    """They are in it if they are back within the grace."""
     one = federation(rounds=3)
     one.paused = True
     one.start()
-    one.server.link_lost("client-2", one.now)
-    one.idle = {"client-0"}
+    one.lose_link("client-2")
+    one.at(one.now + away, lambda: one.restore_link("client-2"))
+    one.training_seconds = lambda: 2 * GRACE
     one.paused = False
-    one.settle(until=one.now + 1)
-    one.server.link_back("client-2")
-    one.idle = set()
-    one.emit("client-0", one.clients["client-0"].contribute(2, one.draw("client-0", 2), one.now))
     one.settle()
-    without = tuple(name for name in one.roster.clients if name != "client-2")
-    assert [done.cohort for done in one.outcome(RoundDone)] == [one.roster.clients, without, one.roster.clients]
+    everybody = one.roster.clients
+    without = tuple(name for name in everybody if name != "client-2")
+    last = without if away > GRACE else everybody
+    assert [done.cohort for done in one.outcome(RoundDone)] == [everybody, everybody, last]
+    lost = [[drop.member for drop in done.dropped] for done in one.outcome(RoundDone)]
+    assert lost == [[], ["client-2"] if away > GRACE else [], []]
     check_sums(one.outcome(RoundDone), one)
 
 
