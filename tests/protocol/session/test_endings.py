@@ -1,10 +1,15 @@
 """What a server may say late or early without a lie: the end of an old round, and of the federation."""
 
+from typing import Any
+
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
+from tacit.protocol.core.machine import Report
+from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
+from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TrainingState
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 
@@ -29,6 +34,52 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
 def test_a_hello_belongs_to_no_round() -> None:
     one = MemoryFederation(small_configuration(5), 5).run()
     assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}
+
+
+@pytest.mark.parametrize(
+    "said", [Abort(code=Code.LOCAL, detail="", culprit=""), Fetch(chunk=0)], ids=lambda said: said.TYPE
+)
+def test_what_a_client_still_says_of_an_old_round_changes_nothing(said: Message) -> None:
+    one = MemoryFederation(small_configuration(5), 5, rounds=2)
+    one.paused = True
+    one.start()
+    one.idle = {CLIENT}
+    one.paused = False
+    one.settle(until=1.0)
+    assert one.server.round == 2
+    assert one.put(one.forge(CLIENT, SERVER, said, round=1)) == []
+    assert CLIENT in one.server.presence
+    assert one.server.sum is not None
+    assert one.server.sum.dropped == {}
+
+
+def test_who_is_barred_while_they_gather_is_not_waited_for() -> None:
+    one = MemoryFederation(small_configuration(4), 4)
+    one.start(*one.roster.clients[:3])
+    one.put(one.forge(CLIENT, SERVER, EndRound(code=None, detail=""), round=0))
+    assert one.server.presence.barred == {CLIENT}
+    one.start("client-3")
+    (done,) = one.settle().outcome(RoundDone)
+    assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
+
+
+def test_a_model_is_fetched_in_its_round_only() -> None:
+    one = MemoryFederation(small_configuration(5), 5)
+    one.idle = {CLIENT}
+    one.start()
+    one.put(one.forge(CLIENT, SERVER, Fetch(chunk=0), round=0))
+    refused = [report.fields for report in one.outcome(Report, SERVER) if report.event == "refused"]
+    assert [(fields["member"], fields["code"]) for fields in refused] == [(CLIENT, "UNEXPECTED")]
+    (done,) = one.settle().outcome(RoundDone)
+    assert done.survivors == one.roster.clients[1:]
+
+
+def test_an_encrypted_model_is_not_gone_on_from() -> None:
+    """Its key went with the session."""
+    settings: dict[str, Any] = {"encrypted": True, "group_key": True, "initial_model": "clients"}
+    one = MemoryFederation(small_configuration(4, **settings), 4)
+    with pytest.raises(LocalProtocolError, match="encrypted under a key of the clients ends with their session"):
+        one.start_server(completed=1)
 
 
 def test_there_is_no_configuration_before_one_is_accepted() -> None:

@@ -155,6 +155,17 @@ def test_no_second_stage_is_begun_with_fewer_than_may_open_it() -> None:
     assert StartSecondStage not in {parcel.packet.kind for parcel in one.log}
 
 
+def test_no_second_stage_is_begun_that_nothing_protects() -> None:
+    """Two fifths may be corrupt: eleven clients have a threshold, ten have none."""
+    one = federation(11, corrupt=0.4, dropout=0.1)
+    on_message(one, ALL[0], UnmaskShares, nth=1, act=lambda: one.kill("client-5"))
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert (done.total, done.code) == (None, Code.THRESHOLD)
+    assert done.detail.startswith("after the sum of counts: no threshold protects 10 clients against 4 corrupt ones")
+    assert StartSecondStage not in {parcel.packet.kind for parcel in one.log}
+
+
 def test_what_a_late_client_says_in_the_first_stage_bars_nobody() -> None:
     """Its training ended after the others had gone on to the second stage."""
     one = federation(rounds=2)
