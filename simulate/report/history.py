@@ -144,6 +144,21 @@ class Stranger:
     count: int = 0
 
 
+@dataclass(frozen=True)
+class Clock:
+    """A party's clock held against the server's, by the messages that both noted."""
+
+    party: str
+    messages: int
+    """Messages that both ends noted; without any, its times are taken as they stand."""
+    ahead: float = 0.0
+    """Seconds that its clock was ahead of the server's, at its last event; 0 where the messages allow that."""
+    uncertainty: float | None = None
+    """By how many seconds a time of its log may be wrong at most; None if not known."""
+    jumps: int = 0
+    """How often the clock was set meanwhile, as far as messages show."""
+
+
 @dataclass
 class History:
     """A whole run. `server` is None if the server's log is missing."""
@@ -163,6 +178,10 @@ class History:
     waiting: tuple[str, ...] = ()
     """Whom the server waits for now; known only while it tells."""
     waiting_since: float = 0.0
+    clocks: tuple[Clock, ...] = ()
+    """Of the clients, if the run is read from the logs of several hosts."""
+    one_machine: bool = True
+    """Whether all parties are processes of one user."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Messages that the server refused, by code."""
 

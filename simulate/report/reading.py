@@ -1,37 +1,70 @@
-"""Reads the history of a run from the event logs of its parties."""
+"""Reads the history of a run from the event logs of its parties, which may be of one host or of several."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tacit.parties.session.event_log import EventLogError, read
+from tacit.simulate.report.clocks import align
 from tacit.simulate.report.fold import Fold
-from tacit.simulate.report.history import History, PartyHistory
+from tacit.simulate.report.history import Clock, History, PartyHistory
 
 Events = list[dict[str, Any]]
 
 
-def read_history(directory: Path) -> History:
-    """The history in a directory of event logs. EventLogError if one cannot be read or holds a wrong event."""
-    logs = {path.stem: list(read(path)) for path in sorted(directory.glob("*.jsonl"))}
+def read_history(*places: Path) -> History:
+    """The history in event logs: places are logs, and directories of logs or of runs.
+
+    The logs of several places are of several hosts, whose clocks are aligned. EventLogError if a place has no log, one
+    cannot be read or is given twice, or holds a wrong event.
+    """
+    logs = _read(places)
     try:
-        return _history(logs)
+        return _history(logs, one_machine=len(places) == 1)
     except (msgspec.ValidationError, KeyError, TypeError) as error:
         problem = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise EventLogError(
-            f"{directory}: holds events that this version of tacit does not write: {problem}"
+            f"{', '.join(map(str, places))}: holds events that this version of tacit does not write: {problem}"
         ) from error
 
 
-def _history(logs: dict[str, Events]) -> History:
+def _read(places: Sequence[Path]) -> dict[str, Events]:
+    """All events by party, in the order of the files."""
+    logs: dict[str, Events] = {}
+    for path in (path for place in places for path in _logs_in(place, alone=len(places) == 1)):
+        events = list(read(path))
+        name = str(events[0]["party"]) if events else path.stem
+        if events and events[0] in logs.get(name, ()):
+            raise EventLogError(f"{path}: this log of {name} is given twice; give each once")
+        logs.setdefault(name, []).extend(events)
+    return logs
+
+
+def _logs_in(place: Path, *, alone: bool) -> list[Path]:
+    if place.is_file():
+        return [place]
+    folder = place / "events" if (place / "events").is_dir() else place
+    found = sorted(folder.glob("*.jsonl"))
+    if not found and not alone:
+        raise EventLogError(
+            f"{place}: no event logs are there; name a run directory, its events folder, or a .jsonl file"
+        )
+    return found
+
+
+def _history(logs: dict[str, Events], *, one_machine: bool) -> History:
     names = sorted(logs, key=_natural)
     server = next((name for name in names if any(e["event"] == "configuration" for e in logs[name])), None)
     names.sort(key=lambda name: name != server)
-    fold = Fold(History(server, {name: PartyHistory(name) for name in names}))
+    clocks: tuple[Clock, ...] = ()
+    if server is not None and not one_machine:
+        logs, clocks = align({name: logs[name] for name in names}, server)
+    fold = Fold(History(server, {name: PartyHistory(name) for name in names}, clocks=clocks, one_machine=one_machine))
     # The sort is stable: of one time, the server comes first.
     for event in sorted((event for name in names for event in logs[name]), key=lambda event: event["time"]):
         fold.take(event)

@@ -11,7 +11,8 @@ import pytest
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
-from tacit.simulate.report.page import NOTHING, byte_count, decimal, make_report, seconds, write_report
+from tacit.simulate.report.page import make_report, write_report
+from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, ExperimentError
 from tacit.simulate.runs.explain import holds, keys
@@ -259,7 +260,7 @@ def test_it_is_written_where_the_run_is(script: Any) -> None:
     assert path == run.path / "report.html"
     assert path.read_text(encoding="utf-8") == make_report(run)
     other = run.path / "other.html"
-    assert write_report(run, other) == other
+    assert write_report(run, out=other) == other
     assert other.read_bytes() == path.read_bytes()
 
 
