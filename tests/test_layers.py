@@ -44,6 +44,7 @@ LAYERS = (
     "simulate",
     "simulate.runs",
     "simulate.report",
+    "simulate.dashboard",
     "simulate.world",
     "simulate.federation",
     "simulate.experiments",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,13 @@ def read_history(*places: Path) -> History:
         ) from error
 
 
+def recorded(directory: Path) -> Events:
+    """All events in a directory of logs, in the order in which a Fold takes them. EventLogError as of read_history."""
+    logs = _read([directory])
+    server = _server_of(logs)
+    return _in_order(logs[name] for name in sorted(logs, key=lambda name: (name != server, _natural(name))))
+
+
 def _read(places: Sequence[Path]) -> dict[str, Events]:
     """All events by party, in the order of the files."""
     logs: dict[str, Events] = {}
@@ -58,17 +65,25 @@ def _logs_in(place: Path, *, alone: bool) -> list[Path]:
 
 
 def _history(logs: dict[str, Events], *, one_machine: bool) -> History:
-    names = sorted(logs, key=_natural)
-    server = next((name for name in names if any(e["event"] == "configuration" for e in logs[name])), None)
-    names.sort(key=lambda name: name != server)
+    server = _server_of(logs)
+    names = sorted(logs, key=lambda name: (name != server, _natural(name)))
     clocks: tuple[Clock, ...] = ()
     if server is not None and not one_machine:
         logs, clocks = align({name: logs[name] for name in names}, server)
     fold = Fold(History(server, {name: PartyHistory(name) for name in names}, clocks=clocks, one_machine=one_machine))
-    # The sort is stable: of one time, the server comes first.
-    for event in sorted((event for name in names for event in logs[name]), key=lambda event: event["time"]):
+    for event in _in_order(logs[name] for name in names):
         fold.take(event)
     return fold.close()
+
+
+def _server_of(logs: dict[str, Events]) -> str | None:
+    names = sorted(logs, key=_natural)
+    return next((name for name in names if any(e["event"] == "configuration" for e in logs[name])), None)
+
+
+def _in_order(logs: Iterable[Events]) -> Events:
+    # The sort is stable: of one time, the log that is given first comes first.
+    return sorted((event for log in logs for event in log), key=lambda event: event["time"])
 
 
 def _natural(name: str) -> list[tuple[str, int]]:
