@@ -41,6 +41,8 @@ STUCK_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 10.0
 """How long a connection may ask for nothing."""
 MOST_CONNECTIONS: Final = 64
+BACKLOG: Final = 16
+"""Connections that are taken in one turn of the loop, before the surplus is closed."""
 STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "enter.js": "text/javascript"}
 
 
@@ -72,6 +74,7 @@ class Dashboard:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            backlog=BACKLOG,
             timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)

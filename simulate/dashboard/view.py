@@ -81,8 +81,7 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(FILTERS, since=since, more=more, percent=percent)
-    environment.globals["reason"] = reason
+    environment.filters.update(FILTERS, since=since, more=more, percent=percent, reason=reason)
     return environment.from_string(files(__package__).joinpath("dashboard.html.j2").read_text(encoding="utf-8"))
 
 

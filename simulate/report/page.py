@@ -33,6 +33,7 @@ from tacit.simulate.report.figures import (
 )
 from tacit.simulate.report.history import History, PartyHistory, RoundHistory
 from tacit.simulate.report.reading import read_history
+from tacit.simulate.report.reasons import reason
 from tacit.simulate.report.words import FILTERS
 from tacit.simulate.runs.directory import RunDirectory, RunDirectoryError
 from tacit.simulate.runs.experiment import Experiment, load
@@ -63,7 +64,7 @@ def make_report(run: RunDirectory, *others: Path) -> str:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(FILTERS)
+    environment.filters.update(FILTERS, reason=reason)
     template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(_page(experiment, history))
 
@@ -197,9 +198,9 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
     chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
-    for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
+    for round, why in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
-            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [reason]))
+            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [why]))
     shown = []
     for index, (round, reasons) in enumerate(chosen.values()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]

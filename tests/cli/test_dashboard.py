@@ -56,7 +56,7 @@ def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, wa
         ask(port, "/")
 
 
-PATIENCE = 120.0
+PATIENCE = 600.0
 
 
 def test_a_browser_follows_the_run(
