@@ -12,9 +12,17 @@ from tacit.cli.output import WRONG_INPUT, complaining, failure
 
 def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` writes it.")],
+    others: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[LOGS]...", help="Event logs of other hosts, or directories of such; clocks are aligned."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default report.html in the run directory.")] = None,
 ) -> None:
     """Make the report of a run from its event logs: one HTML page that needs nothing else.
+
+    Logs of parties on other hosts are merged into it, their clocks aligned by the messages that both ends noted.
 
     Exit status: 0 the page is written; 2 wrong input.
     """
@@ -25,7 +33,7 @@ def report(
 
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
-            typer.echo(write_report(RunDirectory(directory), out))
+            typer.echo(write_report(RunDirectory(directory), *others or (), out=out))
     except OSError as error:
         place = error.filename or out or directory / "report.html"
         raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None

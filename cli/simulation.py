@@ -6,6 +6,7 @@ import asyncio
 import signal
 import time
 from collections.abc import Coroutine
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -21,6 +22,7 @@ Result = TypeVar("Result")
 
 
 def simulate(
+    context: typer.Context,
     experiment: Annotated[
         Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; `tacit config` prints one.")
     ] = None,
@@ -50,6 +52,10 @@ def simulate(
         list[str] | None,
         typer.Option(metavar="CLIENT@HOW[:ROUND]", help="Let a client cheat in a round. Repeatable."),
     ] = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Show the run in a browser; :8080 for this machine alone."),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")] = False,
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
@@ -66,14 +72,17 @@ def simulate(
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.dashboard.place import DashboardError
     from tacit.simulate.federation import run as federation
     from tacit.simulate.federation.faults import FaultError, read_faults
     from tacit.simulate.federation.processes import ProcessError
     from tacit.simulate.federation.supervision import InputError, ServerLostError, SimulationError
     from tacit.simulate.federation.verification import VerificationError
+    from tacit.simulate.report.reading import recorded
 
     with output.complaining(
-        ((ExperimentError, RunDirectoryError, FaultError), output.WRONG_INPUT), (OSError, output.FAILED)
+        ((ExperimentError, RunDirectoryError, FaultError, DashboardError, EventLogError), output.WRONG_INPUT),
+        (OSError, output.FAILED),
     ):
         if resume is not None:
             given = {"an experiment file": experiment, "--clients": clients, "--seed": seed, "--out": out}
@@ -94,6 +103,14 @@ def simulate(
             cheat=cheat or (),
             parties=parties,
         )
+        browser = None
+        if dashboard is not None:
+            # Imported here: few runs have one.
+            from tacit.simulate.dashboard.server import Dashboard
+
+            earlier = recorded(resume / "events") if resume is not None else ()
+            browser = Dashboard(dashboard, chosen, earlier)
+            context.call_on_close(browser.close)
         options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
@@ -101,10 +118,18 @@ def simulate(
             plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
     screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
 
+    def show(party: str, event: str, fields: dict[str, Any]) -> None:
+        if browser is not None:
+            browser.take(party, event, fields)
+        screen.show(party, event, fields)
+
     async def shown() -> dict[str, Any]:
         # In here: whoever interrupts what the screen has announced finds a loop that runs.
-        with screen:
-            return await federation.simulate(plan, screen.show)
+        with browser or nullcontext(), screen:
+            if browser is not None:
+                # Also with --quiet: nobody else knows the token.
+                output.say(output.screen(), f"live at {browser.link}")
+            return await federation.simulate(plan, show)
 
     try:
         summary = asyncio.run(interruptible(shown()))

@@ -45,6 +45,7 @@ LAYERS = (
     "parties.hosting",
     "simulate",
     "simulate.report",
+    "simulate.dashboard",
     "simulate.world",
     "simulate.federation",
     "simulate.experiments",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from docs.generate.diagrams import page
+from docs.generate.metrics import metrics_page
 from docs.generate.specification import constants_page, errors_page, messages_page, one_sum_page, states_page
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
@@ -18,6 +19,7 @@ DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,
     "configuration.md": reference_markdown,
     "party-file.md": party_markdown,
+    "metrics.md": metrics_page,
     "spec/messages.md": messages_page,
     "spec/states.md": states_page,
     "spec/errors.md": errors_page,

@@ -1,16 +1,19 @@
 """What a party tells about itself: its event log, and the same events to whoever started it.
 
 Times come from here, so that machines and logs agree on the clock. Every change of the phase is an event that says how
-long the phase before it took, with the bytes since the last report, by the phase that they belong to.
+long the phase before it took, with the bytes since the last report, by the phase that they belong to; the log alone
+gets the times of single messages.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.message_times import Direction, MessageTimes
+from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.messages import Phase
 
@@ -26,6 +29,7 @@ class Diary:
         self._tell = tell
         self._place = (0, Phase.SESSION)
         self._since = self.now()
+        self._messages = MessageTimes()
         self._reported: dict[tuple[int, Phase], tuple[int, int]] = {}
 
     @staticmethod
@@ -41,6 +45,10 @@ class Diary:
     def mention(self, event: str, **fields: Any) -> None:
         """Tell without logging: what matters only now."""
         self._tell(event, fields)
+
+    def passed(self, direction: Direction, peer: str, frames: Sequence[Frame]) -> None:
+        """Note that a message is about to leave, or has come."""
+        self._messages.note(direction, peer, frames)
 
     def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
         """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
@@ -59,6 +67,8 @@ class Diary:
         self._report(traffic)
 
     def _report(self, traffic: Traffic) -> None:
+        if times := self._messages.take():
+            self._log.write("messages", **times)
         for place in sorted({*traffic.sent, *traffic.received}, key=lambda place: (place[0], place[1].value)):
             sent, received = traffic.sent[place], traffic.received[place]
             before = self._reported.get(place, (0, 0))

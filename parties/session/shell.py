@@ -72,6 +72,7 @@ class Shell(Generic[MachineT, EndpointT]):
                 if receiving.done():
                     event = receiving.result()
                     if isinstance(event, Received):
+                        self._diary.passed("received", event.sender, event.frames)
                         await self._surroundings.moved(sum(len(frame) for frame in event.frames))
                     await self._perform(endpoint, self._take_event(event))
                     receiving = asyncio.ensure_future(endpoint.receive())
@@ -98,6 +99,7 @@ class Shell(Generic[MachineT, EndpointT]):
         for output in outputs:
             if isinstance(output, Transmit):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
+                self._diary.passed("sent", output.to, output.frames)
             if isinstance(output, Report):
                 self._diary.write(output.event, **output.fields)
             elif isinstance(output, Ended):

@@ -34,6 +34,19 @@ SEEN_BY_EVERY_SERVER: Final = (
 )
 
 
+OWNER_OF_ALL: Final = Exposure(
+    "the owner of this machine",
+    ("everything: in a simulation all parties are processes of one user",),
+    (),
+)
+
+OWNER_OF_A_HOST: Final = Exposure(
+    "the owner of a host",
+    ("everything of the party that runs there, its keys and its images among it",),
+    ("what the other parties see, and what is on their hosts",),
+)
+
+
 def exposure(history: History, experiment: Experiment) -> list[Exposure]:
     """The parties of a run, from the server to the outside world."""
     secure = experiment.aggregation.mode != "none"
@@ -50,17 +63,7 @@ def exposure(history: History, experiment: Experiment) -> list[Exposure]:
             ("what the trained model itself tells about its training data: no secure sum changes that",),
             ("everything else",),
         ),
-        Exposure(
-            "the owner of this machine",
-            ("everything: in a simulation all parties are processes of one user",),
-            (),
-        )
-        if history.clients
-        else Exposure(
-            "the owner of a host",
-            ("everything of the party that runs there, its keys and its images among it",),
-            ("what the other parties see, and what is on their hosts",),
-        ),
+        OWNER_OF_ALL if history.one_machine and history.clients else OWNER_OF_A_HOST,
     ]
 
 

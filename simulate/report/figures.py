@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from tacit.parties.runs.summary import SECURE_SUM
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import PartyHistory, RoundHistory, Span
+from tacit.simulate.report.words import BYTE_UNITS
 
 PHASES = (*(phase for phase in Phase if phase is not Phase.SESSION), Phase.SESSION)
 COLOURS = {
@@ -38,7 +39,6 @@ COLOURS = {
 WIDTH = 5.0
 MOST_ROWS = 16
 TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
-BYTE_UNITS = ((1.0, "bytes"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"))
 INK = "#1d2733"
 _STYLE = {
     "svg.fonttype": "none",

@@ -1,4 +1,4 @@
-"""What happened in a run: the material of its report, as report/reading.py puts it together from the event logs.
+"""What happened in a run: the material of its report and of the live page, as report/fold.py makes it of events.
 
 A run has sessions: the first, and one for every --resume. Logs may end anywhere: a killed party leaves its last phase
 open, and a killed server a round without a result. Times are in seconds since 1970 unless a field says otherwise.
@@ -101,6 +101,16 @@ class PartyHistory:
     received: Counter[Phase] = field(default_factory=Counter)
     work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the protocol by kind of work, if the party lived to tell."""
+    visits: Counter[Phase] = field(default_factory=Counter)
+    """How often it was in a phase, the present one left out."""
+    phase: Phase | None = None
+    """Where it is; None before it has changed its phase in this session."""
+    since: float = 0.0
+    """When it came there."""
+    heard: float | None = None
+    """When it said something last in this session; None if it did not."""
+    ended: str | None = None
+    """How it said that its session ended, or what became of its process; None if it is there, or vanished."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +127,14 @@ class Trouble:
     detail: str
 
 
+@dataclass(frozen=True)
+class Contact:
+    """The link between the server and a client: whether it is there, and since when."""
+
+    up: bool
+    since: float
+
+
 @dataclass
 class Stranger:
     """Somebody whose handshake was refused, once or often."""
@@ -125,6 +143,21 @@ class Stranger:
     address: str
     reason: str
     count: int = 0
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A party's clock held against the server's, by the messages that both noted."""
+
+    party: str
+    messages: int
+    """Messages that both ends noted; without any, its times are taken as they stand."""
+    ahead: float = 0.0
+    """Seconds that its clock was ahead of the server's, at its last event; 0 where the messages allow that."""
+    uncertainty: float | None = None
+    """By how many seconds a time of its log may be wrong at most; None if not known."""
+    jumps: int = 0
+    """How often the clock was set meanwhile, as far as messages show."""
 
 
 @dataclass
@@ -142,6 +175,17 @@ class History:
     incidents: list[Incident] = field(default_factory=list)
     ended: str | None = None
     """How the server said that the last session ended; None if it did not."""
+    links: dict[str, Contact] = field(default_factory=dict)
+    """Links to clients, as the server tells of them."""
+    waiting: tuple[str, ...] = ()
+    """Whom the server waits for now; known only while it tells."""
+    waiting_since: float = 0.0
+    clocks: tuple[Clock, ...] = ()
+    """Of the clients, if the run is read from the logs of several hosts."""
+    one_machine: bool = True
+    """Whether all parties are processes of one user."""
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Messages that the server refused, by code."""
 
     @property
     def clients(self) -> list[PartyHistory]:

@@ -26,7 +26,6 @@ from tacit.parties.runs.summary import SECURE_SUM, protocol_share
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
 from tacit.simulate.report.figures import (
-    BYTE_UNITS,
     COLOURS,
     MOST_ROWS,
     PHASES,
@@ -38,59 +37,37 @@ from tacit.simulate.report.figures import (
 )
 from tacit.simulate.report.history import History, PartyHistory, RoundHistory
 from tacit.simulate.report.reading import read_history
+from tacit.simulate.report.reasons import reason
+from tacit.simulate.report.words import FILTERS
 
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
 MOST_TROUBLES = 200
 """Rows of a table; the logs hold the rest."""
-NOTHING = "\N{EN DASH}"
 
 
-def write_report(run: RunDirectory, out: Path | None = None) -> Path:
+def write_report(run: RunDirectory, *others: Path, out: Path | None = None) -> Path:
     """Write the page, by default as report.html in the run directory; returns its path. Raises as make_report does."""
     path = out or run.path / "report.html"
-    path.write_text(make_report(run), encoding="utf-8")
+    path.write_text(make_report(run, *others), encoding="utf-8")
     return path
 
 
-def make_report(run: RunDirectory) -> str:
-    """The page. RunDirectoryError, ExperimentError or EventLogError if the directory holds no run, or a broken one."""
+def make_report(run: RunDirectory, *others: Path) -> str:
+    """The page; others: logs of other hosts, or directories of such.
+
+    RunDirectoryError, ExperimentError or EventLogError if the directory holds no run, or a broken one.
+    """
     if not run.experiment.is_file():
         raise RunDirectoryError(f"{run.path} is no run directory: {run.experiment.name} is missing")
     experiment = load(run.experiment)
-    history = read_history(run.path / "events")
+    history = read_history(run.path / "events", *others)
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(seconds=seconds, bytes=byte_count, decimal=decimal)
+    environment.filters.update(FILTERS, reason=reason)
     template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(_page(experiment, history))
-
-
-def seconds(value: float | None) -> str:
-    """A duration for people: "8.3 ms", "2.41 s", "3 min 20 s", "5 h 3 min"; a dash for none."""
-    if not value:
-        return NOTHING
-    if value < 0.9995:
-        return f"{1000 * value:.3g} ms"
-    if value < 99.5:
-        return f"{value:.3g} s"
-    minutes, rest = divmod(round(value), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def byte_count(value: float | None) -> str:
-    """An amount of bytes for people: "281 bytes", "4.16 MB"."""
-    if value is None:
-        return NOTHING
-    scale, unit = next((unit for unit in reversed(BYTE_UNITS) if value >= unit[0]), BYTE_UNITS[0])
-    shown = value / scale
-    return f"{shown:.0f} {unit}" if scale == 1 or shown >= 100 else f"{shown:.3g} {unit}"
-
-
-def decimal(value: float | None) -> str:
-    """Three digits after the point."""
-    return NOTHING if value is None else f"{value:.3f}"
 
 
 def _page(experiment: Experiment, history: History) -> dict[str, Any]:
@@ -144,6 +121,10 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
     if missing := experiment.federation.clients - len(history.clients):
         notices.append(f"The event logs of {missing} of {experiment.federation.clients} clients are missing.")
+    if unknown := [clock.party for clock in history.clocks if clock.uncertainty is None]:
+        notices.append(
+            f"Too few messages tell of the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."
+        )
     return notices
 
 
@@ -216,9 +197,9 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
     chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
-    for round, reason in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
+    for round, why in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
-            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [reason]))
+            chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [why]))
     shown = []
     for index, (round, reasons) in enumerate(chosen.values()):
         windows = [((round.began, round.ended), f"Round {round.number}", "time since the round began")]

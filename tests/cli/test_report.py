@@ -66,3 +66,15 @@ def test_a_broken_log_is_refused(run: RunDirectory) -> None:
 def test_a_file_that_cannot_be_written_is_refused(run: RunDirectory, tmp_path: Path) -> None:
     out = tmp_path / "missing" / "page.html"
     assert refused(run.path, "--out", out) == f"tacit: {out}: No such file or directory; choose another file with --out"
+
+
+def test_logs_of_other_hosts_are_merged(run: RunDirectory, tmp_path: Path) -> None:
+    log = tmp_path / "client-1.jsonl"
+    log.write_text('{"time": 1800000000.0, "party": "client-1", "event": "link-up", "peer": "server"}\n')
+    run.events("server").write_text(
+        '{"time": 1800000000.0, "party": "server", "event": "configuration", "parameters": 9, "ring_bits": 24, '
+        '"vector_bytes": 30, "step": 0.1, "threshold": 3, "neighbours": 4, "configuration_hash": "ab"}\n'
+    )
+    assert invoke(run.path, log).exit_code == 0
+    assert "<th>client-1</th><td" in (run.path / "report.html").read_text()
+    assert refused(run.path, tmp_path / "none").startswith(f"tacit: {tmp_path}/none: no event logs are there; name a")

@@ -5,16 +5,12 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tacit.simulate.report.page import make_report
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 WIDTHS = (1280, 390)
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
@@ -35,8 +31,7 @@ document.getElementById("seen").textContent = JSON.stringify(seen);
 """
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome is installed")
-def test_the_page_fits_and_stays_silent(script: Any, tmp_path: Path) -> None:
+def test_the_page_fits_and_stays_silent(script: Any, chromium: str, tmp_path: Path) -> None:
     run = script(clients=17)
     run.session()
     run.log("server", "stranger", reason="not in the roster", public_key="Z" * 400, address="fe80::1")
@@ -49,7 +44,7 @@ def test_the_page_fits_and_stays_silent(script: Any, tmp_path: Path) -> None:
     wrapper = tmp_path / "wrapper.html"
     # The page allows no scripts, so the probe is outside of it.
     wrapper.write_text(f"<!doctype html><meta charset=utf-8>{frames}<script>onload = () => {{{PROBE}}}</script>")
-    command = [str(BROWSER), *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", wrapper.as_uri()]
+    command = [chromium, *OPTIONS, f"--user-data-dir={tmp_path / 'profile'}", wrapper.as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert "CONSOLE" not in done.stderr
     found = re.search(r'<pre id="seen">(.*?)</pre>', done.stdout)

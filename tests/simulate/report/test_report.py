@@ -14,7 +14,8 @@ from tacit.parties.runs.explain import holds, keys
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
-from tacit.simulate.report.page import MOST_INCIDENTS, NOTHING, byte_count, decimal, make_report, seconds, write_report
+from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
+from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
 LOADS = {"src", "srcset", "href", "xlink:href", "data", "poster", "action", "background", "cite"}
@@ -282,7 +283,7 @@ def test_it_is_written_where_the_run_is(script: Any) -> None:
     assert path == run.path / "report.html"
     assert path.read_text(encoding="utf-8") == make_report(run)
     other = run.path / "other.html"
-    assert write_report(run, other) == other
+    assert write_report(run, out=other) == other
     assert other.read_bytes() == path.read_bytes()
 
 

@@ -1,0 +1,204 @@
+"""The page at work: an HTTP server in a thread of its own, which no reader can make wait for, nor hold up a round.
+
+Events are handed over and folded in that thread. Each reader of the stream gets what differs from what it was sent
+last, at most twice a second: nothing queues up for a slow one, and one that takes nothing for a while is cut off.
+Connections are few, and those that ask for nothing are closed, so that strangers do not use up the descriptors that
+the party's own links need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from importlib.resources import files
+from typing import Any, Final, Self
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tacit.parties.runs.experiment import Experiment
+from tacit.simulate.dashboard.access import Guard, draw_token
+from tacit.simulate.dashboard.live import Live
+from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
+from tacit.simulate.dashboard.place import Place
+from tacit.simulate.dashboard.view import page, sections
+from tacit.simulate.report.fold import Event
+
+PAUSE_SECONDS: Final = 0.5
+"""Between two messages to a reader."""
+QUIET_SECONDS: Final = 15.0
+"""After so long without news a reader is sent an empty line, which shows whether it is there."""
+STUCK_SECONDS: Final = 30.0
+"""A reader that takes nothing for so long is cut off."""
+REQUEST_SECONDS: Final = 10.0
+"""How long a connection may ask for nothing."""
+MOST_CONNECTIONS: Final = 64
+BACKLOG: Final = 16
+"""Connections that are taken in one turn of the loop, before the surplus is closed."""
+STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript", "enter.js": "text/javascript"}
+
+
+class Dashboard:
+    """Shows one run within its `with` block. It listens once it is made; DashboardError if it cannot."""
+
+    def __init__(
+        self, where: str, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
+    ) -> None:
+        """where: as of Place.parse; earlier: events of the logs that the run goes on from, oldest first."""
+        place = Place.parse(where)
+        self._token = None if place.loopback else draw_token()
+        self._socket = place.listen()
+        self._place = Place(place.host, self._socket.getsockname()[1])
+        self._live = Live(experiment, earlier, one_machine=one_machine)
+        self._metrics = Metrics(lambda: self._live.history)
+        self._loop = asyncio.new_event_loop()
+        self._closing = False
+        self._changed = asyncio.Event()
+        self._rendered: tuple[int, dict[str, str]] = (-1, {})
+        config = uvicorn.Config(
+            self._application(),
+            http=_Connection,
+            loop="none",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
+
+    @property
+    def link(self) -> str:
+        """What to open; with the token, if one is needed. To be shown to the operator only."""
+        return f"http://{self._place}/" + ("" if self._token is None else f"enter#{self._token}")
+
+    def take(self, party: str, event: str, fields: Mapping[str, Any]) -> None:
+        """One event of a party, which happens now; from any thread, and at once."""
+        record = {**fields, "time": time.time(), "party": party, "event": event}
+        with contextlib.suppress(RuntimeError):  # It is closed; there is nobody to show it to.
+            self._loop.call_soon_threadsafe(self._take, record)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Show nothing any more; readers get what is left first. Closing twice is harmless."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._end)
+            self._thread.join()
+        self._loop.close()
+        self._socket.close()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._server.serve(sockets=[self._socket]))
+
+    def _take(self, event: Event) -> None:
+        before = self._live.version
+        self._live.take(event)
+        if self._live.version != before:
+            self._wake()
+
+    def _end(self) -> None:
+        self._closing = self._server.should_exit = True
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _application(self) -> Guard:
+        routes = [
+            Route("/", self._show),
+            Route("/events", self._stream),
+            Route("/metrics", self._measure),
+            Route("/enter", _static("enter.html", "text/html")),
+            *(Route(f"/{name}", _static(name, kind)) for name, kind in STATIC.items()),
+        ]
+        return Guard(Starlette(routes=routes), token=self._token, port=self._place.port)
+
+    async def _show(self, request: Request) -> Response:
+        return HTMLResponse(page(self._live))
+
+    async def _measure(self, request: Request) -> Response:
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE)
+
+    async def _stream(self, request: Request) -> Response:
+        return StreamingResponse(self._messages(), media_type="text/event-stream")
+
+    async def _messages(self) -> AsyncIterator[str]:
+        """What one reader is sent: first everything, then sections that differ from those that it has."""
+        shown: dict[str, str] = {}
+        version = -1
+        while not self._closing or version != self._live.version:
+            if version == self._live.version:
+                try:
+                    await asyncio.wait_for(self._changed.wait(), QUIET_SECONDS)
+                except TimeoutError:
+                    yield ":\n\n"
+                continue
+            version, now = self._sections()
+            news = {name: text for name, text in now.items() if shown.get(name) != text}
+            shown = now
+            yield f"data: {json.dumps({'now': time.time(), 'sections': news})}\n\n"
+            await asyncio.sleep(0 if self._closing else PAUSE_SECONDS)
+
+    def _sections(self) -> tuple[int, dict[str, str]]:
+        """Made once for all readers."""
+        if self._rendered[0] != self._live.version:
+            self._rendered = (self._live.version, sections(self._live))
+        return self._rendered
+
+
+class _Connection(H11Protocol):
+    """A connection that cannot be held open for nothing."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._expect_request)
+        if len(self.connections) > MOST_CONNECTIONS:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._deadline.cancel()
+        self._deadline = self.loop.call_later(STUCK_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._deadline.cancel()
+
+    def _expect_request(self) -> None:
+        # uvicorn declares it as never None, which it is before the first request.
+        cycle: object | None = self.cycle
+        if cycle is None:
+            self.transport.abort()
+
+
+def _static(name: str, kind: str) -> Any:
+    content = files(__package__).joinpath(name).read_bytes()
+
+    async def answer(request: Request) -> Response:
+        return Response(content, media_type=kind)
+
+    return answer

@@ -1,0 +1,213 @@
+"""What the page shows of a history: plain figures for its template, dashboard.html.j2, whose blocks are its sections.
+
+Every text that parties wrote goes through the escaping of the template. Times stand as seconds since 1970, from which
+the page counts on by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.dashboard.live import Live
+from tacit.simulate.report.exposure import exposure
+from tacit.simulate.report.history import History, PartyHistory, RoundHistory
+from tacit.simulate.report.reasons import reason
+from tacit.simulate.report.words import FILTERS, NOTHING
+
+MOST_ROWS: Final = 30
+"""Rows of a table."""
+MOST_PARTIES: Final = 100
+WIDTH, HEIGHT, MARGIN = 480, 170, 46
+"""Of the drawing, in its own units."""
+
+LEFT_OUT: Final[dict[str, frozenset[Phase]]] = {
+    "active": frozenset({Phase.ANSWER_COMPLAINTS}),
+    "semi-honest": frozenset({Phase.ANSWER_COMPLAINTS, Phase.CONSISTENCY_CHECK}),
+    "none": frozenset(Phase) - {Phase.TRAIN, Phase.MASKED_INPUT},
+}
+"""Phases that a round of this mode does not have, or only if somebody complains."""
+
+
+@dataclass(frozen=True)
+class PartyCard:
+    """One party as the page shows it."""
+
+    name: str
+    state: str
+    """In a word: how it stands."""
+    since: float | None
+    tone: str
+    """One of good, busy, bad, quiet: colours it."""
+    moved: int
+
+
+def page(live: Live) -> str:
+    """The whole page, as it is before anything changes."""
+    return _template().render(_context(live))
+
+
+def sections(live: Live) -> dict[str, str]:
+    """What stands in each section now, by the identifier of its element."""
+    context = _template().new_context(_context(live))
+    return {name: "".join(block(context)) for name, block in _template().blocks.items()}
+
+
+def since(time: float | None) -> Markup:
+    """Where the page shows how long ago that is; nothing for None."""
+    return Markup("") if time is None else Markup('<span class="since" data-since="{:.3f}"></span>').format(time)
+
+
+def more(count: int) -> Markup:
+    """A line about what is not shown."""
+    text = '<p class="quiet">{} more {} in the event logs.</p>'
+    return Markup(text).format(count, "is" if count == 1 else "are") if count else Markup("")
+
+
+def percent(value: float | None) -> str:
+    """One digit after the point."""
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(FILTERS, since=since, more=more, percent=percent, reason=reason)
+    return environment.from_string(files(__package__).joinpath("dashboard.html.j2").read_text(encoding="utf-8"))
+
+
+def _context(live: Live) -> dict[str, Any]:
+    history, experiment = live.history, live.experiment
+    server = history.parties.get(history.server or "")
+    cards = _cards(history)
+    done = history.completed
+    curve = _curve(done, planned=experiment.federation.rounds)
+    drops = [(round, drop) for round in reversed(history.rounds) for drop in round.drops]
+    last = next((round for round in reversed(history.rounds) if round.result), None)
+    return {
+        "experiment": experiment,
+        "history": history,
+        "server": server,
+        "current": history.rounds[-1] if history.rounds and history.rounds[-1].result is None else None,
+        "last": last,
+        "completed": len(done),
+        "accuracy": next(
+            (r.result.accuracy for r in reversed(done) if r.result and r.result.accuracy is not None), None
+        ),
+        "stopped": last if last and last.status == "aborted" else None,
+        "secure": experiment.aggregation.mode != "none",
+        "phases": _phases(server, mode=experiment.aggregation.mode),
+        "sent": sum(server.sent.values()) if server else None,
+        "received": sum(server.received.values()) if server else None,
+        "connected": sum(contact.up for contact in history.links.values()),
+        "cards": cards[:MOST_PARTIES],
+        "more_cards": len(cards[MOST_PARTIES:]),
+        "curve": curve,
+        "rounds": history.rounds[: -MOST_ROWS - 1 : -1],
+        "more_rounds": len(history.rounds[:-MOST_ROWS]),
+        "drops": drops[:MOST_ROWS],
+        "more_drops": len(drops[MOST_ROWS:]),
+        "all_drops": len(drops),
+        "troubles": history.troubles[: -MOST_ROWS - 1 : -1],
+        "more_troubles": live.forgotten + len(history.troubles[:-MOST_ROWS]),
+        "strangers": sorted(history.strangers.values(), key=lambda stranger: -stranger.count)[:MOST_ROWS],
+        "more_strangers": len(history.strangers) - min(len(history.strangers), MOST_ROWS),
+        "refusals": sum(history.refusals.values()),
+        "handshakes": sum(stranger.count for stranger in history.strangers.values()),
+        "exposures": exposure(history, experiment),
+        "size": (WIDTH, HEIGHT, MARGIN),
+    }
+
+
+def _phases(server: PartyHistory | None, *, mode: str) -> list[tuple[Phase, str]]:
+    """The phases of a round in their order, each as past, present or coming."""
+    present = server.phase if server else None
+    left_out = {Phase.SESSION, *LEFT_OUT[mode]} - ({present} if present is Phase.ANSWER_COMPLAINTS else set())
+    needed = [phase for phase in Phase if phase not in left_out]
+    if present not in needed:
+        return [(phase, "coming") for phase in needed]
+    place = needed.index(present)
+    return [
+        (phase, "present" if at == place else "past" if at < place else "coming") for at, phase in enumerate(needed)
+    ]
+
+
+def _cards(history: History) -> list[PartyCard]:
+    """The server, then whoever is in trouble or waited for, then the others."""
+    cohort = history.rounds[-1].cohort if history.rounds else ()
+    names = dict.fromkeys([*history.parties, *cohort, *history.links])
+    cards = [_card(history, name) for name in names if name != history.server]
+    cards.sort(key=lambda card: {"bad": 0, "busy": 1}.get(card.tone, 2))
+    return [_card(history, history.server), *cards] if history.server else cards
+
+
+def _card(history: History, name: str) -> PartyCard:
+    party = history.parties.get(name) or PartyHistory(name)
+    contact = history.links.get(name)
+    moved = sum(party.sent.values()) + sum(party.received.values())
+    lost = _lost(history, name)
+
+    def card(state: str, since: float | None, tone: str) -> PartyCard:
+        return PartyCard(name, state, since, tone, moved)
+
+    if party.ended is not None:
+        return card(f"ended: {party.ended}", None, "quiet")
+    if lost is not None:
+        return card(f"lost in {_words(lost)}", history.rounds[-1].drop_times.get(name), "bad")
+    if contact is not None and not contact.up and history.ended is None:
+        return card("no link", contact.since, "bad")
+    if name in history.waiting:
+        return card(f"waited for{_where(party)}", history.waiting_since, "busy")
+    if party.phase is not None:
+        return card(_words(party.phase), party.since, "good")
+    if contact is not None:
+        return card("connected", contact.since, "good")
+    return card("starting" if party.heard is not None else "not seen yet", None, "quiet")
+
+
+def _lost(history: History, name: str) -> Phase | None:
+    """In which phase of the present round the server lost this client; None if it did not."""
+    if not history.rounds or history.rounds[-1].result is not None:
+        return None
+    return next((drop.phase for drop in history.rounds[-1].drops if drop.party == name), None)
+
+
+def _where(party: PartyHistory) -> str:
+    return "" if party.phase is None else f", in {_words(party.phase)}"
+
+
+def _words(phase: Phase) -> str:
+    return "between rounds" if phase is Phase.SESSION else phase.value.lower().replace("_", " ")
+
+
+def _curve(done: list[RoundHistory], *, planned: int) -> Mapping[str, Any] | None:
+    """Test accuracy by round as points of the drawing; None where no round has one."""
+    known = [(r.number, r.result.accuracy) for r in done if r.result and r.result.accuracy is not None]
+    if not known:
+        return None
+    first, last = min(known[0][0], 1), max(planned, known[-1][0], 2)
+
+    def x(number: int) -> float:
+        return MARGIN + (WIDTH - 2 * MARGIN) * (number - first) / (last - first)
+
+    def y(accuracy: float) -> float:
+        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * accuracy
+
+    points = [(round(x(number), 1), round(y(accuracy), 1)) for number, accuracy in known]
+    return {
+        "points": points,
+        "line": " ".join(f"{across},{down}" for across, down in points),
+        "levels": [(level, round(y(level), 1)) for level in (0.0, 0.5, 1.0)],
+        "first": first,
+        "last": last,
+        "value": known[-1][1],
+    }

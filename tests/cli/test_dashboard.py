@@ -1,0 +1,137 @@
+"""`tacit simulate --dashboard`: the page of a run that is going on, and what is refused."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from playwright.sync_api import expect, sync_playwright
+
+Invoke = Callable[..., Result]
+
+
+def ask(port: int, path: str) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60.0)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    assert answer.status == 200
+    text = answer.read().decode()
+    connection.close()
+    return text
+
+
+@pytest.fixture
+def port() -> int:
+    """One that was free just now."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def test_the_page_follows_the_run(tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int) -> None:
+    """It answers while the loop of the supervisor waits for nothing but its answer."""
+    pages: dict[int, str] = {}
+    metrics: dict[int, str] = {}
+
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if party == "server" and event == "round-done":
+            pages[fields["round"]] = ask(port, "/")
+            metrics[fields["round"]] = ask(port, "/metrics")
+
+    watch(look)
+    done = tacit("simulate", small, "--dashboard", f":{port}", "--out", tmp_path / "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"live at http://127.0.0.1:{port}/\n"
+    assert list(pages) == [1, 2]
+    assert "<dd>2<small>completed, of 2</small>" in pages[2]
+    assert "<dd>4<small>of 4 clients</small>" in pages[2]
+    assert 'tacit_rounds_total{status="completed"} 1.0' in metrics[1]
+    assert "tacit_accuracy " in metrics[2]
+    with pytest.raises(ConnectionRefusedError):
+        ask(port, "/")
+
+
+PATIENCE = 600.0
+
+
+def test_a_browser_follows_the_run(
+    tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int, chromium: str
+) -> None:
+    """From before the first round to the farewell, on a telephone, with nothing but what it is sent."""
+    opened, seen, requests, complaints = threading.Event(), [], [], []
+
+    def browse() -> None:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+            page = browser.new_page(viewport={"width": 360, "height": 640})
+            page.on("request", lambda request: requests.append(request.url))
+            page.on("console", lambda message: complaints.append(message.text))
+            page.goto(f"http://127.0.0.1:{port}/")
+            page.wait_for_selector("#connection.live")
+            heading = page.locator("#now h2").first
+            seen.append(heading.inner_text())
+            opened.set()
+            for text in ("Round 1 of 2", "Round 2 of 2", "Ended: all rounds are done"):
+                expect(heading).to_contain_text(text, timeout=1000 * PATIENCE)
+                seen.append(text)
+            expect(page.locator("#connection")).to_contain_text("the run is over", timeout=1000 * PATIENCE)
+            seen.append(page.locator("#figures dd").nth(1).inner_text().split()[0])
+            browser.close()
+
+    browsing = threading.Thread(target=browse)
+
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "listening":
+            browsing.start()
+            assert opened.wait(PATIENCE)
+
+    watch(look)
+    done = tacit("simulate", small, "--dashboard", port, "--out", tmp_path / "run", "--quiet")
+    assert done.exit_code == 0, done.output
+    browsing.join(PATIENCE)
+    assert seen == ["Between rounds", "Round 1 of 2", "Round 2 of 2", "Ended: all rounds are done", "2"]
+    assert all(url.startswith(f"http://127.0.0.1:{port}/") for url in requests)
+    # Nothing but that the server is gone, which it then is.
+    assert all("ERR_CONNECTION_REFUSED" in text or "ERR_INCOMPLETE" in text for text in complaints)
+
+
+def test_a_resumed_run_shows_what_was_before(tacit: Invoke, tmp_path: Path, small: Path, watch: Any, port: int) -> None:
+    run = tmp_path / "run"
+    assert tacit("simulate", small, "--rounds", 1, "--out", run, "--quiet").exit_code == 0
+    pages = []
+
+    def look(party: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "listening":
+            pages.append(ask(port, "/"))
+
+    watch(look)
+    done = tacit("simulate", "--resume", run, "--rounds", 2, "--dashboard", port, "--quiet")
+    assert done.exit_code == 0, done.output
+    (page,) = pages
+    assert "<dd>1<small>completed, of 2</small>" in page
+
+
+@pytest.mark.parametrize("where", ["nonsense", "localhost:http", "::1:8080"])
+def test_what_is_no_place_is_refused(tacit: Invoke, tmp_path: Path, small: Path, where: str) -> None:
+    done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"tacit: --dashboard {where}: expected HOST:PORT")
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_in_use_is_refused(tacit: Invoke, tmp_path: Path, small: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = tacit("simulate", small, "--dashboard", where, "--out", tmp_path / "run")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"tacit: --dashboard {where}: cannot listen there: Address already in use; "
+        "use an address of this host and a port that no other process uses\n"
+    )
+    assert not (tmp_path / "run").exists()

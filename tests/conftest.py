@@ -1,0 +1,19 @@
+"""What tests of several folders need: a browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """The path of a browser. Where there is none a test is skipped, or fails if TACIT_BROWSER says `required`."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None and os.environ.get("TACIT_BROWSER") == "required":
+        pytest.fail("no chromium or google-chrome is installed, and TACIT_BROWSER=required asks for one")
+    if found is None:
+        pytest.skip("no chromium or google-chrome is installed: apt-get install chromium")
+    return found

@@ -1,0 +1,95 @@
+"""The metrics: what Prometheus would read, by its own parser."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tacit.parties.runs.experiment import load
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.messages import Phase
+from tacit.simulate.dashboard.live import Live
+from tacit.simulate.dashboard.metrics import MEASURES, Metrics
+from tacit.simulate.report.history import History
+from tacit.simulate.report.reading import recorded
+
+
+def read(history: History) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and the values of its labels."""
+    text = Metrics(lambda: history).text().decode()
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def history(eventful: Any) -> History:
+    return Live(load(eventful.run.experiment), recorded(eventful.run.path / "events")).history
+
+
+def test_the_figures_are_those_of_the_run(history: History) -> None:
+    found = read(history)
+    assert found["tacit_rounds_total", "completed"] == 2
+    assert found["tacit_rounds_total", "aborted"] == 1
+    assert found["tacit_rounds_total", "unfinished"] == 0
+    assert found["tacit_round_number",] == 3
+    assert found["tacit_last_round_seconds",] == 3.0
+    assert found["tacit_accuracy",] == 0.25
+    assert (found["tacit_phase_seconds_count", "TRAIN"], found["tacit_phase_seconds_sum", "TRAIN"]) == (3, 3.0)
+    assert (found["tacit_bytes_total", "sent", "UNMASK"], found["tacit_bytes_total", "received", "UNMASK"]) == (
+        300,
+        3000,
+    )
+    assert found["tacit_connected_clients",] == 3
+    assert found["tacit_waited_for_clients",] == 0
+    assert found["tacit_dropouts_total", "MASKED_INPUT"] == 1
+    assert found["tacit_refused_messages_total", "VECTOR"] == 1
+    assert found["tacit_refused_handshakes_total",] == 1
+    assert found["tacit_process_resident_memory_bytes",] > 1e6
+    assert found["tacit_process_open_fds",] > 3
+
+
+def test_labels_are_bounded_and_hold_no_names(history: History) -> None:
+    known = {"completed", "aborted", "unfinished", "sent", "received", *Phase, *(code.name for code in Code)}
+    labels = {label for _, *values in read(history) for label in values}
+    assert labels <= known
+
+
+def test_nothing_has_happened_yet() -> None:
+    found = read(History(None, {}))
+    assert found["tacit_round_number",] == 0
+    assert ("tacit_accuracy",) not in found
+    assert all(value == 0 for (name, *_), value in found.items() if not name.startswith("tacit_process"))
+
+
+def test_a_round_under_way_is_not_counted(script: Any) -> None:
+    run = script()
+    run.session()
+    run.round(1)
+    run.log("server", "round", round=2, cohort=run.clients)
+    found = read(Live(load(run.run.experiment), recorded(run.run.path / "events")).history)
+    assert found["tacit_rounds_total", "completed"] == 1
+    assert found["tacit_rounds_total", "unfinished"] == 0
+    assert (found["tacit_round_number",], found["tacit_last_round_seconds",]) == (2, 3.0)
+
+
+def test_each_has_a_registry_of_its_own(history: History) -> None:
+    assert read(history)["tacit_round_number",] == 3
+    assert read(History(None, {}))["tacit_round_number",] == 0
+
+
+def test_names_begin_alike_and_counters_end_as_they_must() -> None:
+    assert all(measure.name.startswith("tacit_") for measure in MEASURES)
+    assert len({measure.name for measure in MEASURES}) == len(MEASURES)
+    assert not any(measure.name.endswith("_total") for measure in MEASURES)
+
+
+def test_over_http(show: Any, eventful: Any) -> None:
+    answer = show(eventful).ask("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain; version=")
+    assert 'tacit_rounds_total{status="completed"} 2.0' in answer.text
+    assert "client-" not in answer.text

@@ -1,0 +1,254 @@
+"""The page over HTTP: live, read-only, and never in the way of whoever it tells of."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tacit.simulate.dashboard import server
+from tacit.simulate.dashboard.place import DashboardError, Place
+from tacit.simulate.dashboard.server import Dashboard
+
+TOKEN_NEEDED = "0.0.0.0:0"
+
+
+def test_opened_late_the_stream_begins_with_everything(show: Any, eventful: Any) -> None:
+    reader = show(eventful)
+    first = next(reader.news())
+    html = reader.ask("/").text
+    assert list(first) == ["now", "figures", "learning", "parties", "rounds", "trouble", "seen"]
+    assert all(text.strip() in html for text in first.values())
+
+
+def test_news_come_as_they_happen_and_only_what_differs(show: Any, script: Any) -> None:
+    run = script()
+    run.session()
+    reader = show(run)
+    news = reader.news()
+    assert "Round 1" not in next(news)["now"]
+    reader.dashboard.take("server", "round", {"round": 1, "cohort": run.clients})
+    second = next(news)
+    assert "Round 1 of 3" in second["now"]
+    assert "seen" not in second
+    reader.dashboard.take("client-1", "alive", {})
+    reader.dashboard.take("server", "waiting", {"on": ["client-2"]})
+    third = next(news)
+    assert "Waits for client-2" in third["now"]
+    assert set(third) == {"now", "parties"}
+
+
+def test_at_the_end_readers_get_the_last_state_and_the_stream_is_over(show: Any, script: Any) -> None:
+    run = script()
+    run.session()
+    reader = show(run)
+    news = reader.news()
+    next(news)
+    reader.dashboard.take("server", "ended", {"code": None, "detail": "all rounds are done"})
+    reader.dashboard.close()
+    assert "Ended: all rounds are done" in list(news)[-1]["now"]
+    with pytest.raises(ConnectionRefusedError):
+        reader.connect()
+    reader.dashboard.take("server", "alive", {})
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/metrics", "/enter", "/dashboard.js", "/none"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_but_reading(show: Any, script: Any, path: str, method: str) -> None:
+    answer = show(script()).ask(path, method=method)
+    assert answer.status == (404 if path == "/none" else 405)
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/enter", "/enter.js", "/dashboard.css", "/dashboard.js", "/none"])
+def test_every_answer_says_how_narrow_it_is(show: Any, script: Any, path: str) -> None:
+    headers = show(script()).ask(path).headers
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert headers["Server"] is None
+
+
+def test_a_name_that_was_made_to_lead_here_is_refused(show: Any, script: Any) -> None:
+    """Else a page of somebody else's could read this one in its visitor's browser."""
+    reader = show(script())
+    for host in ("localhost", "127.0.0.1", f"localhost:{reader.port}", f"[::1]:{reader.port}"):
+        assert reader.ask("/", Host=host).status == 200
+    for host in ("evil.example", f"evil.example:{reader.port}", "127.0.0.1.evil.example", "10.0.0.7", "", "["):
+        answer = reader.ask("/", Host=host)
+        assert answer.status == 421
+        assert answer.text == "tacit: this page is for this machine alone; open it as http://localhost\n"
+
+
+@pytest.fixture
+def guarded(show: Any, eventful: Any) -> Any:
+    """A page beyond this machine, and its token."""
+    reader = show(eventful, TOKEN_NEEDED)
+    return reader, reader.dashboard.link.partition("#")[2]
+
+
+def test_elsewhere_a_token_is_needed(guarded: Any) -> None:
+    reader, token = guarded
+    assert len(token) >= 43
+    for path in ("/", "/events", "/metrics", "/dashboard.js", "/none"):
+        for headers in ({}, {"Authorization": f"Bearer {token[:-1]}"}, {"Authorization": f"Basic {token}"}):
+            answer = reader.ask(path, **headers)
+            assert answer.status == 401
+            assert answer.text.startswith("tacit: open the link that was printed at the start")
+            assert answer.text.count("\n") == 1
+            assert "clinics" not in answer.text
+    assert reader.ask("/", Authorization=f"Bearer {token}").status == 200
+    assert "tacit_accuracy 0.25" in reader.ask("/metrics", Authorization=f"bearer {token}").text
+    assert reader.ask(f"/?token={token}").status == 401
+
+
+def test_a_token_that_was_shown_once_stays_in_a_cookie(guarded: Any) -> None:
+    reader, token = guarded
+    cookie = reader.ask("/", Authorization=f"Bearer {token}").headers["Set-Cookie"]
+    assert cookie == f"tacit-{reader.port}={token}; HttpOnly; SameSite=Lax; Path=/"
+    kept = cookie.partition(";")[0]
+    again = reader.ask("/", Cookie=f"other=1; {kept}")
+    assert (again.status, again.headers["Set-Cookie"]) == (200, None)
+    assert "Round 3 was stopped" in next(reader.news(Cookie=kept))["now"]
+    assert reader.ask("/", Cookie=f"tacit-{reader.port}=\xe4{token}").status == 401
+
+
+def test_the_way_in_needs_no_token_and_tells_nothing(guarded: Any) -> None:
+    reader, token = guarded
+    for path in ("/enter", "/enter.js", "/dashboard.css"):
+        answer = reader.ask(path)
+        assert answer.status == 200
+        assert "clinics" not in answer.text
+        assert token not in answer.text
+
+
+def test_every_start_has_another_token(show: Any, script: Any) -> None:
+    run = script()
+    assert show(run, TOKEN_NEEDED).dashboard.link != show(run, TOKEN_NEEDED).dashboard.link
+
+
+def test_the_token_is_in_no_log(guarded: Any, capfd: Any, caplog: Any) -> None:
+    reader, token = guarded
+    caplog.set_level(0)
+    reader.ask("/", Authorization=f"Bearer {token}")
+    reader.ask("/none", Authorization=f"Bearer {token}")
+    with reader.connect() as broken:
+        broken.sendall(f"GARBAGE {token}\r\n\r\n".encode())
+        broken.recv(4096)
+    written = capfd.readouterr()
+    assert token not in written.out + written.err + caplog.text
+
+
+def test_a_reader_that_takes_nothing_costs_bounded_room_and_no_time(
+    show: Any, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(server, "STUCK_SECONDS", 0.5)
+    run = script(clients=200)
+    run.session()
+    reader = show(run)
+    stuck = socket.socket()
+    stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    stuck.connect((reader.host, reader.port))
+    stuck.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    live = reader.news()
+    next(live)
+    gone = threading.Event()
+    cut_off = server._Connection.connection_lost
+
+    def watch(connection: Any, error: Exception | None) -> None:
+        cut_off(connection, error)
+        gone.set()
+
+    monkeypatch.setattr(server._Connection, "connection_lost", watch)
+    number = 0
+    while not gone.is_set():
+        # The other reader has all of it, one message after the other, while nobody reads here.
+        number += 1
+        assert number < 10_000
+        reader.dashboard.take("server", "waiting", {"on": [f"client-{number % 200 + 1}"]})
+        assert f"Waits for client-{number % 200 + 1}<" in next(live)["now"]
+    stuck.close()
+
+
+def test_connections_are_few_and_those_that_ask_for_nothing_are_closed(
+    show: Any, script: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MOST_CONNECTIONS", 4)
+    monkeypatch.setattr(server, "REQUEST_SECONDS", 1.0)
+    reader = show(script())
+    held = [reader.connect() for _ in range(8)]
+    try:
+        # All of them are closed from the other side, the surplus at once; then there is room again.
+        assert [connection.recv(1) for connection in held[:4]] == [b""] * 4
+    finally:
+        for connection in held:
+            connection.close()
+    assert reader.ask("/").status == 200
+
+
+def test_a_reader_that_is_gone_is_forgotten(show: Any, script: Any) -> None:
+    run = script()
+    run.session()
+    reader = show(run)
+    news: Iterator[dict[str, str]] = reader.news()
+    next(news)
+    news.close()  # type: ignore[attr-defined]
+    reader.dashboard.take("server", "round", {"round": 1, "cohort": run.clients})
+    assert "Round 1" in next(reader.news())["now"]
+
+
+PLACES = [
+    ("127.0.0.1:8080", "127.0.0.1:8080", True),
+    (":8080", "127.0.0.1:8080", True),
+    ("8080", "127.0.0.1:8080", True),
+    ("localhost:1", "localhost:1", True),
+    ("[::1]:8080", "[::1]:8080", True),
+    ("0.0.0.0:8080", "0.0.0.0:8080", False),
+    ("[::]:8080", "[::]:8080", False),
+    ("server.example:8080", "server.example:8080", False),
+]
+
+
+@pytest.mark.parametrize(("text", "shown", "loopback"), PLACES)
+def test_places(text: str, shown: str, loopback: bool) -> None:
+    place = Place.parse(text)
+    assert (str(place), place.loopback) == (shown, loopback)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "localhost", "::1:8080", "127.0.0.1:port", "127.0.0.1:70000", "http://a:1", "[::1]"]
+)
+def test_what_is_no_place_is_refused(text: str) -> None:
+    with pytest.raises(DashboardError, match=r"expected HOST:PORT, such as 127\.0\.0\.1:8080"):
+        Place.parse(text)
+
+
+def test_a_port_in_use_is_refused(show: Any, script: Any) -> None:
+    run = script()
+    reader = show(run)
+    with pytest.raises(DashboardError, match=f"127.0.0.1:{reader.port}: cannot listen there: Address already in use"):
+        show(run, f"127.0.0.1:{reader.port}")
+
+
+def test_ipv6(show: Any, script: Any) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this host has no IPv6")
+    reader = show(script(), "[::1]:0")
+    assert reader.dashboard.link == f"http://[::1]:{reader.port}/"
+    assert reader.ask("/").status == 200
+
+
+def test_it_can_be_made_and_never_opened(script: Any) -> None:
+    from tacit.parties.runs.experiment import load
+
+    dashboard = Dashboard("127.0.0.1:0", load(script().run.experiment))
+    dashboard.close()

@@ -1,0 +1,197 @@
+"""What the page says, from recorded logs: the same whenever it is opened."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+from tacit.parties.runs.experiment import load
+from tacit.protocol.core.errors import Code
+from tacit.simulate.dashboard.live import MOST_TIMELINES, MOST_TROUBLES, Live
+from tacit.simulate.dashboard.view import MOST_ROWS, page, sections
+from tacit.simulate.report.reading import recorded
+from tacit.simulate.report.reasons import REASONS, reason
+
+
+class Text(HTMLParser):
+    """What a reader sees, and the tags and addresses that it is made of."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.tags: list[str] = []
+        self.addresses: list[str] = []
+        self.inline: list[str] = []
+        self.feed(html)
+        self.close()
+        self.text = " ".join(" ".join(self.words).split())
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        for name, value in attributes:
+            if name in ("src", "href", "action", "data"):
+                self.addresses.append(value or "")
+            if name == "style" or name.startswith("on"):
+                self.inline.append(name)
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def live_of(run: Any, **options: Any) -> Live:
+    return Live(load(run.run.experiment), recorded(run.run.path / "events"), **options)
+
+
+def say(live: Live, party: str, event: str, time: float, **fields: Any) -> None:
+    live.take({"time": time, "party": party, "event": event, **fields})
+
+
+def text_of(live: Live) -> str:
+    return Text(page(live)).text
+
+
+def test_it_tells_what_happened(eventful: Any) -> None:
+    text = text_of(live_of(eventful))
+    for sentence in (
+        "Round 3 was stopped",
+        "Fewer clients were left than are needed to open the sum. THRESHOLD",
+        "In its words: “only 1 clients sent a vector; 2 are needed”",
+        "Accuracy 25.0 % loss 0.667, on the test images",
+        "Rounds 2 completed, of 3",
+        "Connected 3 of 4 clients",
+        "Dropouts 1 in all rounds",
+        "Refusals 2 1 of messages, 1 of handshakes",
+        "client-2 in round 2, masked input: it did not answer in time TIMEOUT is not in the sum",
+        "server refused a message of client-4:",
+        "server lost the link to client-2",
+        "10.0.0.7 this key is not in the roster " + "Z" * 40,
+        "3 aborted THRESHOLD 37.5 % 0 of 3 3 s 8.8 kB",
+        "2 completed 25.0 % 3 of 4 3 s 8.8 kB",
+        "Nothing opens before 3 of 4 clients help.",
+        "2 sums over 3 to 4 clients",
+    ):
+        assert sentence in text, sentence
+
+
+def test_a_fault_has_a_name(script: Any) -> None:
+    run = script()
+    run.session()
+    live = live_of(run)
+    fields = {"status": "aborted", "code": "SECRET", "detail": "", "culprit": "client-1", "cohort": run.clients}
+    figures = dict.fromkeys(("train_accuracy", "train_loss", "clipped", "accuracy", "loss"))
+    say(live, "server", "round", run.now, round=1, cohort=run.clients)
+    say(live, "server", "round-done", run.now, round=1, survivors=[], dropped=[], samples=0, **fields, **figures)
+    assert "At fault: client-1" in text_of(live)
+    assert "not the one that its owner committed to. SECRET" in text_of(live)
+
+
+def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> None:
+    run = script()
+    run.session()
+    live = live_of(run)
+    say(live, "server", "round", run.now, round=1, cohort=run.clients)
+    say(live, "server", "phase", run.now + 1, round=1, phase="TRAIN", seconds=1.0, next="MASKED_INPUT")
+    say(live, "server", "waiting", run.now + 2, on=["client-1", "client-3"])
+    text = text_of(live)
+    assert "Round 1 of 3" in text
+    assert "train advertise keys share keys masked input consistency check unmask" in text
+    assert "Waits for client-1, client-3" in text
+    assert "client-1 waited for" in text
+    now = sections(live)["now"]
+    assert now.count('class="past"') == 3
+    assert f'<li class="present">masked input<span class="since" data-since="{run.now + 1:.3f}">' in now
+    say(live, "server", "dropped", run.now + 3, member="client-3", phase="MASKED_INPUT", code="TIMEOUT", detail="late")
+    assert "client-3 lost in masked input" in text_of(live)
+    say(live, "server", "ended", run.now + 4, code=None, detail="all rounds are done")
+    assert "Ended: all rounds are done" in text_of(live)
+    assert "Waits for" not in text_of(live)
+
+
+@pytest.mark.parametrize(
+    ("mode", "phases"),
+    [
+        ("active", "train advertise keys share keys masked input consistency check unmask"),
+        ("semi-honest", "train advertise keys share keys masked input unmask"),
+        ("none", "train masked input"),
+    ],
+)
+def test_a_round_has_the_phases_of_its_mode(script: Any, mode: str, phases: str) -> None:
+    run = script(toml=f'[aggregation]\nmode = "{mode}"\n[policy]\nmodes = ["{mode}"]\n')
+    run.session()
+    live = live_of(run)
+    say(live, "server", "round", run.now, round=1, cohort=run.clients)
+    assert f"Round 1 of 3 {phases} Accuracy" in text_of(live)
+    assert ("Secure aggregation is off" in text_of(live)) == (mode == "none")
+
+
+def test_what_comes_from_the_network_is_text(eventful: Any) -> None:
+    html = page(live_of(eventful))
+    found = Text(html)
+    assert "</li><script>document.title='taken'</script>" in found.text
+    assert found.tags.count("script") == 1
+    assert "img" not in found.tags
+
+
+def test_it_loads_only_its_own_files_and_has_nothing_inline(eventful: Any) -> None:
+    found = Text(page(live_of(eventful)))
+    assert found.addresses == ["data:,", "dashboard.css", "dashboard.js"]
+    assert found.inline == []
+    assert "style" not in found.tags
+
+
+def test_opened_late_it_is_the_same(eventful: Any) -> None:
+    early = live_of(eventful)
+    late = Live(early.experiment)
+    for event in recorded(eventful.run.path / "events"):
+        late.take(event)
+    assert sections(late) == sections(early)
+    html = page(early)
+    for text in sections(early).values():
+        assert text.strip() in html
+
+
+def test_a_sign_of_life_changes_nothing(eventful: Any) -> None:
+    live = live_of(eventful)
+    before, version = sections(live), live.version
+    say(live, "client-1", "alive", eventful.now + 9)
+    assert (sections(live), live.version) == (before, version)
+
+
+def test_a_long_run_takes_bounded_room(script: Any) -> None:
+    run = script()
+    run.session()
+    for number in range(1, MOST_ROWS + 6):
+        run.round(number)
+    live = live_of(run)
+    assert [bool(round.spans) for round in live.history.rounds] == [False] * (MOST_ROWS + 5 - MOST_TIMELINES) + [
+        True
+    ] * MOST_TIMELINES
+    for number in range(MOST_TROUBLES + 7):
+        say(live, "server", "link-lost", run.now + number, peer="client-1")
+    assert (len(live.history.troubles), live.forgotten) == (MOST_TROUBLES, 7)
+    shown = sections(live)
+    assert shown["rounds"].count("<tr>") == 1 + MOST_ROWS
+    assert "5 more are in the event logs." in shown["rounds"]
+    assert f"{MOST_TROUBLES + 7 - MOST_ROWS} more are in the event logs." in shown["trouble"]
+
+
+def test_on_other_hosts_nobody_owns_the_machine(script: Any) -> None:
+    run = script()
+    run.session()
+    assert "The owner of this machine" in text_of(live_of(run))
+    assert "The owner of this machine" not in text_of(live_of(run, one_machine=False))
+
+
+@pytest.mark.parametrize("code", Code)
+def test_every_code_has_words_and_a_remedy(code: Code) -> None:
+    words, remedy = reason(code.name)
+    assert words.endswith(".")
+    assert remedy.endswith(".")
+    assert len(REASONS) == len(Code)
+
+
+@pytest.mark.parametrize("code", [None, "", "LUNCH"])
+def test_what_is_no_code_has_none(code: str | None) -> None:
+    assert reason(code) == ("", "")
