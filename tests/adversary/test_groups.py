@@ -244,7 +244,7 @@ def opened_sums(
     for number, telling in enumerate(tellings):
         made = memory_sum(clients, active=True, seed=b"opened sums", groups=groups, fewest_survivors=3, round=number)
         parameters = complete_parameters(clients, active=True, corrupt=len(corrupt) / clients)
-        agreement = replace(made.agreement, parameters=parameters, corrupt=len(corrupt))
+        agreement = replace(made.agreement, parameters=parameters)
         run = MemorySum(agreement, made.signing, made.vectors, made.streams)
         liar = sums.Server(run)
         cohort = agreement.cohort
