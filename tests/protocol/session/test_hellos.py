@@ -9,7 +9,7 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.presence import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 
 CLIENT = "client-0"
 
@@ -74,6 +74,17 @@ def test_who_waits_is_in_no_round_and_in_the_next_when_it_has_its_answer() -> No
         np.testing.assert_array_equal(done.total, one.plain_sum(done))
     assert one.ended(CLIENT) == one.ended("client-1") == Ended(None, "the federation is finished")
     assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+
+
+def test_who_says_hello_again_is_no_longer_missed() -> None:
+    one = federation()
+    one.start(*one.roster.clients[:3])
+    one.server.link_lost(CLIENT, one.now)
+    one.settle(until=GRACE / 2)
+    greet(one, 1)
+    one.settle(until=2 * GRACE)
+    assert CLIENT in one.server.presence
+    assert one.server.next_deadline == JOIN_SECONDS
 
 
 def test_a_gathering_that_waits_for_it_goes_on_with_its_answer() -> None:
