@@ -107,8 +107,8 @@ def test_who_is_out_for_good_waits_for_nothing(state: str) -> None:
         one.put(one.forge(CLIENT, SERVER, one.log[0].message, round=0, session=bytes(32), sequence=7))
         assert one.server.presence.barred == {CLIENT}
     else:
-        one.settle()
-        assert one.server.state is SessionState.ENDED
+        one.settle(until=HELLO_SECONDS / 2)
+        assert (one.server.state, one.server.next_deadline) == (SessionState.ENDED, None)
     assert one.server.presence.waited(1e9) == []
     before = welcomes(one)
     one.settle(until=one.now + 2 * HELLO_SECONDS)
