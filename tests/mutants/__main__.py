@@ -16,7 +16,6 @@ from rich.table import Table
 
 from tests.mutants.campaign import Campaign, Candidate, Judgement, Score, Verdict, candidates, sample, scores
 from tests.mutants.excused import reason
-from tests.mutants.selection import FOLDERS
 
 SCOPE: Final = ("secagg", "protocol/sum", "protocol/group_key", "protocol/session")
 """Folders whose modules are judged."""
@@ -49,7 +48,7 @@ def main(
     since: Annotated[str | None, typer.Option(help="Only modules that changed since this revision.")] = None,
     most: Annotated[int | None, typer.Option(min=1, help="Plant not more than so many, chosen by the seed.")] = None,
     seed: int = 0,
-    tests: Annotated[list[str] | None, typer.Option(help="Files or folders of tests that judge. Default: all.")] = None,
+    tests: Annotated[list[str] | None, typer.Option(help="Files or folders of tests that judge.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs of tests at the same time.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the result.")] = None,
 ) -> None:
@@ -67,7 +66,7 @@ def main(
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("the tests are collected and run once", total=len(found))
-        campaign = Campaign(found, workers, tests or FOLDERS)
+        campaign = Campaign(found, workers, tests or ())
         try:
             for judgement in campaign.run(lambda text: progress.update(task, description=text)):
                 judged.append(judgement)
@@ -125,8 +124,9 @@ def figures(judged: list[Judgement], *, possible: int, seed: int) -> dict[str, o
             name: {"noticed": score.noticed, "planted": score.planted, "interval": score.interval}
             for name, score in {**scores(judged), "all": total(judged)}.items()
         },
-        "survivors": {
-            str(judgement.candidate): excuse(judgement) for judgement in judged if not judgement.verdict.noticed
+        "defects": {
+            str(judgement.candidate): {"verdict": judgement.verdict, "by": judgement.by, "excuse": excuse(judgement)}
+            for judgement in judged
         },
     }
 

@@ -34,7 +34,7 @@ from scipy.stats import binomtest
 from tests.mutants import planted
 from tests.mutants.forked import Job, Limit, run
 from tests.mutants.operators import Defect, defects
-from tests.mutants.selection import FOLDERS, OPTIONS, Selection, measure, run_tests
+from tests.mutants.selection import JUDGES, OPTIONS, Selection, measure, run_tests
 
 ELSEWHERE: Final = ("torch", "timm", "zmq", "cryptography", "msgspec", "msgpack", "pytest_asyncio")
 """What takes long to import and is not judged."""
@@ -138,10 +138,17 @@ class _Trial:
 class Campaign:
     """Judges defects, and tells of each as soon as it is judged."""
 
-    def __init__(self, found: Sequence[Candidate], workers: int, folders: Sequence[str] = FOLDERS) -> None:
+    def __init__(self, found: Sequence[Candidate], workers: int, folders: Sequence[str] = ()) -> None:
         self._found = found
         self._workers = workers
-        self._folders = folders
+        judges = {
+            folder
+            for one in found
+            for package, own in JUDGES.items()
+            if one.module.startswith(package)
+            for folder in own
+        }
+        self._folders = folders or sorted(judges)
 
     def run(self, tell: Callable[[str], None]) -> Iterator[Judgement]:
         """All judgements, in any order; tell: what it is busy with. RuntimeError if tests fail without a defect."""

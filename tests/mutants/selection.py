@@ -21,8 +21,16 @@ import pytest
 
 from tests.mutants.forked import Job, Limit, run
 
-FOLDERS: Final = ("tests/secagg", "tests/protocol", "tests/adversary", "tests/parties/learning/test_budget.py")
-"""Whose tests judge."""
+JUDGES: Final = {
+    "tacit.secagg": ("tests/secagg",),
+    "tacit.protocol": (
+        "tests/protocol",
+        "tests/adversary",
+        "tests/parties/learning/test_budget.py",
+        "tests/simulate/conformance/test_vectors.py",
+    ),
+}
+"""Whose tests judge the modules of a package."""
 NOT_ASKED: Final = (
     "protocol/inference",
     "adversary/test_client_floods.py",

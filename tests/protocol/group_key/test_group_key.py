@@ -112,6 +112,18 @@ def test_an_impossible_agreement_is_refused(changes: dict[str, Any], reason: str
         replace(memory_group_key(3).agreement, **changes)
 
 
+def test_the_first_and_the_last_epoch_are_possible() -> None:
+    for epoch in (0, 2**31):
+        assert replace(memory_group_key(3).agreement, epoch=epoch).epoch == epoch
+
+
+@pytest.mark.parametrize("size", [2, 10_000])
+def test_the_smallest_and_the_largest_group_are_possible(size: int) -> None:
+    members = tuple(f"c{member}" for member in range(size))
+    keys = tuple(member.to_bytes(32, "little") for member in range(size))
+    assert replace(memory_group_key(3).agreement, members=members, signing_keys=keys).size == size
+
+
 @pytest.mark.parametrize("killed", [None, "c1"])
 def test_secrets_are_never_shown_and_forgotten_at_the_end(killed: str | None) -> None:
     run = memory_group_key(3, seed=b"secret")

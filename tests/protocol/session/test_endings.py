@@ -11,6 +11,7 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.sum.messages import FetchVector
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 
 CLIENT = "client-0"
@@ -28,7 +29,8 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
     client = one.clients[CLIENT]
     assert (client.state, client.round) == (TrainingState.TRAINING, 2)
     assert one.put(one.forge(SERVER, CLIENT, EndRound(code=Code.THRESHOLD, detail=""), round=1)) == []
-    assert (client.state, client.ignored) == (TrainingState.TRAINING, 1)
+    assert one.put(one.forge(SERVER, CLIENT, FetchVector(chunk=0), round=1)) == []
+    assert (client.state, client.ignored) == (TrainingState.TRAINING, 2)
 
 
 def test_a_hello_belongs_to_no_round() -> None:

@@ -9,7 +9,7 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.presence import HELLO_SECONDS, HELLOS
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.session.tables import SessionState, TrainingState
-from tacit.simulate.world.federation import JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.federation import GRACE, JOIN_SECONDS, SERVER, MemoryFederation, small_configuration
 
 CLIENT = "client-0"
 
@@ -76,6 +76,17 @@ def test_who_waits_is_in_no_round_and_in_the_next_when_it_has_its_answer() -> No
     assert [report for report in one.outcome(Report) if report.event == "refused"] == []
 
 
+def test_who_says_hello_again_is_no_longer_missed() -> None:
+    one = federation()
+    one.start(*one.roster.clients[:3])
+    one.server.link_lost(CLIENT, one.now)
+    one.settle(until=GRACE / 2)
+    greet(one, 1)
+    one.settle(until=2 * GRACE)
+    assert CLIENT in one.server.presence
+    assert one.server.next_deadline == JOIN_SECONDS
+
+
 def test_a_gathering_that_waits_for_it_goes_on_with_its_answer() -> None:
     one = federation()
     greet(one, HELLOS + 1)
@@ -96,8 +107,8 @@ def test_who_is_out_for_good_waits_for_nothing(state: str) -> None:
         one.put(one.forge(CLIENT, SERVER, one.log[0].message, round=0, session=bytes(32), sequence=7))
         assert one.server.presence.barred == {CLIENT}
     else:
-        one.settle()
-        assert one.server.state is SessionState.ENDED
+        one.settle(until=HELLO_SECONDS / 2)
+        assert (one.server.state, one.server.next_deadline) == (SessionState.ENDED, None)
     assert one.server.presence.waited(1e9) == []
     before = welcomes(one)
     one.settle(until=one.now + 2 * HELLO_SECONDS)

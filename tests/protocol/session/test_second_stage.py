@@ -208,19 +208,20 @@ def test_who_still_fetches_the_model_in_the_second_stage_is_late_and_not_barred(
 
 
 @pytest.mark.parametrize(
-    ("change", "code"),
+    ("change", "code", "fetches"),
     [
-        (lambda start: StartSecondStage(cohort=encode_members(range(1, 6), 6), limits=start.limits), Code.MEMBERS),
-        (lambda start: StartSecondStage(cohort=encode_members(range(3), 6), limits=start.limits), Code.THRESHOLD),
-        (lambda start: StartSecondStage(cohort=start.cohort, limits=Blob(digest=bytes(32), size=8)), Code.MODEL),
+        (lambda start: StartSecondStage(cohort=encode_members(range(1, 6), 6), limits=start.limits), Code.MEMBERS, 0),
+        (lambda start: StartSecondStage(cohort=encode_members(range(3), 6), limits=start.limits), Code.THRESHOLD, 0),
+        (lambda start: StartSecondStage(cohort=start.cohort, limits=Blob(digest=bytes(32), size=8)), Code.MODEL, 1),
         (
             lambda start: StartSecondStage(cohort=start.cohort, limits=Blob(digest=start.limits.digest, size=9)),
             Code.MODEL,
+            0,
         ),
     ],
     ids=["without itself", "too few", "other limits", "limits of another length"],
 )
-def test_a_client_refuses(change: Callable[[StartSecondStage], Message], code: Code) -> None:
+def test_a_client_refuses(change: Callable[[StartSecondStage], Message], code: Code, fetches: int) -> None:
     one = federation()
 
     def hook(parcel: Parcel) -> list[Parcel]:
@@ -233,6 +234,9 @@ def test_a_client_refuses(change: Callable[[StartSecondStage], Message], code: C
     assert [over.code for over in one.outcome(RoundOver, ALL[0])] == [code]
     (done,) = one.outcome(RoundDone)
     assert done.survivors == ALL[1:]
+    # It has asked for the model, and for no limits but such as it could use.
+    asked = [parcel for parcel in one.log if (parcel.sender, parcel.kind) == (ALL[0], "fetch")]
+    assert len(asked) == 1 + fetches
 
 
 def test_a_client_that_was_not_counted_is_no_member_of_the_second_stage() -> None:

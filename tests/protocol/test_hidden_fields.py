@@ -1,0 +1,59 @@
+"""What no `repr` shows, hence no log and no traceback: secrets, models, updates, and what is long."""
+
+import dataclasses
+import pkgutil
+from importlib import import_module
+
+import pytest
+
+from tacit.protocol import group_key, session
+from tacit.protocol import sum as secure_sum
+
+HIDDEN = {
+    "tacit.protocol.group_key": {
+        "GroupKey.key",
+        "KeyReady.model",
+        "LastModel.model",
+        "Reencrypt.model",
+        "_Agreeing.model",
+        "_Committed.contribution",
+        "_Contributed.contribution",
+        "_Contributed.key",
+    },
+    "tacit.protocol.session": {
+        "Limit.limits",
+        "Model.data",
+        "NewModel.model",
+        "RoundDone.vectors",
+        "Train.model",
+    },
+    "tacit.protocol.sum": {
+        "Summed.vectors",
+        "_Advertised.vector",
+        "_Masked.given",
+        "_Masked.held",
+        "_Masked.masks",
+        "_Masked.vector",
+        "_Ready.vector",
+        "_Sending.vector",
+        "_Shared.given",
+        "_Shared.seed",
+        "_Shared.vector",
+    },
+}
+
+
+def hidden(package: str, path: list[str]) -> set[str]:
+    """Fields of all data classes of a package that their `repr` leaves out."""
+    found = set()
+    for module in pkgutil.iter_modules(path, f"{package}."):
+        for kind in vars(import_module(module.name)).values():
+            if dataclasses.is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.name:
+                found |= {f"{kind.__name__}.{field.name}" for field in dataclasses.fields(kind) if not field.repr}
+    return found
+
+
+@pytest.mark.parametrize("package", [group_key, session, secure_sum], ids=lambda package: package.__name__)
+def test_what_is_not_shown_is_written_here(package: object) -> None:
+    name = package.__name__  # type: ignore[attr-defined]
+    assert hidden(name, list(package.__path__)) == HIDDEN[name]  # type: ignore[attr-defined]
