@@ -5,6 +5,7 @@ Everything slow is imported inside the command, so that --help answers at once.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS: Final = 10
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
+MOST_CLASSES: Final = 20
+"""Classes that are listed in one line."""
 UNBOUNDED: Final = 10_000
 """Columns of text, more than any table has."""
 
@@ -189,7 +192,8 @@ def _show(figures: dict[str, Any], console: Console) -> None:
         f"{figures['source']}: {figures['train']:,} training and {figures['test']:,} test images in "
         f"{len(figures['class_names'])} classes; {channels} channel{'s' * (channels > 1)}; {words}",
     )
-    say(console, f"for an experiment between hosts: mean = {figures['mean']}, std = {figures['std']}")
+    classes = f", classes = {json.dumps(figures['class_names'])}" if len(figures["class_names"]) <= MOST_CLASSES else ""
+    say(console, f"for an experiment between hosts: mean = {figures['mean']}, std = {figures['std']}{classes}")
     if figures["train_by_centre"] is not None:
         counts = ", ".join(f"{centre}: {count:,}" for centre, count in enumerate(figures["train_by_centre"]))
         say(console, f"training images by centre: {counts}")

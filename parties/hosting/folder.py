@@ -34,8 +34,9 @@ class PartyFolder:
     def make(self) -> None:
         """Make what is missing of it. RunDirectoryError if it cannot be."""
         try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             for part in ("events", "journal", "logs"):
-                (self.path / part).mkdir(parents=True, exist_ok=True)
+                (self.path / part).mkdir(exist_ok=True)
         except OSError as error:
             raise RunDirectoryError(
                 f"{self.path} cannot be made: {error.strerror}; name another folder as `directory`"

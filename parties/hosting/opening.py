@@ -67,7 +67,9 @@ def at_work(party: OpenedParty[Any], status: Status, show: Tell) -> Iterator[Cal
         try:
             yield tell
         except BaseException as error:
-            # What the owner can mend is a line, and a bug is a traceback.
-            expected = isinstance(error, MENDABLE) or not isinstance(error, Exception)
-            log.error("stopped: %s", str(error) or type(error).__name__, exc_info=None if expected else error)
+            if isinstance(error, Exception):
+                # What the owner can mend is a line, and a bug is a traceback.
+                log.error("failed: %s", error, exc_info=None if isinstance(error, MENDABLE) else error)
+            else:
+                log.info("stopped by its owner")
             raise

@@ -6,6 +6,7 @@ Whether it runs is seen from the lock of its folder, so that the file of a party
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -61,18 +62,22 @@ class StatusFile:
 
     def __init__(self, path: Path, status: Status) -> None:
         self._path = path
+        self._turn = threading.Lock()
         self.status = status
         self.write()
 
     def take(self, event: str, fields: dict[str, Any]) -> None:
-        """One event of the party."""
+        """One event of the party, from whichever of its threads."""
+        if event not in _PASSING:
+            with self._turn:
+                self._take(event, fields)
+
+    def _take(self, event: str, fields: dict[str, Any]) -> None:
         status, now = self.status, time.time()
-        if event in _PASSING:
-            return
         if event == "phase":
             status.phase, status.phase_since = fields["next"], now
-        elif event == "waiting":
-            status.waiting_for = tuple(fields["on"])
+        elif event in ("waiting", "ended"):
+            status.waiting_for = tuple(fields.get("on", ()))
         elif event in ("listening", "accepted"):
             status.session = str(fields.get("session", ""))[:16]
             status.address = str(fields.get("address", status.address))

@@ -42,7 +42,7 @@ learning_rate = 0.01
 [aggregation]
 max_weight = {max_weight}
 [deadlines]
-join = 120
+join = 3600
 train = 120
 phase = 60
 grace = 1

@@ -45,6 +45,10 @@ def test_without_arguments_it_shows_what_the_default_simulation_uses(tmp_path: P
     assert result.stderr == ""
     assert "digits: 1,437 training and 360 test images in 10 classes; 1 channel; 8 x 8\n" in result.stdout
     assert "dirichlet, alpha 1.0, seed 0" in result.stdout
+    (line,) = (line for line in result.stdout.splitlines() if line.startswith("for an experiment between hosts: "))
+    assert line.endswith(
+        'mean = [0.0192], std = [0.0236], classes = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]'
+    )
 
     labels = load(DataConfiguration(), image_size=8).y_train.numpy()
     shares = divide(labels, DataConfiguration(), clients=5, seed=0)

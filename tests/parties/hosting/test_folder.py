@@ -34,6 +34,10 @@ def test_one_process_holds_it(folder: PartyFolder) -> None:
         pass
 
 
+def test_it_is_its_owners_alone(folder: PartyFolder) -> None:
+    assert folder.path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RunDirectoryError, match=r"cannot be made: .*; name another folder as `directory`"):
@@ -63,10 +67,12 @@ def test_status_follows_the_events(folder: PartyFolder) -> None:
     assert (running, found.last_error) == (False, None)
     file.take("refused", {"member": "client-2", "code": "ROSTER", "detail": "it holds another roster"})
     file.take("traffic", {"round": 1, "sent": 1})
+    assert read_status(folder)[0].waiting_for == ("client-2", "client-3")
+    file.take("ended", {"code": None, "detail": "the federation is finished"})
     with folder.held():
         found, running = read_status(folder)
     assert running
-    assert found.last_error == found.last_event
+    assert (found.last_event and found.last_event.event, found.waiting_for) == ("ended", ())
     assert found.last_error is not None
     assert found.last_error.detail == "client-2: it holds another roster"
 
