@@ -17,7 +17,7 @@ from tests.exploration.possibilities import Possibility, arrived, posted
 from tests.exploration.secure_sum import Cohort
 
 PAGE = Path(__file__).parents[2] / "docs" / "exploration.md"
-TAKES_MINUTES = [name for name in WORLDS if "4 clients" in name]
+TAKES_MINUTES = [name for name in WORLDS if "4 clients" in name or "2 breaks" in name]
 BOUNDED: dict[str, Callable[[], World[Any]]] = {
     "nothing interrupts": lambda: NetworkWorld(Cohort(4, 3, active=True), copies=1, interruptions=0),
     "one interruption": lambda: NetworkWorld(Cohort(4, 3, active=True), copies=1, interruptions=1),
