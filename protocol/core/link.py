@@ -140,11 +140,9 @@ class Link:
 
     def check_heard(self, round: int) -> None:
         """Refuse that the peer speaks in a round, and has not received what was said to it in rounds before."""
-        first = self._kept[0].envelope if self._kept else None
-        if first is not None and 0 < first.round < round:
-            detail = (
-                f"it speaks in round {round} without having received message {first.sequence} of round {first.round}"
-            )
+        former = next((said.envelope for said in self._kept if 0 < said.envelope.round < round), None)
+        if former is not None:
+            detail = f"in round {round} it has not received message {former.sequence}, of round {former.round}"
             raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
 
     def ask(self) -> Transmit:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from tests.exploration.engine import Exploration, World, explore
 from tests.exploration.group_key import KeyCohort
 from tests.exploration.group_key_worlds import KeyLyingWorld, KeyNetworkWorld
+from tests.exploration.link_world import LinkWorld
 from tests.exploration.lying_world import LyingWorld
 from tests.exploration.network_world import NetworkWorld
 from tests.exploration.secure_sum import Cohort
@@ -61,6 +62,9 @@ WORLDS: Final[Mapping[str, Callable[[], World[Any]]]] = {
     "session, 1 of 3 clients, 1 session of 1 round in two stages, 2 starts, lying server": lambda: SessionLyingWorld(
         Clients(3, stages=2), sessions=1, rounds=1, starts=2
     ),
+    "conversation, 2 messages each, 2 breaks": lambda: LinkWorld(2, 2),
+    "conversation, 1 message each, 3 breaks": lambda: LinkWorld(1, 3),
+    "conversation that keeps 1 message, 2 each, 1 break": lambda: LinkWorld(2, 1, kept=1),
     "group key, 3 clients, network": lambda: KeyNetworkWorld(KeyCohort(3), copies=2, interruptions=None),
 }
 """What is explored to its end, the longest first. A protocol adds its worlds here."""
@@ -100,7 +104,8 @@ def page(explorations: Mapping[str, Exploration]) -> str:
 
 EXPLANATION: Final = """\
 The machines are the real ones (`protocol/sum/client.py`, `protocol/sum/server.py`, `protocol/group_key/holder.py`,
-`protocol/group_key/keeper.py`, `protocol/session/client.py`), and every message is encoded and parsed on its way.
+`protocol/group_key/keeper.py`, `protocol/session/client.py`; of a conversation its ends, `protocol/core/link.py`,
+`protocol/session/server_link.py`, `protocol/session/presence.py`), and every message is encoded and parsed on its way.
 Only the primitives are symbols: keys, shares, seals, signatures and masks are tagged byte strings of the right lengths
 that can be read. Depth is the length of the longest shortest run to a state. Ends are the states in which nothing can
 happen any more, with their number. Seconds are processor time of one core.
@@ -143,6 +148,16 @@ with what it committed to, as all else under the same network. The rules are tho
 whoever goes or is late, and the shares that it answers count as having left their holder in both kinds. Within bounds,
 four clients whose keys and shares are passed on as they are, a liar also has complaints that the last client signs of
 everybody, and such as nobody signed: no client answers more of them than holders may lie.
+
+## Conversations
+
+A client says hello and both ends speak at any moment, over connections that break at any moment: of what was under way
+any beginning arrives in either direction, the client's queue goes on over the next connection, an older connection may
+be read late, but not after a newer one, and either end may notice a break late.
+
+- Nobody refuses anything, and everybody hears what was said in the conversation once and in order.
+- A conversation in which anything was heard is not given up, unless its ends keep less than they say.
+- Whatever happens, all is heard in the end.
 
 ## Group key
 

@@ -84,10 +84,12 @@ Told = list[tuple[str, dict[str, Any]]]
 OnUpdate = Callable[[int, Update], None]
 
 
-def proposal(protection: Protection, encryption: Encryption | None) -> tuple[Configuration, torch.nn.Module]:
+def proposal(
+    protection: Protection, encryption: Encryption | None, width: int
+) -> tuple[Configuration, torch.nn.Module]:
     experiment = Experiment(
         federation=Cohort(clients=len(CLIENTS)),
-        model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
+        model=ModelConfiguration(image_size=8, patch_size=4, width=width, depth=1, heads=2),
         training=TrainingConfiguration(epochs=1, batch_size=6),
         protection=protection,
         encryption=encryption,
@@ -116,7 +118,9 @@ class Federation:
     clients: ClassVar = CLIENTS
     samples: ClassVar = SAMPLES
     seconds: ClassVar = SECONDS
-    grace: ClassVar = GRACE
+    grace: float = GRACE
+    width: int = 8
+    """Of the model."""
     keys: dict[str, PartyKeys] = field(default_factory=lambda: {n: generate(n) for n in ("server", *CLIENTS)})
     told: dict[str, Told] = field(default_factory=dict)
     news: dict[tuple[str, str], asyncio.Event] = field(default_factory=dict)
@@ -128,7 +132,7 @@ class Federation:
         self.roster = Roster(
             tuple(own.member("server" if name == "server" else "client") for name, own in self.keys.items())
         )
-        self.configuration, model = proposal(self.protection, self.encryption)
+        self.configuration, model = proposal(self.protection, self.encryption, self.width)
         self.keeper = Keeper(self.configuration, model)
 
     async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
@@ -149,7 +153,7 @@ class Federation:
             completed=0,
             smallest_cohort=3,
             join_seconds=SECONDS,
-            grace=GRACE,
+            grace=self.grace,
         )
 
         def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
@@ -182,7 +186,7 @@ class Federation:
             policy=policy or ClientPolicy(),
             journal=JournalFile(self.journal(name)),
             patience=patience,
-            grace=GRACE,
+            grace=self.grace,
         )
         return ClientParty(settings, make or self.learner, self.diary(name), on_update=on_update, on_model=on_model)
 

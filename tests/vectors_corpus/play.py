@@ -32,15 +32,16 @@ class Parcel:
     @property
     def kind(self) -> str:
         """Its type on the wire; empty where the frames are."""
-        return self._packet.envelope.type if self.frames else ""
+        return self.packet.envelope.type if self.frames else ""
 
     @property
     def message(self) -> Any:
         """The message."""
-        return self._packet.parse()
+        return self.packet.parse()
 
     @property
-    def _packet(self) -> Packet:
+    def packet(self) -> Packet:
+        """The envelope, read, and the body."""
         return decode(self.frames, {**MESSAGES, **INFERENCE_MESSAGES})
 
     def saying(self, message: Message) -> tuple[bytes, ...]:

@@ -240,7 +240,7 @@ def received_bad_round() -> Script:
 
     def silent(parcel: Parcel) -> tuple[bytes, ...]:
         said = parcel.sender == CHEAT and parcel.kind != "hello"
-        return envelope(received=1)(None, parcel) if said else parcel.frames
+        return envelope(received=0)(None, parcel) if said else parcel.frames
 
     hold_round(play, 1, silent)
     play.act(SERVER, "next round", model=play.steps[0].inputs["server"]["model"])

@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from struct import pack
 from typing import Any, Final
 
+from msgspec import structs
+
+from tacit.protocol.core.codec import encode_structure
 from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
@@ -171,9 +174,15 @@ def session_resumed(*losses: tuple[str, str]) -> Play:
             return parcel.frames
         left.pop(0)
         flap(play)
+        if parcel.receiver == SERVER:
+            # What the client said next, before it asked to go on, comes first: the server knows that something is lost.
+            envelope = structs.replace(parcel.packet.envelope, sequence=parcel.packet.envelope.sequence + 1)
+            play.give(parcel, (encode_structure(envelope), *parcel.frames[1:]))
         return None
 
     hold_round(play, 1, change)
+    # What came over a former connection is passed over.
+    play.give(next(parcel for parcel in play.parcels if (parcel.sender, parcel.kind) == (CHEAT, "fetch")))
     play.act(SERVER, "next round", model=MODEL)
     hold_round(play, 2, change)
     play.act(SERVER, "finish")

@@ -90,7 +90,7 @@ class Conversation:
 
     def check_round(self, round_number: int) -> None:
         """Who speaks in a round has received what was said in the rounds before."""
-        require(not self.kept or not 0 < self.kept[0][2] < round_number, "SEQUENCE")
+        require(not any(0 < said[2] < round_number for said in self.kept), "SEQUENCE")
 
     def forget(self, received: int) -> None:
         require(received <= self.sent, "SEQUENCE")

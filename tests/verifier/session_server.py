@@ -100,11 +100,14 @@ class SessionServer:
             require(envelope["round"] <= self.round, "SESSION")
             read_body(envelope, frames)
             self.asked[name] = envelope
-            left = self.hello_seconds(name, now)
-            if left < HELLO_SECONDS:
-                self.waiting[name] = now + HELLO_SECONDS - left
-            else:
-                self.resume(name, now)
+            self.at_its_turn(name, self.resume, now)
+
+    def at_its_turn(self, name: str, answer: Callable[[str, float], None], now: float) -> None:
+        left = self.hello_seconds(name, now)
+        if left < HELLO_SECONDS:
+            self.waiting[name] = now + HELLO_SECONDS - left
+        else:
+            answer(name, now)
 
     def resume(self, name: str, now: float) -> None:
         self.spend(name, now)
@@ -156,11 +159,7 @@ class SessionServer:
         require(body["roster"] == self.roster.hash, "ROSTER")
         if name in self.conversations:
             self.leave(name, now)
-        left = self.hello_seconds(name, now)
-        if left < HELLO_SECONDS:
-            self.waiting[name] = now + HELLO_SECONDS - left
-        else:
-            self.greet(name, now)
+        self.at_its_turn(name, self.greet, now)
 
     def hello_seconds(self, name: str, now: float) -> float:
         """What the member has left, each hello at HELLO_SECONDS."""

@@ -38,7 +38,9 @@ from tacit.simulate.conformance.peer.script import (
     draw_model,
     draw_update,
     honest,
+    saying,
     verdict,
+    with_received,
 )
 from tacit.simulate.conformance.peer.training_cases import TAKES_PART, refuses_round, refuses_session
 from tacit.simulate.world.federation import MemoryFederation
@@ -107,6 +109,8 @@ class Session(MemoryFederation):
         )
         self.outside = live
         self.link = Link(self.host, live, self.server.session, Traffic(), MESSAGES)
+        self.said = 0
+        """How many messages our machine has had for the live client."""
         self.over = False
         """Whether the live client has left or was told to."""
         self.start(*keyring.ours)
@@ -267,13 +271,14 @@ class AgainstClient(Cast):
             if session is self._deceived:
                 self._observation.note(envelope.round, message)
             session.over = isinstance(message, Abort) and not envelope.round
-        session.put(parcel)
+        session.put(with_received(parcel, session.said))
         await self.go_on(session)
 
     async def relay(self, parcel: Parcel) -> None:
         session, packet = self._session, parcel.packet
         assert session is not None
-        said = Saying(packet.parse(), packet.envelope.round, packet.payload)
+        said = saying(packet)
+        session.said += 1
         lies = [said]
         if self._deceived in (None, session):
             lies = list(self._lie(self._stage, said))

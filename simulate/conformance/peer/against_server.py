@@ -39,8 +39,8 @@ from tacit.simulate.conformance.peer.script import (
     DrawnUpdate,
     PeerVerdict,
     RoundKnowledge,
-    Saying,
     draw_update,
+    saying,
     verdict,
 )
 from tacit.simulate.conformance.peer.training_cases import HONEST, OTHERS, STAYS, STRANGER, refused
@@ -187,7 +187,7 @@ class AgainstServer(Cast):
             return
         if actor.link is None or actor.link.session != envelope.session:
             actor.link = Link(actor.name, self.live, envelope.session, Traffic(), MESSAGES)
-        said = Saying(packet.parse(), envelope.round, packet.payload)
+        said = saying(packet)
         lies = [said] if joining else list(actor.case.lie(actor.stage, said))
         if lies != [said] and actor.lied is None:
             actor.lie_in(said.round)

@@ -22,7 +22,7 @@ from tacit.protocol.core.link import Link
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.messages import MESSAGES
-from tacit.simulate.conformance.peer.script import PeerVerdict, Saying
+from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, with_received
 from tacit.simulate.world.network import Parcel
 from tacit.simulate.world.world import World
 
@@ -105,7 +105,7 @@ class Cast:
         """Something has come over the link of one of ours."""
         if not isinstance(event, Received) or event.sender != self.live:
             return
-        parcel, envelope, message = Parcel(self.live, own, event.frames, self.kinds), None, None
+        parcel, envelope, message = with_received(Parcel(self.live, own, event.frames, self.kinds), 0), None, None
         with contextlib.suppress(RemoteProtocolError):
             packet = parcel.packet
             envelope = packet.envelope

@@ -21,7 +21,7 @@ from tacit.protocol.inference.results import InferenceEnded
 from tacit.simulate.conformance.peer.cast import Cast, Line
 from tacit.simulate.conformance.peer.inference_cases import BOTH, COMPLETES, OTHER_SESSION, InferenceCase, Scene, ends
 from tacit.simulate.conformance.peer.keyring import Keyring
-from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, verdict
+from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, saying, verdict
 from tacit.simulate.world.inference import MemoryInference, Side, Told
 from tacit.simulate.world.network import Parcel
 
@@ -157,7 +157,7 @@ class InferenceCast(Cast):
 
     async def relay(self, parcel: Parcel) -> None:
         own, packet, case = parcel.sender, parcel.packet, self._case
-        said, session = Saying(packet.parse(), packet.envelope.round, packet.payload), packet.envelope.session
+        said, session = saying(packet), packet.envelope.session
         # What the live party has ended towards one of ours it must end towards the other by itself.
         if session in self._replaced or (self.observed.aborts and isinstance(said.message, Abort)):
             return

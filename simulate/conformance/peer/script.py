@@ -12,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
-from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, decode_structure, encode_structure
+from tacit.protocol.core.codec import ENVELOPE_LIMIT, Envelope, Frame, Packet, decode_structure, encode_structure
+from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.messages import Message
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.messages import PeerComplaints
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.ring import Words
+from tacit.simulate.world.network import Parcel
 
 FEWEST_CLIENTS: Final = 4
 """Of these three are a cohort and a threshold when one is out."""
@@ -43,14 +45,29 @@ class Saying:
     """Fields of the envelope that are not as they should be."""
     times: int = 1
     """How often these very frames are sent."""
+    received: int = 0
+    """How many messages of the live party have come; a lie need not say."""
 
     def frames(self, link: Link) -> list[Frame]:
         """The frames, numbered by the link as if all were true."""
         envelope, body, *payload = link.frames(self.message, round=self.round, payload=self.payload)
-        if self.envelope:
-            true = decode_structure(envelope, Envelope, limit=ENVELOPE_LIMIT)
-            envelope = encode_structure(structs.replace(true, **self.envelope))
+        true = decode_structure(envelope, Envelope, limit=ENVELOPE_LIMIT)
+        envelope = encode_structure(structs.replace(true, **{"received": self.received, **self.envelope}))
         return [envelope, body if self.body is None else self.body, *payload]
+
+
+def saying(packet: Packet) -> Saying:
+    """What one of our machines says."""
+    return Saying(packet.parse(), packet.envelope.round, packet.payload, received=packet.envelope.received)
+
+
+def with_received(parcel: Parcel, received: int) -> Parcel:
+    """The live party's message as it would be without our lies, of which our machines know nothing."""
+    try:
+        envelope = structs.replace(parcel.packet.envelope, received=received)
+    except RemoteProtocolError:
+        return parcel
+    return replace(parcel, frames=(encode_structure(envelope), *parcel.frames[1:]))
 
 
 @dataclass(frozen=True)
