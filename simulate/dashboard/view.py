@@ -25,8 +25,8 @@ from tacit.simulate.report.words import FILTERS, NOTHING
 MOST_ROWS: Final = 30
 """Rows of a table."""
 MOST_PARTIES: Final = 100
-WIDTH, HEIGHT, MARGIN = 480, 170, 46
-"""Of the drawing, in its own units."""
+WIDTH, HEIGHT, MARGIN, ABOVE, BELOW = 480, 170, 46, 10, 32
+"""Of the drawing, in its own units: its size, and what is left free at its sides, above and below the curve."""
 
 LEFT_OUT: Final[dict[str, frozenset[Phase]]] = {
     "active": frozenset({Phase.ANSWER_COMPLAINTS}),
@@ -200,7 +200,7 @@ def _curve(done: list[RoundHistory], *, planned: int) -> Mapping[str, Any] | Non
         return MARGIN + (WIDTH - 2 * MARGIN) * (number - first) / (last - first)
 
     def y(accuracy: float) -> float:
-        return HEIGHT - MARGIN - (HEIGHT - 2 * MARGIN) * accuracy
+        return HEIGHT - BELOW - (HEIGHT - ABOVE - BELOW) * accuracy
 
     points = [(round(x(number), 1), round(y(accuracy), 1)) for number, accuracy in known]
     return {
