@@ -215,7 +215,7 @@ class GroupKeyHolder(
         return self._aborted(ClientAborted(Code.TIMEOUT, detail, self._server))
 
     def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[HolderState]:
-        return self._aborted(ClientAborted(error.code, error.detail, error.culprit))
+        return self._aborted(ClientAborted(error.code, error.detail, error.culprit or sender))
 
     @property
     def _model_bytes(self) -> int:

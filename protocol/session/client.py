@@ -335,7 +335,7 @@ class TrainingClient(
         if self.state is TrainingState.AWAIT_WELCOME or not error.round:
             return self._end(error)
         over = self._over(error.code, error.detail, now)
-        abort = Abort(code=error.code, detail=error.detail, culprit=error.culprit)
+        abort = Abort(code=error.code, detail=error.detail, culprit=error.culprit or sender)
         never_begun = (RoundOver(error.round, error.code, error.detail),) if error.round > self.round else ()
 
         def commit() -> list[Output]:

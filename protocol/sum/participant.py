@@ -48,8 +48,9 @@ class Answering(Machine[StateT]):
         if self.state in self.ends:
             report = Report("refused", {"from": sender, "code": error.code.name, "detail": error.detail})
             return Step(self.state, (report,))
-        abort = self._send(Abort(code=error.code, detail=error.detail, culprit=error.culprit))
-        return self._aborted(ClientAborted(error.code, error.detail, error.culprit), abort)
+        culprit = error.culprit or sender
+        abort = self._send(Abort(code=error.code, detail=error.detail, culprit=culprit))
+        return self._aborted(ClientAborted(error.code, error.detail, culprit), abort)
 
     def _left_to_do(self) -> str:
         return f"still to {self.state.value}"
