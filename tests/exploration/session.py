@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Message, Resume
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.client import TrainingClient
@@ -47,13 +47,14 @@ SEVERAL_STAGES: Final = {
 def _(value: ServerLink) -> Any:
     copied = object.__new__(ServerLink)
     copied.__dict__.update(value.__dict__, _link=copy(value._link))
+    copied._link._kept = copy(value._link._kept)
     return copied
 
 
 @fingerprint.register
 def _(value: ServerLink) -> Any:
-    # Numbers of messages are left out: a liar can always count.
-    return value.round, value._former, value._link.session, value._link.broken
+    # Numbers of messages are left out, and what a liar has received: it can always count.
+    return value.round, value._former, value.session, value.broken, value.asking
 
 
 Event = Callable[[TrainingClient], Sequence[Output]]
@@ -158,7 +159,9 @@ class Clients:
             elif isinstance(output, Transmit):
                 message = decode(output.frames, MESSAGES).parse()
                 facts |= learnt(host.client, message, disk, facts)
-                said.append(message)
+                # What is said again says nothing new.
+                if not isinstance(message, Resume) and message not in said:
+                    said.append(message)
         if client.sum is None:
             client._entropy = SymbolicEntropy(f"{client.name} start {host.starts}")
         said = said if client.sum is not None and client.sum is before else said[len(host.said) :]
@@ -182,7 +185,7 @@ class Clients:
 
 def stage_of(client: TrainingClient) -> Stage:
     """Where a client is that takes part in a sum."""
-    return client._link.session, client.round, 2 if client.data.limits else 1
+    return client.session, client.round, 2 if client.data.limits else 1
 
 
 def learnt(

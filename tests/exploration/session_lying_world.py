@@ -1,10 +1,11 @@
 """One client of three and its host over sessions and rounds, alone against a server that lies.
 
-The liar may begin sessions, as if it had been restarted, in any order and again; start any round in them as often as it
-likes, with three clients or without the third; begin the second stage where there is one, and again; and end, call off
-or leave alone anything. The client's process may be killed after any part of what it was about to do, and
-starts again from its disk. In the sums all clients share with each other, and the others, who keep the rules, tell the
-liar what it asks for, over whatever survivors it likes; the worlds of single sums lie about the rest.
+The liar may begin sessions, as if it had been restarted or had lost what was said, in any order and again; start any
+round in them as often as it likes, with three clients or without the third; begin the second stage where there is one,
+and again; and end, call off or leave alone anything. The client's link may break and come back, and its process may be
+killed after any part of what it was about to do, and starts again from its disk. In the sums all clients share with
+each other, and the others, who keep the rules, tell the liar what it asks for, over whatever survivors it likes; the
+worlds of single sums lie about the rest.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import numpy as np
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Output, Send
 from tacit.protocol.core.members import decode_members, encode_members
-from tacit.protocol.core.messages import Abort, Chunk, Message
+from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES, EndRound, StartRound, StartSecondStage, Welcome
@@ -101,19 +103,21 @@ class SessionLyingWorld:
             TrainingState.FETCHING_LIMITS: (Chunk(chunk=0), number, LIMITS),
         }
         entered: set[TrainingState] = set()
+        honest = sha256(b"honest").digest()
         while (state := host.client.state) is not TrainingState.ENDED:
             if state is TrainingState.AWAIT_ROUND and entered:
                 return any(isinstance(fact, Gave) and fact.stage[1] == number for fact in host.facts)
-            if state in (TrainingState.TRAINING, TrainingState.LIMITING):
-                event: Event = clients.contribute
+            named = host.client.session
+            session = honest if named == NO_SESSION else named
+            if host.client._link.asking:
+                event: Event = _hearing(Resume(), session, 0, None)
+            elif state in (TrainingState.TRAINING, TrainingState.LIMITING):
+                event = clients.contribute
             elif isinstance(host.client.sum, AggregationClient):
-                event = _hearing(
-                    next(self._within(host.client.sum, host.said)), host.client._link.session, number, None
-                )
+                event = _hearing(next(self._within(host.client.sum, host.said)), session, number, None)
             else:
                 entered |= {state} - {TrainingState.AWAIT_WELCOME}
                 message, round, payload = says[state]
-                session = sha256(b"honest").digest() if message is welcome else host.client._link.session
                 event = _hearing(message, session, round, payload)
             host = clients.after(host, event)
         return False
@@ -142,15 +146,21 @@ class SessionLyingWorld:
             yield "its deadline passes", lambda client: client.expire(client.next_deadline or 0.0)
         yield "its link breaks and comes back", _flap
         for message, round, payload in self._said(host):
-            sessions = self._sessions if client.state is TrainingState.AWAIT_WELCOME else (client._link.session,)
+            sessions = self._sessions if client.state is TrainingState.AWAIT_WELCOME else (client.session,)
             for session in sessions:
                 named = f"{message.TYPE} of round {round}" if round else f"{message.TYPE}, session {session[:2].hex()}"
                 yield named, _hearing(message, session, round, payload)
+        if client._link.asking:
+            # So the client begins anew.
+            yield "resume after nothing was received", _hearing(Resume(), client.session, 0, None, received=0)
 
     def _said(self, host: Host) -> Iterator[tuple[Message, int, bytes | None]]:
         """What the liar may say, with the round that it names, and what comes along."""
         client, configuration = host.client, self.clients.configuration
         yield Abort(code=Code.LEFT, detail="", culprit=self._name), 0, None
+        if client._link.asking:
+            yield Resume(), 0, None
+            return
         if client.state is TrainingState.AWAIT_WELCOME:
             yield Welcome(roster=self.clients.roster.hash, configuration=encode_structure(configuration)), 0, None
             return
@@ -209,7 +219,7 @@ class SessionLyingWorld:
             included=bitmap,
             adverts=b"".join(one.record for one in adverts.values()),
         )
-        packet = decode(_frames(listed, agreement.session, agreement.round, 0, None), MESSAGES)
+        packet = decode(_frames(listed, agreement.session, agreement.round, None), MESSAGES)
         shared = [_only(other.receive(SERVER, packet, 0.0)) for other in others.values()]
         return listed, b"".join(_packet_for(message, 0, agreement.size) for message in shared)
 
@@ -226,24 +236,43 @@ def _packet_for(message: ShareKeys, holder: int, size: int) -> bytes:
     return bytes(PACKET_BYTES) if place is None else message.packets[place : place + PACKET_BYTES]
 
 
-def _frames(message: Message, session: bytes, round: int, sequence: int, payload: bytes | None) -> list[Frame]:
+def _frames(
+    message: Message,
+    session: bytes,
+    round: int,
+    payload: bytes | None,
+    *,
+    sequence: int = 0,
+    link: int = 0,
+    received: int = 0,
+) -> list[Frame]:
     envelope = Envelope(
-        version=VERSION, type=message.TYPE, session=session, round=round, sender=SERVER, sequence=sequence
+        version=VERSION,
+        type=message.TYPE,
+        session=session,
+        round=round,
+        sender=SERVER,
+        sequence=sequence,
+        link=link,
+        received=received,
     )
     return encode(message, envelope, payload)
 
 
-def _hearing(message: Message, session: bytes, round: int, payload: bytes | None) -> Event:
-    """The client hears it as the next message of its server."""
+def _hearing(
+    message: Message, session: bytes, round: int, payload: bytes | None, *, received: int | None = None
+) -> Event:
+    """The client hears it as the next message of its server, who has received so many of its own, or all of them."""
 
     def event(client: TrainingClient) -> Sequence[Output]:
-        due = 0 if client.state is TrainingState.AWAIT_WELCOME else client._link._link._received
-        return client.feed(_frames(message, session, round, due, payload), 0.0)
+        link = client._link._link
+        heard = link._sent if received is None else received
+        frames = _frames(message, session, round, payload, sequence=link._received, link=link.number, received=heard)
+        return client.feed(frames, 0.0)
 
     return event
 
 
 def _flap(client: TrainingClient) -> Sequence[Output]:
     client.server_lost(0.0)
-    client.server_back()
-    return ()
+    return client.server_back()

@@ -253,8 +253,8 @@ LIAR_TO_FOUR = partial(liar, active=False, whole=False, size=4)
 LIAR_TO_ACTIVE = partial(liar, active=True, whole=False)
 
 
-def liar_over_rounds(client: type[TrainingClient], *, starts: int = 1) -> World[Any]:
-    return SessionLyingWorld(Clients(3, client=client), sessions=1, rounds=2, starts=starts)
+def liar_over_rounds(client: type[TrainingClient], *, sessions: int = 1, starts: int = 1) -> World[Any]:
+    return SessionLyingWorld(Clients(3, client=client), sessions=sessions, rounds=3 - sessions, starts=starts)
 
 
 def complaining(server: type[AggregationServer]) -> World[Any]:
@@ -266,6 +266,7 @@ def liar_with_one(client: type[AggregationClient]) -> World[Any]:
     return LyingWorld(Cohort(4, 3, active=True, client=client), whole=False, corrupt=True)
 
 
+LIAR_OVER_SESSIONS = partial(liar_over_rounds, sessions=2)
 LIAR_TO_ONE_WHO_RESTARTS = partial(liar_over_rounds, starts=2)
 REPEATING = partial(network, copies=2, interruptions=0)
 INTERRUPTED = partial(network, copies=1, interruptions=1)
@@ -288,7 +289,7 @@ MUTANTS: list[tuple[Callable[[Any], World[Any]], type[Any], str]] = [
     (liar_with_one, AnswersAnybody, "answered more complaints than holders may lie"),
     (LIAR_TO_ONE_WHO_RESTARTS, JournalsAfterwards, "spoke before its journal was written"),
     (LIAR_TO_ONE_WHO_RESTARTS, ForgetsItsJournal, "entered stage 1 of round 1 twice"),
-    (liar_over_rounds, ForgetsWhatItEntered, "entered stage 1 of round 1 twice"),
+    (LIAR_OVER_SESSIONS, ForgetsWhatItEntered, "entered stage 1 of round 1 twice"),
     (liar_over_rounds, WaitsForEverForARound, "waits without a deadline in AWAIT_ROUND"),
     (liar_over_rounds, EntersOneRoundOnly, "cannot be in a round of an honest server any more"),
     (complaining, BlamesTheAccused, "for SHARES, though it kept the rules"),
