@@ -62,7 +62,8 @@ class Conversation:
 
     def frames(self, link: int, number: int, kind: str, round_number: int, body: Any, raw: bytes | None) -> list[bytes]:
         ends = (self.session, round_number, self.name)
-        return write_message(kind, *ends, number, body, raw, self.family, link, self.received)
+        received = self.received if "resume" in self.family.bodies else 0
+        return write_message(kind, *ends, number, body, raw, self.family, link, received)
 
     def write(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None) -> list[bytes]:
         said = (self.sent, kind, round_number, body, raw)
