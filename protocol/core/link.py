@@ -59,8 +59,8 @@ class _Said:
 class Link:
     """The state of the conversation between `own` and `peer` in one session.
 
-    kinds: as of `decode`; a protocol without Resume among them keeps nothing, and does not say what has come. number, said: of the link and of the
-    messages on it, with which the conversation begins.
+    kinds: as of `decode`; a protocol without Resume among them keeps nothing, and does not say what has come. number,
+    said: of the link and of the messages on it, with which the conversation begins.
     """
 
     def __init__(
@@ -209,8 +209,9 @@ class Link:
 
     def _heard(self, envelope: Envelope) -> None:
         """What the peer has received need not be kept."""
-        if envelope.received > self._sent:
-            detail = f"it has received {envelope.received} messages where {self._sent} were said"
+        most = self._sent if self._resumes else 0
+        if envelope.received > most:
+            detail = f"it has received {envelope.received} messages where {most} were said"
             raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
         while self._kept and self._kept[0].envelope.sequence < envelope.received:
             self._let_go()
