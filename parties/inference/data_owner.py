@@ -14,8 +14,9 @@ import torch
 
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
+from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
-from tacit.parties.inference.owner import AHEAD, hear, linked, tick
+from tacit.parties.inference.owner import AHEAD, Waiting, hear, linked, tick
 from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.ring import WORD_BITS
@@ -23,6 +24,7 @@ from tacit.parties.inference.stages import input_share, logits
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import layer_shapes
 
@@ -40,6 +42,8 @@ class DataOwnerSettings:
     """Seconds from which it follows how long it waits for whoever is due (conversation.py)."""
     ahead: int | None = AHEAD
     """Stages to have ready ahead; None: a pass at a time, before its clock starts (passes.py)."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """For the two others to come."""
     device: torch.device = CPU
     """Where it computes."""
 
@@ -53,6 +57,20 @@ class PassCosts:
     """That it waited for material before the pass."""
     online_seconds: float
     rounds: tuple[RoundCost, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one pass has brought."""
+
+    logits: torch.Tensor = field(repr=False)
+    """float64 [n, classes]."""
+    costs: PassCosts = field(repr=False)
+
+
+Prepare = Callable[[Terms, PublicModel], torch.Tensor]
+"""Makes of one's images what a model of these terms takes: float32 [N, C, S, S], within a thread. ValueError if that
+cannot be."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +101,30 @@ async def infer(
             f"images of shape {tuple(images.shape)}, {batch} at a time: give at least one image, [N, C, S, S], and a "
             "batch of at least 1"
         )
-    keys, roster = settings.keys, settings.roster
+    wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
+    answers: list[Answer] = []
+
+    def take(answer: Answer) -> None:
+        answers.append(answer)
+        progress(sum(each.costs.images for each in answers))
+
+    weights_bytes = await ask(settings, wish, lambda terms, public: images, take)
+    passes = tuple(answer.costs for answer in answers)
+    return Inferred(torch.cat([answer.logits for answer in answers]), passes, weights_bytes)
+
+
+async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: Callable[[Answer], None]) -> int:
+    """One session, whose answers are taken as they come; returns the bytes of masked weights.
+
+    Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
+    for images that the model does not take. What was taken before stands.
+    """
+    keys, roster, waiting = settings.keys, settings.roster, settings.waiting
     dealer = roster.dealer
     async with (
-        await linked(settings.model_owner_address, keys, roster.server, settings.patience) as peer,
-        await linked(settings.dealer_address, keys, dealer, settings.patience) as dealing,
+        await linked(settings.model_owner_address, keys, roster.server, settings.patience, waiting) as peer,
+        await linked(settings.dealer_address, keys, dealer, settings.patience, waiting) as dealing,
     ):
-        wish = Wish(images=len(images), batch=batch, channels=images.shape[1], side=images.shape[-1])
         patience = FOR_OWNER * settings.patience
         machine = InferenceDataOwner(keys.name, roster, wish=wish, policy=settings.policy, patience=patience)
         to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
@@ -108,7 +143,7 @@ async def infer(
             asyncio.ensure_future(tick(conversation.expire)),
         ]
         try:
-            return await _session(conversation, settings, images, progress)
+            return await _session(conversation, settings, prepare, take)
         finally:
             for courier in (to_peer, to_dealer):
                 await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)
@@ -119,9 +154,9 @@ async def infer(
 async def _session(
     conversation: Conversation,
     settings: DataOwnerSettings,
-    images: torch.Tensor,
-    progress: Callable[[int], None],
-) -> Inferred:
+    prepare: Prepare,
+    take: Callable[[Answer], None],
+) -> int:
     machine, now = conversation.machine, conversation.now
     assert isinstance(machine, InferenceDataOwner)
     conversation.hear(machine.start(now()))
@@ -133,6 +168,7 @@ async def _session(
             public = public_of(agreed.terms)
         except ValueError as error:
             conversation.refuse(f"its scales are not usable: {error}")
+        images = await worker(prepare, agreed.terms, public)
         preparation = Preparation(conversation, public, rank=DATA, ahead=settings.ahead, device=settings.device)
         numbers = await preparation.masks()
         layers: dict[str, FixedLinear] = {}
@@ -143,8 +179,6 @@ async def _session(
             words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
             layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(settings.device)
         preparation.begin(layers, numbers)
-        found: list[torch.Tensor] = []
-        passes: list[PassCosts] = []
         for pixels in torch.split(images, agreed.batch):
             began = time.perf_counter()
             share = await worker(input_share, public, len(pixels), pixels)
@@ -153,12 +187,11 @@ async def _session(
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
             share, costs = await hold_pass(conversation, preparation, worker, share)
-            found.append(logits(public, share).cpu())
-            passes.append(PassCosts(len(pixels), ready - began, time.perf_counter() - ready, tuple(costs)))
-            progress(sum(each.images for each in passes))
+            spent = PassCosts(len(pixels), ready - began, time.perf_counter() - ready, tuple(costs))
+            take(Answer(logits(public, share).cpu(), spent))
         conversation.hear(machine.finish(now()))
         await conversation.closed()
-        return Inferred(torch.cat(found), tuple(passes), weights_bytes)
+        return weights_bytes
     except InferenceError:
         raise
     except BaseException as error:

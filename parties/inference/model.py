@@ -34,6 +34,10 @@ from tacit.protocol.inference.schedule import FACTOR, Sizes
 
 _HEAD_WEIGHT_SCALE: Final = 2.0**20
 _SMALLEST_SPREAD: Final = 2.0**-20
+PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
+"""Nothing that a terminal would obey."""
+
+Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 
 
 class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +55,19 @@ class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     logits: Positive
 
 
+class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What goes in and what comes out, for people: all that a data owner cannot know of somebody else's model."""
+
+    mean: tuple[Share, ...]
+    """Of the pixels of every channel, as a fraction of 255; it is subtracted from all images."""
+    std: tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...]
+    """By which they are divided then."""
+    white: Annotated[int, Meta(ge=1, le=255)]
+    """The number of a white pixel."""
+    classes: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...]
+    """Their names, which the data owner's terminal shows."""
+
+
 class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Made by `fitted_model`, or read from what the model owner said. ValueError for parts that do not fit."""
 
@@ -58,10 +75,18 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     embedding: EmbeddingScales
     blocks: Annotated[tuple[Scales, ...], Meta(min_length=1)]
     head: HeadScales
+    interface: Interface | None = None
+    """None where both ends know it from elsewhere."""
 
     def __post_init__(self) -> None:
         if len(self.blocks) != self.sizes.blocks or any(scales.stream != self.stream for scales in self.blocks):
             raise ValueError(f"{self.sizes.blocks} blocks have as many scales, and the residual stream has one for all")
+        if (told := self.interface) is not None:
+            sizes = self.sizes
+            if (len(told.mean), len(told.std), len(told.classes)) != (sizes.channels, sizes.channels, sizes.classes):
+                raise ValueError(
+                    f"{sizes.channels} channels have as many means and deviations, {sizes.classes} classes names"
+                )
 
     @property
     def stream(self) -> float:

@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
 from tacit.parties.inference.operations import MODEL, FixedLinear
-from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, hear, linked
+from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, Waiting, hear, linked
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
@@ -44,6 +44,8 @@ class ModelOwnerSettings(ServingSettings):
     """How many images one pass may take."""
     ahead: int | None = AHEAD
     """As of the data owner."""
+    waiting: Waiting = field(default_factory=Waiting)
+    """For the dealer to come."""
     device: torch.device = CPU
     """Where it computes."""
 
@@ -68,8 +70,9 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
 
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
-        settings = self._settings
-        async with await linked(settings.dealer_address, settings.keys, self._dealer, settings.patience) as dealing:
+        own = self._settings
+        await self.check_address()
+        async with await linked(own.dealer_address, own.keys, self._dealer, own.patience, own.waiting) as dealing:
             self._to_dealer = Courier(dealing.send, self._lose_dealer)
             try:
                 await self.serve(partial(hear, "dealer", dealing, self._from_dealer, self._lost_dealer))
@@ -151,7 +154,8 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         agreed = await conversation.expect(Agreed)
         settings, public, now = self._settings, model.public, conversation.now
-        self.diary.write("agreed", peer=machine.peer, images=agreed.images, batch=agreed.batch)
+        told = {"images": agreed.images, "batch": agreed.batch, "session": agreed.session.hex()[:16]}
+        self.diary.write("agreed", peer=machine.peer, **told)
         worker = Worker()
         preparation = Preparation(conversation, public, rank=MODEL, ahead=settings.ahead, device=settings.device)
         try:

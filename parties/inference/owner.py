@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic
 
 from tacit.parties.inference.conversation import Conversation, Courier, ended
-from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.client_endpoint import ClientEndpoint, UnreachableError
 from tacit.parties.links.endpoint import (
     Endpoint,
     Event,
@@ -34,6 +35,8 @@ AHEAD: Final = 1
 """Stages that are made ready while another one is computed."""
 TICK_SECONDS: Final = 0.1
 """How often deadlines are looked at."""
+CONNECT_SECONDS: Final = 10.0
+"""How often an address is looked up again, and whoever waits says so."""
 LAST_WORDS_SECONDS: Final = 0.1
 """How long what somebody said before its link was lost may take to be read."""
 
@@ -43,11 +46,37 @@ def limits(patience: float) -> Limits:
     return Limits(max_frame_bytes=CHUNK_BYTES + 1024, max_frames=3, send_seconds=patience)
 
 
-async def linked(address: str, keys: PartyKeys, server: Member, patience: float) -> ClientEndpoint:
-    """A link to one who serves. EndpointError if he cannot be reached."""
-    return await ClientEndpoint.connect(
-        address, keys=keys, server=server, limits=limits(patience), connect_deadline=patience
-    )
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """How one who serves is waited for."""
+
+    seconds: float | None = None
+    """How long; None: once, as long as its patience."""
+    told: Callable[[str], None] = lambda reason: None
+    """Told why there is no link yet, whenever that is another reason."""
+
+
+async def linked(
+    address: str, keys: PartyKeys, server: Member, patience: float, waiting: Waiting = Waiting()
+) -> ClientEndpoint:
+    """A link to one who serves, and may not be there yet. EndpointError if he cannot be reached."""
+    at_once = waiting.seconds is None
+    end, said = time.monotonic() + (patience if waiting.seconds is None else waiting.seconds), ""
+    while True:
+        try:
+            return await ClientEndpoint.connect(
+                address,
+                keys=keys,
+                server=server,
+                limits=limits(patience),
+                connect_deadline=patience if at_once else min(max(end - time.monotonic(), 0.0), CONNECT_SECONDS),
+            )
+        except UnreachableError as error:
+            if at_once or time.monotonic() >= end:
+                raise
+            if str(error) != said:
+                said = str(error)
+                waiting.told(said)
 
 
 async def events(endpoint: Endpoint) -> AsyncGenerator[Event, None]:
@@ -124,10 +153,7 @@ class ServingParty(Generic[MachineT]):
 
     async def serve(self, *beside: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Listen and serve, and do what is to be done beside that. EndpointError if it cannot listen."""
-        own = self._serving
-        async with await ServerEndpoint.bind(
-            own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience)
-        ) as endpoint:
+        async with await self._bound() as endpoint:
             self.diary.write("listening", address=endpoint.address)
             works = (self._listen(endpoint), tick(self._expire), *(work() for work in beside))
             tasks = [asyncio.ensure_future(work) for work in works]
@@ -138,6 +164,14 @@ class ServingParty(Generic[MachineT]):
                 await self._leave()
                 for courier in self._couriers.values():
                     await courier.close()
+
+    async def check_address(self) -> None:
+        """Find out that it can listen, and do not: who would come now would wait at the door. EndpointError if not."""
+        await (await self._bound()).close()
+
+    async def _bound(self) -> ServerEndpoint:
+        own = self._serving
+        return await ServerEndpoint.bind(own.address, keys=own.keys, roster=own.roster, limits=limits(own.patience))
 
     async def _listen(self, endpoint: ServerEndpoint) -> None:
         async for event in events(endpoint):

@@ -10,7 +10,7 @@ import msgspec
 import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.inference.model import PublicModel, fitted_model
+from tacit.parties.inference.model import Interface, PublicModel, fitted_model
 from tacit.parties.inference.weights import IntegerWeight, integer_model, weight_octets
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.inference.messages import Input, Terms
@@ -40,14 +40,23 @@ class PrivateModel:
         )
 
 
-def prepared_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> PrivateModel:
+def prepared_model(
+    transformer: FriendlyTransformer,
+    images: torch.Tensor,
+    *,
+    margin: float,
+    interface: Interface | None = None,
+    salt: bytes | None = None,
+) -> PrivateModel:
     """A calibrated model with the scales that typical images [N, C, S, S] ask for, their bounds widened by the margin.
 
-    Raises as fitted_model does.
+    salt: of the commitment, KEY_BYTES secret random bytes; with the same ones the same model has the same commitment.
+    None: fresh ones. Raises as fitted_model does.
     """
-    public = fitted_model(transformer, images, margin=margin)
+    public = msgspec.structs.replace(fitted_model(transformer, images, margin=margin), interface=interface)
     weights = integer_model(transformer, public)
-    return PrivateModel(public, weights, digest(Label.WEIGHTS, os.urandom(KEY_BYTES), *weight_octets(weights)))
+    salt = os.urandom(KEY_BYTES) if salt is None else salt
+    return PrivateModel(public, weights, digest(Label.WEIGHTS, salt, *weight_octets(weights)))
 
 
 def public_of(terms: Terms) -> PublicModel:

@@ -55,12 +55,13 @@ class Wish:
     images: int
     batch: int
     """Images of a pass."""
-    channels: int
-    side: int
-    """Pixels of an edge of every image."""
+    channels: int | None = None
+    side: int | None = None
+    """Pixels of an edge of every image. None, like `channels`: they are brought to what the model takes."""
 
     def __post_init__(self) -> None:
-        if min(self.images, self.batch, self.channels, self.side) < 1:
+        given = (self.images, self.batch, self.channels, self.side)
+        if any(number is not None and number < 1 for number in given):
             raise LocalProtocolError(f"{self}: all of these are at least 1")
 
     @property
@@ -173,7 +174,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             )
         if policy.weights not in (None, terms.weights):
             raise RemoteProtocolError(Code.MODEL, "it offers another model than the policy here names")
-        if (sizes.channels, sizes.side) != (wish.channels, wish.side):
+        if wish.channels not in (None, sizes.channels) or wish.side not in (None, sizes.side):
             raise RemoteProtocolError(
                 Code.MODEL,
                 f"its model takes images of {sizes.channels} x {sizes.side} x {sizes.side}; here they are "

@@ -245,6 +245,12 @@ def changed(plain: Any, path: tuple[Any, ...], value: object) -> bytes:
     return msgspec.msgpack.encode(plain)
 
 
+def told(plain: Any, **wrong: object) -> bytes:
+    """The same with what people are told, of which something is wrong."""
+    right = {"mean": [0.5], "std": [0.25], "white": 255, "classes": ["a", "b", "c"]}
+    return changed(plain, ("interface",), right | wrong)
+
+
 LIES: dict[str, Callable[[Any], bytes]] = {
     "no msgpack": lambda plain: b"\xc1",
     "cut off": lambda plain: msgspec.msgpack.encode(plain)[:-1],
@@ -259,6 +265,12 @@ LIES: dict[str, Callable[[Any], bytes]] = {
     "a scale that is none": lambda plain: changed(plain, ("head", "logits"), float("nan")),
     "steps without end": lambda plain: changed(plain, ("head", "norm", "curve", "steps"), 1 << 30),
     "a block too few": lambda plain: changed(plain, ("blocks",), []),
+    "names of other classes": lambda plain: told(plain, classes=["a", "b"]),
+    "a name that a terminal obeys": lambda plain: told(plain, classes=["a", "b", "\x1b[2J"]),
+    "no deviation": lambda plain: told(plain, std=[0.0]),
+    "a mean that is none": lambda plain: told(plain, mean=[float("nan")]),
+    "means of other channels": lambda plain: told(plain, mean=[0.5, 0.5, 0.5]),
+    "no white": lambda plain: told(plain, white=0),
     "streams that differ": lambda plain: changed(plain, ("blocks",), plain["blocks"] * 2),
 }
 
