@@ -42,8 +42,9 @@ def distill(
     from tacit.models.friendly.gauge import ActivationError
     from tacit.parties.runs.directory import RunDirectoryError, claim
     from tacit.parties.runs.experiment import ExperimentError, load_as
+    from tacit.parties.runs.student import DistillationExperiment
     from tacit.simulate.federation.run import default_directory
-    from tacit.simulate.private_inference.distillation import DistillationExperiment, distil, with_data
+    from tacit.simulate.private_inference.distillation import distil, with_data
 
     console = output.screen()
     with output.complaining(((ExperimentError, RunDirectoryError), output.WRONG_INPUT)):

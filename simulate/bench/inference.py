@@ -24,10 +24,10 @@ from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.link import connect, listen
 from tacit.parties.crypten.shared_model import share_model
 from tacit.parties.links.keys import generate
+from tacit.parties.runs.student import read_student
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results
-from tacit.simulate.private_inference.distillation import read
 
 DEALER: Final = "dealer"
 MODEL_OWNER, DATA_OWNER = PARTIES = ("model-owner", "data-owner")
@@ -53,9 +53,10 @@ def measure(
 ) -> dict[str, Any]:
     """What the student of `tacit distill` in `directory` says of the first test images on shares and in the clear.
 
-    Raises as tacit.simulate.private_inference.distillation.read and infer() do.
+    Raises as read_student() and infer() do.
     """
-    _, data, student = read(directory)
+    read = read_student(directory)
+    data, student = read.data, read.transformer
     x, y = data.x_test[:images], data.y_test[:images]
     with torch.no_grad():
         clear = student(x)

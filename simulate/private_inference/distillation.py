@@ -15,32 +15,21 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Meta
 
-from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.parties.runs.directory import write_json, writing
-from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.explain import read_section
+from tacit.parties.runs.student import DistillationExperiment
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tacit.models.data import Dataset
-    from tacit.models.friendly.transformer import FriendlyTransformer
+
 
 Progress = Callable[[str, dict[str, Any]], None]
 """Called with what has happened ("teacher", "converted", "epoch") and its figures."""
-
-
-class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An experiment with the section [distillation]. Raises as Experiment does."""
-
-    distillation: Annotated[
-        DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
-    ] = DistillationConfiguration()
 
 
 def distil(experiment: DistillationExperiment, *, device: str, out: Path, progress: Progress) -> dict[str, Any]:
@@ -120,42 +109,6 @@ def with_data(experiment: DistillationExperiment, source: str | None) -> Distill
         return experiment
     data = msgspec.structs.replace(experiment.data, source=source, directory="")
     return msgspec.structs.replace(experiment, data=data)
-
-
-def read(directory: Path) -> tuple[DistillationExperiment, Dataset, FriendlyTransformer]:
-    """The experiment, its images and the student of a finished distillation.
-
-    Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
-    """
-    from tacit.models.data import load as load_images
-    from tacit.models.friendly import checkpoint
-
-    path = directory / "distillation.json"
-    try:
-        written = msgspec.json.decode(path.read_bytes())["experiment"]
-        experiment = msgspec.convert(written, DistillationExperiment, dec_hook=read_section)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not what `tacit distill` writes: {error}") from error
-    except OSError as error:
-        raise ValueError(
-            f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
-        ) from error
-    try:
-        data = load_images(experiment.data, image_size=experiment.model.image_size)
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"the images that {path} tells of are needed, and not there: {error}; paths count from the directory where "
-            "`tacit distill` ran"
-        ) from error
-    try:
-        student = checkpoint.load(
-            directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
-        )
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"there is no {directory / 'student.safetensors'}; name a directory that `tacit distill --out` has written"
-        ) from error
-    return experiment, data, student
 
 
 def draw(figures: dict[str, Any], path: Path) -> None:

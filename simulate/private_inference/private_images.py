@@ -6,30 +6,23 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
 from tacit.models.data import Dataset
 from tacit.models.data import read as read_images
-from tacit.models.datasets.samples import FileImages, Indices, Pixels, Samples
+from tacit.models.datasets.image_files import ScaledFiles, image_files
+from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
 from tacit.models.friendly.gauge import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred
-from tacit.parties.inference.private_model import prepared_model
+from tacit.parties.runs.student import DistillationExperiment, Student, read_student
 from tacit.protocol.inference.messages import Input
-from tacit.simulate.private_inference.distillation import DistillationExperiment, read, with_data
+from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
-
-EXTENSIONS: Final = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp")
-_TYPICAL_IMAGES: Final = 64
-_MARGIN: Final = 2.0
-"""How much wider than on typical images the bounds are that no gauge of the student states."""
-_WHITE: Final = 255
-_WHITE_OF_DIGITS: Final = 16
-"""Of the source "digits"; all others have whole bytes."""
 
 
 @dataclass(frozen=True)
@@ -43,42 +36,31 @@ class Chosen:
     """int64 [N], where they are known."""
 
 
-def chosen(wanted: str | None, source: str | None, *, experiment: DistillationExperiment, data: Dataset) -> Chosen:
+def chosen(wanted: str | None, source: str | None, student: Student) -> Chosen:
     """What --images names: so many of the test images, an image file or a folder of them; without it all test images.
 
-    source: as of infer(). Whatever they are, they are normalised as `data` is, which the student has learned from.
+    source: as of infer(). Whatever they are, they are normalised as those are that the student has learned from.
     ValueError for anything else, and for images that cannot be decoded or are none for this student.
     """
+    data = student.data
     if wanted is None or wanted.isdecimal():
-        test = _test_images(experiment, data, source)
+        test = _test_images(student.experiment, data, source)
         count = len(test.labels) if wanted is None else int(wanted)
         if not 1 <= count <= len(test.labels):
             raise ValueError(f"--images {wanted}: there are {len(test.labels)} test images, ask for 1 or more of them")
         pixels = data.normalised(test.images, np.arange(count))
         return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
     path = Path(wanted)
-    files: tuple[Path, ...] = (path,)
     if not wanted or not (path.is_file() or path.is_dir()):
         raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
     if source is not None:
         raise ValueError(f"--data {source} is for test images: leave it out, or --images {wanted}")
-    if path.is_dir():
-        files = tuple(sorted(file for file in path.iterdir() if file.suffix.lower() in EXTENSIONS))
-        if not files:
-            raise ValueError(f"--images {wanted}: the folder has no image file ({', '.join(EXTENSIONS)})")
-    white = _WHITE_OF_DIGITS if experiment.data.source == "digits" else _WHITE
-    return Chosen(tuple(str(file) for file in files), data.normalised(_Files(files, white=white)), None)
-
-
-@dataclass(frozen=True, eq=False)
-class _Files(FileImages):
-    """Files, whose pixels go up to 255, for a student that has learned from images where white is another number."""
-
-    white: int
-
-    def pixels(self, indices: Indices, *, size: int) -> Pixels:
-        scaled: Pixels = np.rint(super().pixels(indices, size=size) * (self.white / _WHITE)).astype(np.uint8)
-        return scaled
+    try:
+        files = image_files(path)
+    except ValueError as error:
+        raise ValueError(f"--images {wanted}: {error}") from None
+    pixels = data.normalised(ScaledFiles(files, white=student.white))
+    return Chosen(tuple(str(file) for file in files), pixels, None)
 
 
 def infer(
@@ -100,16 +82,13 @@ def infer(
     """
     resolve_device(device)
     progress("reading the student")
-    experiment, data, student = read(directory)
-    images = chosen(wanted, source, experiment=experiment, data=data)
+    student = read_student(directory)
+    images = chosen(wanted, source, student)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
     progress("asking the student in the clear")
-    clear = _in_the_clear(student, images, batch)
-    # Evenly spaced, since some sources are sorted by class.
-    count = min(_TYPICAL_IMAGES, len(data.y_train))
-    typical, _ = data.share(np.arange(count) * len(data.y_train) // count)
-    model = prepared_model(student, typical, margin=_MARGIN)
+    clear = _in_the_clear(student.transformer, images, batch)
+    model = student.prepared()
     parts = torch.tensor_split(images.pixels, data_owners)
     done = dict.fromkeys(data_owner_names(data_owners), 0)
 
@@ -119,7 +98,7 @@ def infer(
 
     progress("starting the parties")
     found = run(model, parts, InferencePlan(input=input, batch=batch, device=device), show)
-    return _figures(images, data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
+    return _figures(images, student.data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
 
 
 def _test_images(experiment: DistillationExperiment, data: Dataset, source: str | None) -> Samples:

@@ -17,7 +17,7 @@ from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 from tacit.parties.runs.explain import keys, literal
-from tacit.simulate.private_inference.distillation import read
+from tacit.parties.runs.student import read_student
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -48,7 +48,8 @@ def test_everything_is_written(distilled: tuple[Result, Path]) -> None:
 def test_the_figures_are_those_of_the_files(distilled: tuple[Result, Path]) -> None:
     _, directory = distilled
     figures = json.loads((directory / "copy.json").read_bytes())
-    experiment, data, student = read(directory / "out")
+    found = read_student(directory / "out")
+    experiment, data, student = found.experiment, found.data, found.transformer
     teacher = build(experiment.model, classes=3, channels=1, seed=9)
     layout = Layout.of(teacher)
     layout.load_into(teacher, checkpoint.load(directory / "out" / "teacher.safetensors", layout)[0])

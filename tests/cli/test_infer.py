@@ -8,7 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,9 +17,10 @@ from click.testing import Result
 from PIL import Image
 
 from tacit.models.data import load
+from tacit.parties.inference import private_model
+from tacit.parties.runs.student import DistillationExperiment, Student, read_student
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.simulate.private_inference import private_images
-from tacit.simulate.private_inference.distillation import DistillationExperiment, read
 from tacit.simulate.private_inference.inference import DEALER
 from tests.protocol.inference.totals import by_operation
 
@@ -65,7 +66,8 @@ def test_labels_are_those_in_the_clear_and_costs_as_declared(
         np.savez(source, **arrays | reversed_test | {"x_train": arrays["x_train"] // 2})
         options += ["--data", source]
     result, figures = asked(tacit, out, tmp_path / "figures.json", *options)
-    _, data, student = read(out)
+    found = read_student(out)
+    data, student = found.data, found.transformer
     order = list(range(6)) if source is None else list(range(11, 5, -1))
     with torch.no_grad():
         clear = student(data.x_test[order])
@@ -204,10 +206,11 @@ def test_wrong_input_is_refused_before_anything_is_started(
 def test_files_are_scaled_to_the_pixels_of_digits(tmp_path: Path) -> None:
     experiment = DistillationExperiment()
     data = load(experiment.data, image_size=8)
+    student = Student(experiment, data, cast(Any, None))
     (digit,) = data.source.test.images.pixels(np.array([0]), size=8)
     assert digit.max() == 16
     Image.fromarray(np.rint(digit[..., 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / "digit.png")
-    found = private_images.chosen(str(tmp_path / "digit.png"), None, experiment=experiment, data=data)
+    found = private_images.chosen(str(tmp_path / "digit.png"), None, student)
     # The same numbers but for the mean of three equal colours, taken in float64 on the way.
     assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
 
@@ -221,11 +224,11 @@ def test_bounds_are_those_of_images_of_all_classes(
     np.savez(tmp_path / "sorted.npz", **arrays | by_class)
     seen: list[torch.Tensor] = []
 
-    def prepared_model(student: object, typical: torch.Tensor, *, margin: float) -> None:
+    def prepared_model(student: object, typical: torch.Tensor, **how: object) -> None:
         seen.append(typical)
         raise ValueError("that is enough")
 
-    monkeypatch.setattr(private_images, "prepared_model", prepared_model)
+    monkeypatch.setattr(private_model, "prepared_model", prepared_model)
     assert tacit("infer", moved(out, tmp_path, str(tmp_path / "sorted.npz")), "--images", 1).exit_code == 2
     # Each class is 1.2 deviations brighter than the one before, and the mean of all of them is 0.
     assert len(seen[0]) == 64

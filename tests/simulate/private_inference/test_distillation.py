@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from tacit.parties.runs.experiment import Federation
+from tacit.parties.runs.student import DistillationExperiment
 from tacit.simulate.bench.inference import measure
-from tacit.simulate.private_inference.distillation import DistillationExperiment, distil
+from tacit.simulate.private_inference.distillation import distil
 
 
 @pytest.mark.exhaustive
