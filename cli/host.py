@@ -1,4 +1,5 @@
-"""`tacit server`, `tacit client` and `tacit status`: a party on a host of its own."""
+"""`tacit server`, `tacit client` and `tacit status`: a party on a host of its own. Those of private inference are in
+inference_host.py."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from tacit.cli import output
 PartyToml = Annotated[
     Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")
 ]
+_COUNTED = {"server": "round", "client": "round", "data-owner": "images"}
+"""What a party of this role counts."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
 
 
@@ -152,16 +155,17 @@ def status(
         "address": found.address,
         "experiment": found.experiment,
         "session": found.session,
-        "round": f"{found.round}{rounds}",
+        _COUNTED.get(found.role, ""): f"{found.round}{rounds}",
         "phase": found.phase.lower().replace("_", " "),
         "waits for": waits if running else "",
+        "serves": ", ".join(found.serves) if running else "",
     }
     for name, happened in (("last event", found.last_event), ("last error", found.last_error)):
         if happened is not None:
             detail = f": {happened.detail}" if happened.detail else ""
             rows[name] = f"{happened.event}{detail} ({_ago(now - happened.time)} ago)"
     for name, value in rows.items():
-        if value:
+        if name and value:
             typer.echo(f"{name:<12}{value}")
     raise typer.Exit(0 if running else output.FAILED)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from tacit.cli.output import WRONG_INPUT, complaining
 
 app = typer.Typer(no_args_is_help=True, help="The keys of a party.")
+_ENROLLED: dict[str, Any] = {"model-owner": "server", "data-owner": "client"}
+"""What the roster calls those that it has no word for."""
 
 
 @app.callback()
@@ -21,11 +23,8 @@ def keys() -> None:
 def new(
     name: Annotated[str, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.")],
     role: Annotated[
-        Literal["server", "client", "dealer"],
-        typer.Option(
-            help="What it is in the federation. In private inference a model owner is the server, data owners "
-            "are clients."
-        ),
+        Literal["server", "client", "dealer", "model-owner", "data-owner"],
+        typer.Option(help="What it is. A roster calls a model owner its server, and data owners clients."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where both files go.")] = Path(),
 ) -> None:
@@ -38,6 +37,6 @@ def new(
     from tacit.parties.links.keys import KeyFileError, generate, save
 
     with complaining(((ValueError, KeyFileError), WRONG_INPUT)):
-        secret, card = save(generate(name), out, role=role)
+        secret, card = save(generate(name), out, role=_ENROLLED.get(role, role))
     typer.echo(f"{secret}: keep it on this host, and nowhere else")
     typer.echo(f"{card}: hand it to whoever makes the roster")

@@ -15,6 +15,7 @@ from tacit.cli.experiment import experiment
 from tacit.cli.groups import app as groups
 from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
+from tacit.cli.inference_host import data_owner, dealer, model_owner
 from tacit.cli.keys import app as keys
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
@@ -47,7 +48,8 @@ app.command()(simulate)
 @app.command()
 def config(
     party: Annotated[
-        Literal["server", "client"] | None, typer.Option(help="Print the file of a party on a host of its own instead.")
+        Literal["server", "client", "dealer", "model-owner", "data-owner"] | None,
+        typer.Option(help="Print the file of a party on a host of its own instead."),
     ] = None,
 ) -> None:
     """Print the default experiment file, with every key explained."""
@@ -60,6 +62,9 @@ def config(
 
 app.command()(server)
 app.command()(client)
+app.command()(dealer)
+app.command("model-owner")(model_owner)
+app.command("data-owner")(data_owner)
 app.command()(status)
 app.command()(distill)
 app.command()(infer)

@@ -2,10 +2,12 @@
 
 party.lock              held by the process that runs, so that there is one
 status.json             where the party is: state.py
-events/NAME.jsonl       what a client did (a server: in the folder of each run)
+events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
+answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
+salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 """
 
@@ -29,13 +31,14 @@ class PartyFolder:
         self.path = path
         self.status = path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
+        self.salt = path / "salt"
         self._lock = path / "party.lock"
 
     def make(self) -> None:
         """Make what is missing of it. RunDirectoryError if it cannot be."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for part in ("events", "journal", "logs"):
+            for part in ("events", "journal", "logs", "answers"):
                 (self.path / part).mkdir(exist_ok=True)
         except OSError as error:
             raise RunDirectoryError(
@@ -43,12 +46,16 @@ class PartyFolder:
             ) from None
 
     def events(self, party: str) -> Path:
-        """The event log of a client."""
+        """The event log of a party; of a server it is in the folder of each run."""
         return self.path / "events" / f"{party}.jsonl"
 
     def journal(self, party: str) -> Path:
         """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
+
+    def answers(self, images: str) -> Path:
+        """Those of a data owner about these images."""
+        return self.path / "answers" / f"{images}.jsonl"
 
     def log(self, party: str) -> Path:
         """The log for people."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Generic, cast
+from typing import Any, Final, Generic
 
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.log import line, logging_to, weight
@@ -19,7 +19,7 @@ from tacit.parties.runs.directory import RunDirectoryError
 from tacit.parties.session.diary import Tell
 from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
-from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.core.roster import Roster
 
 WRONG_INPUT: Final = (KeyFileError, RosterFileError, RunDirectoryError, ValueError)
 """What says that a party cannot start with what it is given."""
@@ -46,7 +46,7 @@ def open_party(kind: type[Kind], path: Path) -> OpenedParty[Kind]:
     """Read and check the files of a party of this role. Raises WRONG_INPUT."""
     file = read_party(kind, path)
     keys, roster = load(Path(file.key)), read_roster(Path(file.roster))
-    check_own(roster, keys, cast(Role, file.role), where=file.roster)
+    check_own(roster, keys, file.enrolled, where=file.roster)
     return OpenedParty(file, keys, roster, PartyFolder(Path(file.directory)))
 
 

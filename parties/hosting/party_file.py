@@ -20,8 +20,21 @@ from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.address import host_of
 from tacit.parties.runs.explain import literal, read_section, refusal
 from tacit.parties.runs.reference import commented_toml, tables
+from tacit.protocol.core.roster import Role
+from tacit.protocol.inference.messages import Images, Input
 
 Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
+Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
+Answer = Annotated[
+    Seconds,
+    Meta(
+        description="Seconds within which a peer that is there has to do what is due: a dealer waits as long for "
+        "either owner, owners twice as long for the dealer and three times for each other. The same for all three."
+    ),
+]
+Patience = Annotated[
+    Seconds, Meta(description="Seconds to wait for parties that are not there, or have gone, before it gives up.")
+]
 
 
 class PartyFileError(ValueError):
@@ -45,13 +58,14 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     example: ClassVar[dict[str, Any]] = {}
     """Values of the keys that have no default, for `tacit config`."""
+    enrolled: ClassVar[Role] = "server"
+    """The role of the party in the roster."""
 
     key: Annotated[str, Meta(description="The party's own key file, NAME.key.", min_length=1)]
     roster: Annotated[str, Meta(description="The roster, the same for all parties.", min_length=1)] = "roster.toml"
     directory: Annotated[
         str, Meta(description="Folder for everything that the party writes; of one party alone.", min_length=1)
     ] = "state"
-    device: Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")] = "cpu"
     log: Annotated[LogConfiguration, Meta(description="The log for people.")] = LogConfiguration()
 
     @property
@@ -60,10 +74,8 @@ class PartyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         return str(type(self).__struct_config__.tag)
 
 
-class ServerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):
-    """role = "server"."""
-
-    example: ClassVar[dict[str, Any]] = {"key": "server.key", "bind": "tcp://0.0.0.0:7007"}
+class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all are told whom others connect to."""
 
     bind: Annotated[
         str,
@@ -74,8 +86,21 @@ class ServerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ]
     tell: Annotated[
         tuple[str, ...],
-        Meta(description="Addresses under which the clients reach it, to be shown to their owners."),
+        Meta(description="Addresses under which the others reach it, to be shown to its owner, who tells them."),
     ] = ()
+
+    def __post_init__(self) -> None:
+        _check_addresses(bind=self.bind)
+        for address in self.tell:
+            _check_addresses(tell=address)
+
+
+class ServerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):
+    """role = "server"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "server.key", "bind": "tcp://0.0.0.0:7007"}
+
+    device: Device = "cpu"
     data: Annotated[
         ImagesConfiguration | None,
         Meta(
@@ -84,17 +109,14 @@ class ServerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         ),
     ] = None
 
-    def __post_init__(self) -> None:
-        _check_address("bind", self.bind)
-        for address in self.tell:
-            _check_address("tell", address)
-
 
 class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="client"):
     """role = "client"."""
 
     example: ClassVar[dict[str, Any]] = {"key": "client-1.key", "connect": "tcp://server.example:7007"}
+    enrolled: ClassVar[Role] = "client"
 
+    device: Device = "cpu"
     connect: Annotated[
         str,
         Meta(
@@ -115,10 +137,112 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     )
 
     def __post_init__(self) -> None:
-        _check_address("connect", self.connect)
+        _check_addresses(connect=self.connect)
 
 
-ROLES: Final[dict[str, type[PartyFile]]] = {str(kind.__struct_config__.tag): kind for kind in (ServerFile, ClientFile)}
+class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="dealer"):
+    """role = "dealer"."""
+
+    example: ClassVar[dict[str, Any]] = {"key": "dealer.key", "bind": "tcp://0.0.0.0:7008"}
+    enrolled: ClassVar[Role] = "dealer"
+
+    answer: Answer = 60.0
+
+
+class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="model-owner"):
+    """role = "model-owner"."""
+
+    example: ClassVar[dict[str, Any]] = {
+        "key": "model-owner.key",
+        "bind": "tcp://0.0.0.0:7009",
+        "dealer": "tcp://dealer.example:7008",
+        "model": "student",
+    }
+
+    device: Device = "cpu"
+    dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
+    model: Annotated[
+        str,
+        Meta(
+            description="The folder that `tacit distill` has written. The images that the student has learned from "
+            "are needed too, where they were, for the bounds of the numbers.",
+            min_length=1,
+        ),
+    ]
+    input: Annotated[
+        Input,
+        Meta(
+            description='"known": data owners are told what goes into every block, which is faster; "shared": nobody '
+            "is."
+        ),
+    ] = "known"
+    most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
+    most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
+    patience: Patience = 3600.0
+    answer: Answer = 60.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_addresses(dealer=self.dealer)
+
+
+class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[policy] of a data owner."""
+
+    inputs: Annotated[
+        tuple[Input, ...],
+        Meta(
+            description='Accepted input: "shared" alone refuses a model owner that gives away what goes into blocks.',
+            min_length=1,
+        ),
+    ] = ("known", "shared")
+    weights: Annotated[
+        str,
+        Meta(
+            description="The commitment to the only model that is wanted, 64 hexadecimal digits, as `tacit "
+            'model-owner` says it; "": any.',
+            pattern="^([0-9a-f]{64})?$",
+        ),
+    ] = ""
+
+
+class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="data-owner"):
+    """role = "data-owner"."""
+
+    example: ClassVar[dict[str, Any]] = {
+        "key": "data-owner.key",
+        "model_owner": "tcp://model-owner.example:7009",
+        "dealer": "tcp://dealer.example:7008",
+        "images": "images",
+    }
+    enrolled: ClassVar[Role] = "client"
+
+    device: Device = "cpu"
+    model_owner: Annotated[str, Meta(description="Address of the model owner, tcp://HOST:PORT.")]
+    dealer: Annotated[str, Meta(description="Address of the dealer, tcp://HOST:PORT.")]
+    images: Annotated[
+        str,
+        Meta(
+            description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
+            '"digits" for the test images that come with scikit-learn. Nobody else sees them.',
+            min_length=1,
+        ),
+    ]
+    batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
+    patience: Patience = 3600.0
+    answer: Answer = 60.0
+    policy: Annotated[InferenceSection, Meta(description="What this data owner accepts from the model owner.")] = (
+        InferenceSection()
+    )
+
+    def __post_init__(self) -> None:
+        _check_addresses(model_owner=self.model_owner, dealer=self.dealer)
+
+
+ROLES: Final[dict[str, type[PartyFile]]] = {
+    str(kind.__struct_config__.tag): kind
+    for kind in (ServerFile, ClientFile, DealerFile, ModelOwnerFile, DataOwnerFile)
+}
 """The parties that have a file, by role."""
 
 Kind = TypeVar("Kind", bound=PartyFile)
@@ -187,11 +311,13 @@ def party_markdown() -> str:
     return "\n".join([*lines, ""])
 
 
-def _check_address(key: str, address: str) -> None:
-    try:
-        host_of(address)
-    except ValueError as error:
-        raise ValueError(f"{key} = {literal(address)}: {error}") from None
+def _check_addresses(**addresses: str) -> None:
+    """ValueError, which names the key."""
+    for key, address in addresses.items():
+        try:
+            host_of(address)
+        except ValueError as error:
+            raise ValueError(f"{key} = {literal(address)}: {error}") from None
 
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -202,7 +328,9 @@ def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return {**section, **{name: str(folder / path) for name, path in found.items()}}
 
     defaults = {"roster": "roster.toml", "directory": "state"}
-    home = placed({**defaults, **data}, ("key", "roster", "directory"))
+    home = placed({**defaults, **data}, ("key", "roster", "directory", "model"))
+    if data.get("images") != "digits":
+        home = placed(home, ("images",))
     if isinstance(images := data.get("data"), Mapping):
         known = images.get("source") in (None, "digits", *DIRECTORY_SOURCES)
         home["data"] = placed(images, ("directory",) if known else ("source", "directory"))

@@ -44,8 +44,11 @@ class Status(msgspec.Struct, kw_only=True):
     address: str = ""
     """Where a server listens, or what a client connects to."""
     round: int = 0
+    """The last one; of a data owner: images that are answered."""
     rounds: int = 0
-    """Those of the whole experiment; 0 where the party is not told."""
+    """Those of the whole experiment, or all images; 0 where the party is not told."""
+    serves: tuple[str, ...] = ()
+    """Of a dealer or a model owner: the data owners whose sessions are going on."""
     phase: str = "starting"
     phase_since: float = 0.0
     waiting_for: tuple[str, ...] = ()
@@ -81,14 +84,30 @@ class StatusFile:
         elif event in ("listening", "accepted"):
             status.session = str(fields.get("session", ""))[:16]
             status.address = str(fields.get("address", status.address))
+            if event == "listening" and status.phase == "starting":
+                status.phase, status.phase_since = event, now
         if event in ("round", "round-done", "round-over", "update"):
             status.round = int(fields["round"])
+        elif event == "answered":
+            status.round = int(fields["images"])
+        self._follow_sessions(event, fields)
         if event != "waiting":
             happened = Happened(now, event, _detail(fields))
             status.last_event = happened
             if event in ERRORS or fields.get("code") is not None:
                 status.last_error = happened
         self.write()
+
+    def _follow_sessions(self, event: str, fields: dict[str, Any]) -> None:
+        """Private inference: with whom there is one, and since when it has been asking."""
+        status, now = self.status, time.time()
+        data_owner = str(fields.get("peer") or (fields.get("owners") or ("",))[-1])
+        if event == "session":
+            status.serves = tuple(sorted({*status.serves, data_owner}))
+        elif event == "session-over":
+            status.serves = tuple(name for name in status.serves if name != data_owner)
+        if event in ("agreed", "not-connected", "session-over") and status.role == "data-owner":
+            status.phase, status.phase_since = "asking" if event == "agreed" else "waiting", now
 
     def write(self) -> None:
         """As it is now."""

@@ -1,19 +1,28 @@
-"""The tutorial of docs/hosts.md, word for word: three hosts' folders, its commands, and a stand-in for scp."""
+"""The tutorials of docs/hosts.md, word for word: hosts' folders, their commands, and a stand-in for scp."""
 
+import json
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import free_port
+
 pytestmark = pytest.mark.end_to_end
 
 PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
+INFERENCE = re.compile(r"^## Private inference between hosts$.*?(?=^## )", re.M | re.S)
 BLOCK = re.compile(
-    r"^On `(?P<host>[a-z-]+)`(?P<together>, at the same time)?:\n\n```sh\n(?P<commands>.*?)```$", re.M | re.S
+    r"^On `(?P<host>[a-z-]+)`(?P<how>, at the same time|, in the background)?:\n\n"
+    r"```sh\n(?P<commands>.*?)```$",
+    re.M | re.S,
 )
 SCP = """#!/bin/sh -e
 # scp FILE HOST:PLACE between folders that stand for hosts.
@@ -22,53 +31,96 @@ exec cp "$1" "$HOSTS/${2%%:*}/${2#*:}"
 SECONDS = 900
 
 
-def test_the_commands_of_the_tutorial(tmp_path: Path) -> None:
-    blocks = list(BLOCK.finditer(PAGE.read_text(encoding="utf-8")))
-    assert len(blocks) == PAGE.read_text(encoding="utf-8").count("```sh\n")
-    tools = tmp_path / "tools"
-    tools.mkdir()
-    (tools / "scp").write_text(SCP)
-    (tools / "scp").chmod(0o755)
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        server = f"127.0.0.1:{found.getsockname()[1]}"
-    environment = {
-        **os.environ,
-        "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOSTS": str(tmp_path),
-        "SERVER": server,
-        "OMP_NUM_THREADS": "1",
-    }
-    together: list[subprocess.Popen[str]] = []
+class Hosts:
+    """Folders that stand for hosts."""
 
-    def start(command: str, host: str) -> subprocess.Popen[str]:
-        (tmp_path / host).mkdir(exist_ok=True)
-        pipe = subprocess.PIPE
-        shell = ["sh", "-e", "-c", command]
-        return subprocess.Popen(shell, cwd=tmp_path / host, env=environment, stdout=pipe, stderr=pipe, text=True)
+    def __init__(self, path: Path, *addresses: str) -> None:
+        self.path = path
+        tools = path / "tools"
+        tools.mkdir()
+        (tools / "scp").write_text(SCP)
+        (tools / "scp").chmod(0o755)
+        self._environment = {
+            **os.environ,
+            "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOSTS": str(path),
+            "OMP_NUM_THREADS": "1",
+            **{name: f"127.0.0.1:{free_port()}" for name in addresses},
+        }
+        self.together: list[subprocess.Popen[str]] = []
+        self.background: list[subprocess.Popen[str]] = []
 
-    def check(process: subprocess.Popen[str]) -> str:
-        said, complained = process.communicate(timeout=SECONDS)
-        assert process.returncode == 0, f"{process.args}\n{said}\n{complained}"
-        return said
-
-    try:
-        fingerprints = []
+    def play(self, text: str) -> str:
+        """Run all commands of a text, those in the background until the others have ended; what was said."""
+        blocks = list(BLOCK.finditer(text))
+        assert len(blocks) == text.count("```sh\n")
+        said = ""
+        for block in blocks:
+            (self.path / block["host"]).mkdir(exist_ok=True)
         for block in blocks:
             host, commands = block["host"], block["commands"]
-            if block["together"]:
-                together += [start(command, host) for command in commands.splitlines()]
+            if block["how"]:
+                row = self.background if "background" in block["how"] else self.together
+                row += [self._start(command, host) for command in commands.splitlines()]
                 continue
-            while together:
-                check(together.pop(0))
-            fingerprints += re.findall(r"^fingerprint (.*)$", check(start(commands, host)), re.M)
+            while self.together:
+                said += self._check(self.together.pop(0))
+            said += self._check(self._start(commands, host))
+        return said
+
+    def stop(self, number: signal.Signals) -> list[int]:
+        """End what is left; the exit statuses."""
+        for process in (*self.together, *self.background):
+            if process.returncode is None:
+                process.send_signal(number)
+                process.communicate(timeout=SECONDS)
+        return [process.returncode for process in self.background]
+
+    def _start(self, command: str, host: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        # One command takes the shell's place, and gets its signals.
+        shell = ["sh", "-e", "-c", command if "\n" in command else f"exec {command}"]
+        return subprocess.Popen(shell, cwd=self.path / host, env=self._environment, stdout=pipe, stderr=pipe, text=True)
+
+    @staticmethod
+    def _check(process: subprocess.Popen[str]) -> str:
+        said, complained = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, f"{process.args!r}\n{said}\n{complained}"
+        return said
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    made = Hosts(tmp_path, "SERVER", "LAB", "NOTARY")
+    try:
+        yield made
     finally:
-        for process in together:
-            process.kill()
-            process.communicate()
-    assert len(fingerprints) == 3
-    assert len(set(fingerprints)) == 1
-    hosts = {"ward-a": 1, "ward-b": 1, "ward-c": 1}
-    assert {path.parent.parent.name for path in tmp_path.glob("*/client/party.toml")} == set(hosts)
-    for host in hosts:
-        assert {path.name for path in (tmp_path / host).rglob("*.key")} <= {f"{host}.key", "server.key"}
+        made.stop(signal.SIGKILL)
+
+
+def fingerprints(said: str) -> list[str]:
+    return re.findall(r"^fingerprint (.*)$", said, re.M)
+
+
+def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
+    said = hosts.play(INFERENCE.sub("", PAGE.read_text(encoding="utf-8")))
+    assert len(fingerprints(said)) == 3
+    assert len(set(fingerprints(said))) == 1
+    names = {"ward-a", "ward-b", "ward-c"}
+    assert {path.parent.parent.name for path in hosts.path.glob("*/client/party.toml")} == names
+    for host in names:
+        assert {path.name for path in (hosts.path / host).rglob("*.key")} <= {f"{host}.key", "server.key"}
+
+
+def test_the_commands_of_private_inference(hosts: Hosts) -> None:
+    (section,) = INFERENCE.findall(PAGE.read_text(encoding="utf-8"))
+    said = hosts.play(section)
+    assert len(fingerprints(said)) == 3
+    assert len(set(fingerprints(said))) == 1
+    answers = json.loads((hosts.path / "clinic" / "answers.json").read_bytes())
+    assert len(answers["images"]) == 360
+    assert "360 images, " in said
+    assert {path.name for path in hosts.path.rglob("*.key")} == {"lab.key", "notary.key", "clinic.key"}
+    for host in ("lab", "notary", "clinic"):
+        assert [path.name for path in (hosts.path / host).glob("*.key")] == [f"{host}.key"]
+    assert hosts.stop(signal.SIGTERM) == [130, 130]

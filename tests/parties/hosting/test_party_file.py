@@ -8,7 +8,9 @@ from tacit.models.configuration import ImagesConfiguration
 from tacit.parties.hosting.party_file import (
     ROLES,
     ClientFile,
+    DataOwnerFile,
     LogConfiguration,
+    ModelOwnerFile,
     PartyFileError,
     ServerFile,
     party_toml,
@@ -18,6 +20,12 @@ from tacit.parties.hosting.party_file import (
 from tacit.parties.learning.policy import ClientPolicy
 
 CLIENT = 'role = "client"\nkey = "a.key"\nconnect = "tcp://server:7007"\n'
+MODEL_OWNER = (
+    'role = "model-owner"\nkey = "m.key"\nbind = "tcp://0.0.0.0:7009"\ndealer = "tcp://d:7008"\nmodel = "student"\n'
+)
+DATA_OWNER = (
+    'role = "data-owner"\nkey = "o.key"\nmodel_owner = "tcp://m:7009"\ndealer = "tcp://d:7008"\nimages = "images"\n'
+)
 SERVER = 'role = "server"\nkey = "s.key"\nbind = "tcp://0.0.0.0:7007"\n'
 
 
@@ -68,6 +76,24 @@ def test_a_server_has_images_or_none(tmp_path: Path) -> None:
     assert party.tell == ("tcp://[fd00::5]:7007",)
 
 
+def test_paths_of_private_inference(tmp_path: Path) -> None:
+    assert read_party(ModelOwnerFile, written(tmp_path, MODEL_OWNER)).model == str(tmp_path / "student")
+    assert read_party(DataOwnerFile, written(tmp_path, DATA_OWNER)).images == str(tmp_path / "images")
+    digits = DATA_OWNER.replace('"images"', '"digits"')
+    assert read_party(DataOwnerFile, written(tmp_path, digits)).images == "digits"
+
+
+def test_what_the_roster_calls_them() -> None:
+    found = {role: kind.enrolled for role, kind in ROLES.items()}
+    assert found == {
+        "server": "server",
+        "client": "client",
+        "dealer": "dealer",
+        "model-owner": "server",
+        "data-owner": "client",
+    }
+
+
 def test_a_file_of_another_role(tmp_path: Path) -> None:
     path = written(tmp_path, SERVER)
     with pytest.raises(PartyFileError) as caught:
@@ -78,8 +104,8 @@ def test_a_file_of_another_role(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, str]] = {
-    "no role": ('key = "a"\n', 'party.toml: role is missing: expected "server" or "client"'),
-    "unknown role": ('role = "boss"\n', 'party.toml: role = "boss": expected "server" or "client"'),
+    "no role": ('key = "a"\n', 'party.toml: role is missing: expected "server" or "client" or "dealer"'),
+    "unknown role": ('role = "boss"\n', 'party.toml: role = "boss": expected "server" or "client" or "dealer"'),
     "no key": ('role = "client"\nconnect = "tcp://a:1"\n', "party.toml: key is missing: The party's own key file"),
     "no address": ('role = "client"\nkey = "a"\n', "party.toml: connect is missing: Address of the server"),
     "a seed": (CLIENT + "seed = 7\n", "party.toml: seed = 7: there is no such key; accepted: key, roster"),
@@ -104,6 +130,23 @@ REFUSED: dict[str, tuple[str, str]] = {
         CLIENT + '[policy]\nprotections = ["x"]\n',
         "party.toml: policy.protections: there is no scheme",
     ),
+    "no dealer": (
+        MODEL_OWNER.replace("tcp://d:7008", "d"),
+        "party.toml: dealer = \"d\": 'd' is not an address; use tcp://HOST:PORT",
+    ),
+    "no model owner": (
+        DATA_OWNER.replace("tcp://m:7009", "tcp://m"),
+        "party.toml: model_owner = \"tcp://m\": 'tcp://m' is not an address",
+    ),
+    "a device of a dealer": (
+        'role = "dealer"\nkey = "d.key"\nbind = "tcp://0.0.0.0:7008"\ndevice = "cuda"\n',
+        'party.toml: device = "cuda": there is no such key',
+    ),
+    "no commitment": (
+        DATA_OWNER + '[policy]\nweights = "abc"\n',
+        'party.toml: policy.weights = "abc": expected ',
+    ),
+    "no input": (DATA_OWNER + "[policy]\ninputs = []\n", "party.toml: policy.inputs = []: expected "),
     "no TOML": (CLIENT + "]", "party.toml: is not TOML: "),
     "a folder without a place": (CLIENT + '[data]\nsource = "folder"\n', 'party.toml: data.source "folder" needs'),
 }

@@ -1,0 +1,155 @@
+"""The data owner of private inference on a host of its own: it asks about its images until all are answered.
+
+Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
+asked in another session, which has other keys and other material. A model that is not the one that has answered before
+is refused, so that answers of two are never mixed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from tacit.models.device import resolve_device
+from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, Answers, AnswersError
+from tacit.parties.hosting.opening import OpenedParty, at_work
+from tacit.parties.hosting.own_images import OwnImages, own_images
+from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.state import Status
+from tacit.parties.inference.conversation import InferenceError
+from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.owner import Waiting
+from tacit.parties.session.diary import Diary, Tell
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.errors import Code
+from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.messages import Terms
+
+_PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT, Code.LOCAL, Code.SESSION})
+"""Ends of a session after which another one may do better."""
+_PAUSE: Final = 1.0
+"""Seconds before that."""
+
+
+async def run_data_owner(party: OpenedParty[DataOwnerFile], *, show: Tell) -> dict[str, Any]:
+    """Ask, and return what is known then (docs/hosts.md says its keys).
+
+    ValueError or OSError for images that cannot be used, or a roster without a dealer; EndpointError for a party that
+    is not there, InferenceError, which names who is at fault, AnswersError, EventLogError.
+    """
+    file = party.file
+    status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time(), address=file.model_owner)
+    with at_work(party, status, show) as tell:
+        images = own_images(file.images)
+        answers = Answers(party.folder.answers(images.digest), images=len(images.names))
+        status.round, status.rounds = answers.count, len(images.names)
+        with EventLog(party.folder.events(party.name), party.name) as log:
+            await _Asking(party, images, answers, Diary(log, tell)).finish()
+        return figures(images, answers)
+
+
+class _Asking:
+    def __init__(self, party: OpenedParty[DataOwnerFile], images: OwnImages, answers: Answers, diary: Diary) -> None:
+        self._file = file = party.file
+        self._images = images
+        self._answers = answers
+        self._diary = diary
+        self._wanted = file.policy.weights
+        self._settings = DataOwnerSettings(
+            model_owner_address=file.model_owner,
+            dealer_address=file.dealer,
+            keys=party.keys,
+            roster=party.roster,
+            patience=file.answer,
+            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
+            device=resolve_device(file.device),
+        )
+
+    async def finish(self) -> None:
+        """One session after the other, until all is answered."""
+        answers, total = self._answers, len(self._images.names)
+        self._diary.write("images", images=total, answered=answers.count)
+        since = time.monotonic()
+        while (before := answers.count) < total:
+            known = "" if answers.by is None else answers.by.weights
+            if known and self._wanted not in ("", known):
+                raise ValueError(f"policy.weights: {before} images are answered by another model; {self._remedy}")
+            weights = bytes.fromhex(known or self._wanted) or None
+            policy = InferencePolicy(inputs=self._file.policy.inputs, weights=weights)
+            try:
+                await ask(
+                    replace(self._settings, policy=policy),
+                    Wish(images=total - before, batch=self._file.batch),
+                    self._prepare,
+                    self._take,
+                )
+            except InferenceError as error:
+                self._diary.write("session-over", code=error.code and error.code.name, detail=str(error))
+                if answers.count > before:
+                    since = time.monotonic()
+                if answers.count == total:
+                    return
+                if error.code is Code.MODEL and known:
+                    raise AnswersError(f"{error}; {before} images are answered by the former: {self._remedy}") from None
+                if error.code not in _PASSING or time.monotonic() - since > self._file.patience:
+                    raise
+                await asyncio.sleep(_PAUSE)
+
+    @property
+    def _remedy(self) -> str:
+        return f"remove {self._answers.path} to ask about all of them again"
+
+    def _prepare(self, terms: Terms, public: PublicModel) -> torch.Tensor:
+        told, by = public.interface, self._answers.by
+        if told is None:
+            raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
+        if by is None:
+            self._answers.write(AnsweredBy(weights=terms.weights.hex(), input=terms.input, classes=told.classes))
+        elif by.classes != told.classes:
+            raise ValueError(f"the model owner has given the classes other names; {self._remedy}")
+        self._diary.write("agreed", weights=terms.weights.hex(), input=terms.input)
+        return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
+
+    def _take(self, answer: Answer) -> None:
+        costs = answer.costs
+        self._answers.write(
+            AnsweredPass(
+                logits=tuple(map(tuple, answer.logits.tolist())),
+                online_seconds=costs.online_seconds,
+                offline_seconds=costs.offline_seconds,
+                sent=sum(cost.sent for cost in costs.rounds),
+                received=sum(cost.received for cost in costs.rounds),
+            )
+        )
+        self._diary.write("answered", images=self._answers.count, of=len(self._images.names))
+
+
+def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:
+    """What is known when all is answered: a label for each image, and what it has cost."""
+    by, passes = answers.by, answers.passes
+    assert by is not None
+    confidences, classes = torch.tensor(answers.logits, dtype=torch.float64).softmax(dim=1).max(dim=1)
+    labels = [by.classes[number] for number in classes.tolist()]
+    right = None if images.labels is None else sum(map(str.__eq__, labels, images.labels)) / len(labels)
+    rows = zip(images.names, labels, confidences.tolist(), answers.logits, strict=True)
+    return {
+        "images": [
+            {"image": name, "label": label, "confidence": confidence, "logits": list(logits)}
+            for name, label, confidence, logits in rows
+        ],
+        "accuracy": right,
+        "classes": list(by.classes),
+        "weights": by.weights,
+        "input": by.input,
+        "passes": len(passes),
+        "online_seconds": sum(each.online_seconds for each in passes),
+        "waited_for_material_seconds": sum(each.offline_seconds for each in passes),
+        "data_owner_bytes": sum(each.sent for each in passes),
+        "model_owner_bytes": sum(each.received for each in passes),
+    }

@@ -1,0 +1,78 @@
+"""The dealer and the model owner of private inference, each on a host of its own: they serve until they are stopped.
+
+Neither keeps anything of a session. What a model owner keeps is a secret salt, so that the same model has the same
+commitment when it is started again, and data owners go on with it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tacit.models.device import resolve_device
+from tacit.models.file_system import FILES
+from tacit.parties.hosting.opening import OpenedParty, at_work
+from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
+from tacit.parties.hosting.state import Status
+from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.owner import Waiting
+from tacit.parties.runs.student import read_student
+from tacit.parties.session.diary import Diary, Tell
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.primitives import KEY_BYTES
+
+
+async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell) -> None:
+    """Serve, for ever. ValueError for a roster with another dealer as well; EndpointError if it cannot listen."""
+    file, roster = party.file, party.roster
+    # That there is one alone.
+    status = Status(name=roster.dealer.name, role=file.role, process=os.getpid(), since=time.time())
+    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
+        settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer)
+        await DealerParty(settings, Diary(log, tell)).run()
+
+
+async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> None:
+    """Serve, for ever. ValueError or OSError for a model that cannot be used, or a roster without a dealer;
+    EndpointError if it cannot listen, or the dealer cannot be reached."""
+    file, roster = party.file, party.roster
+    dealer, device = roster.dealer, resolve_device(file.device)
+    status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time())
+    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
+        diary = Diary(log, tell)
+        model = read_student(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
+        diary.write("model", weights=model.commitment.hex())
+        settings = ModelOwnerSettings(
+            address=file.bind,
+            dealer_address=file.dealer,
+            keys=party.keys,
+            roster=roster,
+            input=file.input,
+            most_images=file.most_images,
+            most_batch=file.most_batch,
+            patience=file.answer,
+            waiting=Waiting(
+                seconds=file.patience, told=lambda reason: diary.write("not-connected", peer=dealer.name, reason=reason)
+            ),
+            device=device,
+        )
+        await ModelOwnerParty(settings, model, diary).run()
+
+
+def kept_salt(path: Path) -> bytes:
+    """The salt of the commitment, which is made when it is first needed. ValueError for a file that holds none."""
+    try:
+        salt = FILES.read(path)
+    except FileNotFoundError:
+        salt, temporary = os.urandom(KEY_BYTES), path.with_name(f".{path.name}.tmp")
+        FILES.write(temporary, salt)
+        FILES.synchronise(temporary)
+        FILES.rename(temporary, path)
+        FILES.synchronise(path.parent)
+    if len(salt) != KEY_BYTES:
+        raise ValueError(
+            f"{path} holds no salt: remove it; data owners are then offered what looks like another model to them"
+        )
+    return salt

@@ -1,0 +1,308 @@
+"""Private inference between hosts: real processes and sockets, folders that share nothing, keys that commands made."""
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.parties.runs.student import read_student
+from tacit.protocol.inference.schedule import Sizes, pass_rounds
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import TACIT, Process, free_port
+    from test_infer import SIZES
+
+pytestmark = pytest.mark.end_to_end
+
+Invoke = Callable[..., Result]
+ROLES = {"dealer": "dealer", "owner": "model-owner", "alice": "data-owner"}
+BOUND = 0.1
+"""Of the difference of logits to those in the clear, as of `tacit infer`."""
+
+
+class House:
+    """A host each for the dealer, the model owner `owner` and the data owner `alice`."""
+
+    def __init__(self, path: Path, tacit: Invoke, student: Path, images: Path) -> None:
+        self.path = path
+        self._tacit = tacit
+        self._running: list[Process] = []
+        self.ports = {name: free_port() for name in ("dealer", "owner")}
+        for name, role in ROLES.items():
+            (path / name).mkdir()
+            self.command("keys", "new", name, "--role", role, "--out", path / name)
+        self.roster(*ROLES)
+        self.student = student
+        self.images = images
+        self.write("dealer", bind=self.at("dealer"))
+        self.model_owner()
+        self.alice()
+
+    def at(self, name: str) -> str:
+        return f"tcp://127.0.0.1:{self.ports[name]}"
+
+    def command(self, *arguments: object) -> None:
+        done = self._tacit(*arguments)
+        assert done.exit_code == 0, done.output
+
+    def roster(self, *names: str, of: tuple[str, ...] = tuple(ROLES)) -> None:
+        """Make a roster of these, and give it to those."""
+        made = self.path / "roster.toml"
+        made.unlink(missing_ok=True)
+        self.command("roster", "make", "--out", made, *(self.path / name / f"{name}.card" for name in names))
+        for name in of:
+            (self.path / name / "roster.toml").write_bytes(made.read_bytes())
+
+    def write(self, name: str, *, role: str = "", **keys: Any) -> Path:
+        """Write the file of a party."""
+        path = self.path / name / "party.toml"
+        given = {"role": role or ROLES[name], "key": f"{name}.key", **keys}
+        path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in given.items()))
+        return path
+
+    def model_owner(self, **keys: Any) -> Path:
+        given = {"bind": self.at("owner"), "dealer": self.at("dealer"), "model": str(self.student), **keys}
+        return self.write("owner", **given)
+
+    def alice(self, **keys: Any) -> Path:
+        given = {"model_owner": self.at("owner"), "dealer": self.at("dealer"), "images": str(self.images), **keys}
+        return self.write("alice", **given)
+
+    def start(self, name: str, *options: str) -> Process:
+        process = Process([TACIT, ROLES[name], "party.toml", *options], self.path / name)
+        self._running.append(process)
+        return process
+
+    def status(self, name: str) -> dict[str, Any]:
+        copy = self.path / name / "status.json"
+        self._tacit("status", self.path / name / "party.toml", "--json", copy)
+        found: dict[str, Any] = json.loads(copy.read_bytes())
+        return found
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        lines = (self.path / name / "state" / "events" / f"{name}.jsonl").read_text().splitlines()
+        return [found for found in map(json.loads, lines) if found["event"] == event]
+
+    def stop(self) -> None:
+        for process in self._running:
+            process.process.kill()
+            process.end()
+
+
+@pytest.fixture(scope="module")
+def student(distilled: tuple[Result, Path]) -> Path:
+    return distilled[1] / "out"
+
+
+@pytest.fixture
+def house(tmp_path: Path, tacit: Invoke, student: Path, images: Path) -> Iterator[House]:
+    made = House(tmp_path, tacit, student, images)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def in_the_clear(student: Path, images: Path) -> torch.Tensor:
+    """What the student says of the test images of a file: logits [N, classes]."""
+    found = read_student(student)
+    pixels = np.load(images)["x_test"][..., None]
+    normalised = (pixels.astype(np.float32) - found.data.mean) / found.data.deviation
+    with torch.no_grad():
+        return found.transformer(torch.from_numpy(normalised).permute(0, 3, 1, 2))
+
+
+def check_answers(figures: dict[str, Any], student: Path, images: Path) -> None:
+    """Every image has the answer that it has in the clear, within the bound."""
+    clear = in_the_clear(student, images)
+    logits = torch.tensor([row["logits"] for row in figures["images"]], dtype=torch.float64)
+    assert 0 < (logits - clear).abs().max() < BOUND
+    assert [row["label"] for row in figures["images"]] == [figures["classes"][label] for label in clear.argmax(dim=1)]
+    confidences = torch.tensor([row["confidence"] for row in figures["images"]], dtype=torch.float64)
+    assert torch.allclose(confidences, logits.softmax(dim=1).max(dim=1).values)
+    right = clear.argmax(dim=1).numpy() == np.load(images)["y_test"]
+    assert figures["accuracy"] == pytest.approx(right.mean())
+
+
+def costs(sizes: Sizes, batches: list[int], *, known: bool) -> tuple[int, int]:
+    """Bytes of shares that model owner and data owner send."""
+    rounds = [each for batch in batches for each in pass_rounds(sizes, batch, known=known)]
+    return sum(each.model_owner_bytes for each in rounds), sum(each.data_owner_bytes for each in rounds)
+
+
+def test_private_inference_between_hosts(house: House, student: Path, images: Path) -> None:
+    """The order does not matter; answers are those in the clear; the same command again asks nobody."""
+    house.alice(batch=5)
+    alice = house.start("alice", "--json", "answers.json")
+    alice.until(f"nothing listens at {house.at('owner')} yet")
+    owner = house.start("owner")
+    owner.until(f"nothing listens at {house.at('dealer')} yet")
+    dealer = house.start("dealer")
+    assert alice.end() == 0, alice.everything
+    assert alice.complained == []
+    figures = json.loads((house.path / "alice" / "answers.json").read_bytes())
+    check_answers(figures, student, images)
+    assert [row["image"] for row in figures["images"]] == [f"test {index}" for index in range(12)]
+    assert (figures["passes"], figures["input"]) == (3, "known")
+    assert (figures["model_owner_bytes"], figures["data_owner_bytes"]) == costs(SIZES, [5, 5, 2], known=True)
+    assert sum(line.startswith("│ test ") for line in alice.said) == 12
+    assert f"model {figures['weights']}, known input" in alice.said
+    assert f"model {figures['weights']}" in owner.said
+    owner.until("session with alice over: the session is closed")
+    told = house.status("alice")
+    assert (told["running"], told["role"], told["round"], told["rounds"]) == (False, "data-owner", 12, 12)
+    for name in ("owner", "dealer"):
+        told = house.status(name)
+        assert (told["running"], told["role"], told["phase"]) == (True, ROLES[name], "listening")
+        assert (told["serves"], told["last_error"]) == ([], None)
+    for process in (owner, dealer):
+        process.signal(signal.SIGTERM)
+        assert process.end() == 130
+        assert process.complained == ["tacit: interrupted"]
+    again = house.start("alice", "--json", "again.json")
+    assert again.end() == 0, again.everything
+    assert json.loads((house.path / "alice" / "again.json").read_bytes()) == figures
+    assert "12 images, 12 of them answered" in again.said
+
+
+@pytest.fixture(scope="module")
+def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A hundred images to ask about."""
+    path = tmp_path_factory.mktemp("many") / "many.npz"
+    arrays = np.load(images)
+    np.savez(path, **{name: np.resize(arrays[name], (100, *arrays[name].shape[1:])) for name in ("x_test", "y_test")})
+    return path
+
+
+def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, student: Path, many: Path) -> None:
+    """kill -9 to each of the three, one after the other: each goes on by the same command, with fresh material."""
+    house.alice(batch=1, images=str(many))
+    house.model_owner(input="shared")
+    running = {name: house.start(name) for name in ("dealer", "owner")}
+    alice = running["alice"] = house.start("alice", "--json", "answers.json")
+    for name, count in (("dealer", 5), ("owner", 25), ("alice", 50)):
+        running["alice"].until(f"  {count} of 100 images")
+        running[name].signal(signal.SIGKILL)
+        assert running[name].end() == -signal.SIGKILL
+        answered = len(house.events("alice", "answered"))
+        options = ("--json", "answers.json") if name == "alice" else ()
+        running[name] = house.start(name, *options)
+    running["alice"].until(f"100 images, ({answered}|{answered + 1}) of them answered")
+    assert running["alice"].end() == 0, running["alice"].everything
+    assert running["alice"].complained == []
+    figures = json.loads((house.path / "alice" / "answers.json").read_bytes())
+    check_answers(figures, student, many)
+    # Each image was answered once, by one and the same model, and at most one pass was begun again for each death.
+    assert (figures["passes"], figures["input"]) == (100, "shared")
+    assert len({found["weights"] for found in house.events("owner", "model")}) == 1
+    assert len(house.events("owner", "pass")) + 3 >= 100
+    assert len(house.events("owner", "pass")) <= 103
+    sessions = [found["session"] for found in house.events("owner", "agreed")]
+    assert len(set(sessions)) == len(sessions) >= 4
+    for gone in ("owner", "dealer"):
+        assert any(re.search(f"session over: {gone}: the link to the .* is lost", line) for line in alice.said)
+
+
+def test_answers_of_two_models_are_not_mixed(house: House, many: Path) -> None:
+    house.alice(batch=1, images=str(many))
+    for name in ("dealer", "owner"):
+        running = house.start(name)
+    alice = house.start("alice")
+    alice.until("  3 of 100 images")
+    running.signal(signal.SIGKILL)
+    running.end()
+    # Without its salt the same model has another commitment.
+    (house.path / "owner" / "state" / "salt").unlink()
+    house.start("owner")
+    assert alice.end() == 1
+    (line,) = alice.complained
+    assert re.fullmatch(
+        r"tacit: owner: it offers another model than the policy here names; \d+ images are answered by the former: "
+        r"remove .*state/answers/[0-9a-f]{32}\.jsonl to ask about all of them again",
+        line,
+    )
+
+
+def without_dealer(house: House) -> Path:
+    house.roster("owner", "alice")
+    return house.alice()
+
+
+def stale(house: House) -> Path:
+    house.roster("owner", "dealer")
+    return house.alice()
+
+
+def client_as_model_owner(house: House) -> Path:
+    return house.write(
+        "alice", role="model-owner", bind="tcp://127.0.0.1:*", dealer=house.at("dealer"), model=str(house.student)
+    )
+
+
+ALONE: dict[str, tuple[str, Callable[[House], Path], str, int]] = {
+    "wrong role": (
+        "dealer", lambda house: house.alice(),
+        r'role = "data-owner": expected "dealer"; run `tacit data-owner .*`, or set the role', 2,
+    ),
+    "a role that the roster has not": (
+        "model-owner", client_as_model_owner, "'alice' has the role 'client' in it, not 'server'", 2,
+    ),
+    "a roster without it": ("data-owner", stale, r"'alice' is not in the roster; .* to add alice\.card", 2),
+    "a roster without a dealer": (
+        "data-owner", without_dealer, "private inference has exactly one dealer; the roster has", 2,
+    ),
+    "no model": (
+        "model-owner", lambda house: house.model_owner(model="nowhere"),
+        r"owner/nowhere/distillation\.json cannot be read: .*; name a directory that `tacit distill", 2,
+    ),
+    "no images": (
+        "data-owner", lambda house: house.alice(images="nowhere"), "images = '.*/alice/nowhere': no such file or", 2,
+    ),
+    "no address": (
+        "data-owner", lambda house: house.alice(dealer="tcp://fd00::5:1"), "dealer = .*write an IPv6 address in", 2,
+    ),
+    "nobody there": (
+        "data-owner", lambda house: house.alice(patience=1), "nothing listens at tcp://.* yet: start the server", 4,
+    ),
+    "no dealer there": (
+        "model-owner", lambda house: house.model_owner(patience=1), "nothing listens at tcp://.* yet: start the", 4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", ALONE)
+def test_a_party_that_finds_out_by_itself(house: House, tacit: Invoke, wrong: str) -> None:
+    command, make, pattern, expected = ALONE[wrong]
+    result = tacit(command, make(house))
+    assert result.exit_code == expected, result.output
+    (line,) = result.stderr.splitlines()
+    assert re.fullmatch(rf"tacit: .*{pattern}.*", line), line
+
+
+@pytest.mark.parametrize("name", ["dealer", "owner"])
+def test_an_address_in_use(house: House, tacit: Invoke, name: str) -> None:
+    with socket.create_server(("127.0.0.1", house.ports[name])):
+        result = tacit(ROLES[name], house.path / name / "party.toml")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith(f"tacit: cannot listen at {house.at(name)}: Address already in use")
+
+
+def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:
+    """The dealer has a roster of before the data owner was added, and the model owner the newer one."""
+    house.roster("owner", "dealer", of=("dealer",))
+    dealer = house.start("dealer")
+    house.start("owner").until("listens at")
+    alice = house.start("alice")
+    assert alice.end() == 1
+    (line,) = alice.complained
+    assert re.search("does not know this key .*: ask its operator to add 'alice'", line), line
+    dealer.until("stranger: this key is not in the roster")
