@@ -33,7 +33,7 @@ class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What one pass has brought; the images are the next ones."""
 
     logits: tuple[tuple[float, ...], ...]
-    """[n, classes]."""
+    """A row for each image, a number for each class."""
     online_seconds: float
     offline_seconds: float
     """That it waited for material before."""

@@ -25,14 +25,14 @@ from tacit.protocol.inference.messages import Images, Input
 
 Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
 Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
-Answer = Annotated[
+AnswerSeconds = Annotated[
     Seconds,
     Meta(
         description="Seconds within which a peer that is there has to do what is due: a dealer waits as long for "
         "either owner, owners twice as long for the dealer and three times for each other. The same for all three."
     ),
 ]
-Patience = Annotated[
+PatienceSeconds = Annotated[
     Seconds, Meta(description="Seconds to wait for parties that are not there, or have gone, before it gives up.")
 ]
 
@@ -146,7 +146,7 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     example: ClassVar[dict[str, Any]] = {"key": "dealer.key", "bind": "tcp://0.0.0.0:7008"}
     enrolled: ClassVar[Role] = "dealer"
 
-    answer: Answer = 60.0
+    answer: AnswerSeconds = 60.0
 
 
 class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="model-owner"):
@@ -178,8 +178,8 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     ] = "known"
     most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
     most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
-    patience: Patience = 3600.0
-    answer: Answer = 60.0
+    patience: PatienceSeconds = 3600.0
+    answer: AnswerSeconds = 60.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -229,8 +229,8 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
         ),
     ]
     batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
-    patience: Patience = 3600.0
-    answer: Answer = 60.0
+    patience: PatienceSeconds = 3600.0
+    answer: AnswerSeconds = 60.0
     policy: Annotated[InferenceSection, Meta(description="What this data owner accepts from the model owner.")] = (
         InferenceSection()
     )
