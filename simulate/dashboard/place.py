@@ -39,7 +39,7 @@ class Place:
         except ValueError:
             return self.host == "localhost"
 
-    def listen(self) -> Listener:
+    def listen(self) -> OpenPlace:
         """Listen there. DashboardError if it cannot."""
         try:
             family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
@@ -57,7 +57,7 @@ class Place:
                 "that no other process uses"
             ) from error
         listening.setblocking(False)
-        return Listener(Place(self.host, listening.getsockname()[1]), listening)
+        return OpenPlace(Place(self.host, listening.getsockname()[1]), listening)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -65,15 +65,15 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Listener:
-    """A socket that listens, and its place with the port that the system chose."""
+class OpenPlace:
+    """A socket that listens there, and its place with the port that the system chose."""
 
     place: Place
     socket: socket.socket
 
 
 @contextmanager
-def listening(where: str) -> Iterator[Listener]:
+def listening(where: str) -> Iterator[OpenPlace]:
     """Listen there, as Place.parse reads it, before there is anything to show. DashboardError if it cannot."""
     listener = Place.parse(where).listen()
     with listener.socket:

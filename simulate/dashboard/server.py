@@ -28,7 +28,7 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.dashboard.access import Guard, draw_token
 from tacit.simulate.dashboard.live import Live
 from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
-from tacit.simulate.dashboard.place import Listener
+from tacit.simulate.dashboard.place import OpenPlace
 from tacit.simulate.dashboard.view import page, sections
 from tacit.simulate.report.fold import Event
 
@@ -50,7 +50,7 @@ class Dashboard:
     """Shows one run within its `with` block."""
 
     def __init__(
-        self, listener: Listener, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
+        self, listener: OpenPlace, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
     ) -> None:
         """earlier: events of the logs that the run goes on from, oldest first; one_machine: whether all parties run on
         this one."""

@@ -21,6 +21,7 @@ from tacit.parties.hosting.opening import MENDABLE
 from tacit.parties.hosting.party_file import Kind
 from tacit.parties.links.keys import PartyKeys, load
 from tacit.parties.links.roster import check_own, read_roster
+from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.roster import Role, Roster
@@ -120,7 +121,7 @@ def _look(check: Check[SubjectT], subject: SubjectT) -> Finding:
         state, said = error.state, str(error)
     except RemoteProtocolError as error:
         state, said = "wrong", error.detail
-    except MENDABLE as error:
+    except (TaskError, *MENDABLE) as error:
         state, said = "wrong", str(error)
     return Finding(check.name, state, " ".join(said.split()))
 

@@ -32,12 +32,12 @@ SECONDS: Final = 4.0
 """How long an answer is waited for; a server that is there answers at once."""
 _SESSION_BYTES: Final = 32
 _SIGNATURE: Final = b"\xff\0\0\0\0\0\0\0\0\x7f"
-_GREETING: Final = _SIGNATURE + b"\x03\x01" + b"CURVE".ljust(20, b"\0") + b"\0" * 32
-"""The first 64 bytes of a client under CURVE (ZeroMQ RFC 23)."""
+_GREETING_BYTES: Final = 64
+"""With which both ends of ZeroMQ begin (RFC 23): signature, version, from the 12th on the mechanism."""
 
 
 @dataclass(frozen=True)
-class Link:
+class Attempt:
     """What came of the attempt to open a link."""
 
     error: EndpointError | None = None
@@ -118,20 +118,20 @@ def address(subject: ServerSubject) -> str:
     return asyncio.run(_heard_at(subject))
 
 
-def _attempt(subject: ClientSubject) -> Link:
-    if subject.link is None:
-        subject.link = asyncio.run(_linked(subject))
-    return subject.link
+def _attempt(subject: ClientSubject) -> Attempt:
+    if subject.attempt is None:
+        subject.attempt = asyncio.run(_linked(subject))
+    return subject.attempt
 
 
-async def _linked(subject: ClientSubject) -> Link:
+async def _linked(subject: ClientSubject) -> Attempt:
     keys, server = subject.keys, subject.roster.server
     try:
         endpoint = await ClientEndpoint.connect(
             subject.file.connect, keys=keys, server=server, connect_deadline=SECONDS
         )
     except EndpointError as error:
-        return Link(error)
+        return Attempt(error)
     # A session that no server has drawn.
     asked = Envelope(
         version=VERSION, type=Resume.TYPE, session=secrets.token_bytes(_SESSION_BYTES), round=0, sender=keys.name,
@@ -144,8 +144,8 @@ async def _linked(subject: ClientSubject) -> Link:
                 while True:
                     event = await endpoint.receive()
                     if isinstance(event, Received):
-                        return Link(answer=_read(event))
-    return Link()
+                        return Attempt(answer=_read(event))
+    return Attempt()
 
 
 def _read(received: Received) -> Abort | None:
@@ -166,9 +166,10 @@ async def _greeted(address: str) -> bytes:
             reader, writer = await asyncio.open_connection(host_of(address), int(address.rpartition(":")[2]))
     said = b""
     try:
-        writer.write(_GREETING)
+        # No more, or who has another mechanism hangs up before it has named it.
+        writer.write(_SIGNATURE + b"\x03\x01")
         async with asyncio.timeout(SECONDS):
-            while len(said) < len(_GREETING) and (more := await reader.read(len(_GREETING) - len(said))):
+            while len(said) < _GREETING_BYTES and (more := await reader.read(_GREETING_BYTES - len(said))):
                 said += more
     except (OSError, TimeoutError):
         pass

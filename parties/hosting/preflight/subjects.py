@@ -21,14 +21,14 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.sum.configuration import Configuration
 
 if TYPE_CHECKING:
-    from tacit.parties.hosting.preflight.reach import Link
+    from tacit.parties.hosting.preflight.reach import Attempt
 
 
 class ClientSubject(Subject[ClientFile]):
     """A client, and the experiment that its owner was told of, if any."""
 
-    link: Link | None = None
-    """What came of it, once it was tried."""
+    attempt: Attempt | None = None
+    """What came of opening a link, once it was tried."""
 
     @cached_property
     def source(self) -> Source:
