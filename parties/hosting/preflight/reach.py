@@ -13,11 +13,10 @@ import re
 import secrets
 import socket
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from tacit.parties.hosting.preflight.checks import Absent, Caution, Check, NotFit, Untested
-from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject
+from tacit.parties.hosting.preflight.subjects import Attempt, ClientSubject, ServerSubject
 from tacit.parties.links.address import IPC, host_of, resolve
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import EndpointError, Received
@@ -34,15 +33,6 @@ _SESSION_BYTES: Final = 32
 _SIGNATURE: Final = b"\xff\0\0\0\0\0\0\0\0\x7f"
 _GREETING_BYTES: Final = 64
 """With which both ends of ZeroMQ begin (RFC 23): signature, version, from the 12th on the mechanism."""
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What came of the attempt to open a link."""
-
-    error: EndpointError | None = None
-    answer: Abort | None = None
-    """Of the server to the question that it must refuse."""
 
 
 def name(subject: ClientSubject) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,11 +17,19 @@ from tacit.parties.hosting.preflight.checks import Subject, Untested
 from tacit.parties.hosting.server import ServerImages, task_of
 from tacit.parties.hosting.server_host import HostedRun, begun_run, server_images
 from tacit.parties.learning.task import configure
+from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.runs.experiment import Experiment
+from tacit.protocol.core.messages import Abort
 from tacit.protocol.sum.configuration import Configuration
 
-if TYPE_CHECKING:
-    from tacit.parties.hosting.preflight.reach import Attempt
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of the attempt to open a link."""
+
+    error: EndpointError | None = None
+    answer: Abort | None = None
+    """Of the server to the question that it must refuse."""
 
 
 class ClientSubject(Subject[ClientFile]):
