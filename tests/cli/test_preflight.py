@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """For who waits in vain."""
-    monkeypatch.setattr(reach, "SECONDS", 2.0)
+    monkeypatch.setattr(reach, "SECONDS", 5.0)
 
 
 def looked(result: Result) -> dict[str, tuple[str, str]]:
@@ -364,8 +364,9 @@ def web_server() -> Iterator[str]:
                     connection, _ = foreign.accept()
                 except OSError:
                     return
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-                connection.shutdown(socket.SHUT_WR)
+                with suppress(OSError):
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                    connection.shutdown(socket.SHUT_WR)
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
@@ -385,7 +386,7 @@ def other_service() -> Iterator[str]:
     ("where", "check", "state", "pattern"),
     [
         (nobody, "tcp", "absent", r"nothing listens at tcp://127\.0\.0\.1:9 \(Connection refused\): start the server"),
-        (full, "tcp", "absent", "no answer from .* in 2 s: a firewall drops packets, or the host is off"),
+        (full, "tcp", "absent", "no answer from .* in 5 s: a firewall drops packets, or the host is off"),
         (silent, "curve", "wrong", "says nothing: it is no tacit server, or one that is stopped or overloaded"),
         (web_server, "curve", "wrong", r"is no tacit server \(it says 'HTTP/1\.1 400 Bad Request'\): correct the addr"),
         (other_service, "curve", "wrong", "is another service of ZeroMQ, without CURVE: correct the address"),
