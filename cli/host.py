@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from tacit.cli import output
+
+if TYPE_CHECKING:
+    from tacit.simulate.dashboard.server import Dashboard
 
 PartyToml = Annotated[
     Path, typer.Argument(metavar="PARTY.toml", help="The party's file; `tacit config --party` prints one.")
@@ -29,6 +33,10 @@ def server(
         typer.Argument(metavar="[EXPERIMENT.toml]", help="What to run; without it, what was not finished."),
     ] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
+    dashboard: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Show the run in a browser; :8080 for this host alone."),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Run an experiment with clients on other hosts, as the server of their federation.
@@ -49,22 +57,37 @@ def server(
     from tacit.parties.runs.directory import RunDirectory
     from tacit.parties.runs.experiment import load
     from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.report.page import write_report
+    from tacit.simulate.report.reading import recorded
 
     screen: Screen | None = None
+    browser: Dashboard | None = None
 
     def show(event: str, fields: dict[str, Any]) -> None:
-        nonlocal screen
+        nonlocal screen, browser
         if event == "run":
             run = RunDirectory(Path(fields["directory"]))
-            screen = Screen(console, load(run.experiment), run.path)
+            running = load(run.experiment)
+            screen = Screen(console, running, run.path)
             begins = f"goes on after round {fields['completed']}" if fields["completed"] else "begins"
             output.say(console, f"the run in {run.path} {begins}")
-        elif screen is not None:
-            screen.show(opened.name, event, fields)
+            if listener is not None:
+                # Imported here: few runs have one.
+                from tacit.simulate.dashboard.server import Dashboard
 
-    kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
-    with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
+                earlier = recorded(run.path / "events")
+                browser = stack.enter_context(Dashboard(listener, running, earlier, one_machine=False))
+                # Also with --quiet: nobody else knows the token.
+                output.say(output.screen(), f"live at {browser.link}")
+            return
+        if screen is not None:
+            screen.show(opened.name, event, fields)
+        if browser is not None:
+            browser.take(opened.name, event, fields)
+
+    kinds = ((EndpointError, DashboardError, *WRONG_INPUT), output.WRONG_INPUT)
+    with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment)
         if chosen is not None and chosen.federation.seed is not None:
@@ -72,6 +95,7 @@ def server(
         for address in opened.file.tell:
             output.say(console, f"clients reach it at {address}")
         output.say(console, f"roster {opened.roster.fingerprint}")
+        listener = None if dashboard is None else stack.enter_context(listening(dashboard))
         # Loads torch: what is wrong with the files is said before.
         from tacit.parties.hosting.server_host import run_server
 

@@ -17,6 +17,7 @@ from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
 from tacit.cli.inference_host import data_owner, dealer, model_owner
 from tacit.cli.keys import app as keys
+from tacit.cli.preflight import preflight
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
 from tacit.cli.simulation import simulate
@@ -60,6 +61,7 @@ def config(
     typer.echo(experiment_toml(Experiment()) if party is None else party_toml(party), nl=False)
 
 
+app.command()(preflight)
 app.command()(server)
 app.command()(client)
 app.command()(dealer)

@@ -72,7 +72,7 @@ def simulate(
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
-    from tacit.simulate.dashboard.place import DashboardError
+    from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.federation import run as federation
     from tacit.simulate.federation.faults import FaultError, read_faults
     from tacit.simulate.federation.processes import ProcessError
@@ -109,7 +109,7 @@ def simulate(
             from tacit.simulate.dashboard.server import Dashboard
 
             earlier = recorded(resume / "events") if resume is not None else ()
-            browser = Dashboard(dashboard, chosen, earlier)
+            browser = Dashboard(context.with_resource(listening(dashboard)), chosen, earlier)
             context.call_on_close(browser.close)
         options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:

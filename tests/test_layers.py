@@ -43,6 +43,7 @@ LAYERS = (
     "parties.inference",
     "parties.runs",
     "parties.hosting",
+    "parties.hosting.preflight",
     "simulate",
     "simulate.report",
     "simulate.dashboard",

@@ -39,11 +39,17 @@ async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell) 
     """
     status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
     with at_work(party, status, show) as tell:
-        source = read(party.file.data)
-        if not len(source.train.images):
-            raise ValueError(f"data.source {party.file.data.source!r} holds no training images")
+        source = own_images(party.file)
         with EventLog(party.folder.events(party.name), party.name) as log:
             return await _Sessions(party, source, log, tell, stay).follow()
+
+
+def own_images(file: ClientFile) -> Source:
+    """Find this host's images. ValueError and OSError, naming what is wrong with them."""
+    source = read(file.data)
+    if not len(source.train.images):
+        raise ValueError(f"data.source {file.data.source!r} holds no training images")
+    return source
 
 
 class _Sessions:

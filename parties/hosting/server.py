@@ -81,18 +81,7 @@ async def serve(
     """
     experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images()
-    task = Task(
-        model=experiment.model,
-        training=experiment.training,
-        protection=experiment.protection,
-        encryption=experiment.encryption,
-        classes=len(known.class_names),
-        channels=len(known.mean),
-        mean=known.mean,
-        std=known.std,
-        class_digest=class_digest(known.class_names),
-        stimuli=known.stimuli,
-    )
+    task = task_of(experiment, known)
     model = task.build(seed=job.weights_seed)
     layout = Layout.of(model)
     if job.completed:
@@ -146,6 +135,22 @@ async def serve(
             ended = await party.run()
         diary.write("work", seconds=dict(stopwatch.seconds))
         return ended
+
+
+def task_of(experiment: Experiment, known: ServerImages) -> Task:
+    """What all parties work on, where the server knows this of the images."""
+    return Task(
+        model=experiment.model,
+        training=experiment.training,
+        protection=experiment.protection,
+        encryption=experiment.encryption,
+        classes=len(known.class_names),
+        channels=len(known.mean),
+        mean=known.mean,
+        std=known.std,
+        class_digest=class_digest(known.class_names),
+        stimuli=known.stimuli,
+    )
 
 
 def describe(configuration: Configuration) -> dict[str, Any]:

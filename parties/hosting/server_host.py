@@ -43,11 +43,22 @@ class HostedRun:
 
 
 def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
-    """The last run, if it was not finished or is of this very experiment; else a new one. RunDirectoryError if it is
-    not finished and of another experiment, cannot go on, or if there is nothing to run; ExperimentError, OSError.
+    """The run of `begun_run`, or a new one. RunDirectoryError as there, or if there is nothing to run; OSError.
 
     The folder must be held. Nobody chooses the seed of the weights: a new run draws its own.
     """
+    if (begun := begun_run(folder, experiment)) is not None:
+        return begun
+    if experiment is None:
+        raise RunDirectoryError(f"{folder.path} has no run to go on with: name an experiment file")
+    new = folder.new_run(experiment.name)
+    new.keep_experiment(experiment_toml(experiment))
+    return HostedRun(experiment, new, 0, secrets.randbits(63))
+
+
+def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun | None:
+    """The last run, if it was not finished or is of this very experiment. RunDirectoryError if it is not finished and
+    of another experiment, or cannot go on; ExperimentError, OSError."""
     run = folder.last_run()
     last = None if run is None else _begun(run)
     if last is not None:
@@ -63,11 +74,7 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
                 f"{last.run.path} has {last.completed} of {rounds} rounds, of another experiment: finish it by the "
                 "same command without an experiment file, or move it away"
             )
-    if experiment is None:
-        raise RunDirectoryError(f"{folder.path} has no run to go on with: name an experiment file")
-    new = folder.new_run(experiment.name)
-    new.keep_experiment(experiment_toml(experiment))
-    return HostedRun(experiment, new, 0, secrets.randbits(63))
+    return None
 
 
 def _begun(run: RunDirectory) -> HostedRun | None:

@@ -11,6 +11,7 @@ from typing import Self
 
 import zmq
 
+from tacit.parties.links.address import resolve
 from tacit.parties.links.endpoint import (
     GREETING,
     AddressError,
@@ -135,6 +136,11 @@ class ServerEndpoint(Endpoint):
             endpoint._socket.bind(address)
         except zmq.ZMQError as error:
             await endpoint.close()
+            try:
+                # Only now: what is no name may be that of a network interface.
+                await resolve(address)
+            except ValueError as unknown:
+                raise AddressError(str(unknown)) from error
             raise AddressError(
                 f"cannot listen at {address}: {zmq.strerror(error.errno or 0)}; use an address of this host and a "
                 "port that no other process uses"

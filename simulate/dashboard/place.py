@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -37,8 +39,8 @@ class Place:
         except ValueError:
             return self.host == "localhost"
 
-    def listen(self) -> socket.socket:
-        """A socket that listens there. DashboardError if it cannot."""
+    def listen(self) -> OpenPlace:
+        """Listen there. DashboardError if it cannot."""
         try:
             family, kind, _, _, address = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0]
             listening = socket.socket(family, kind)
@@ -55,8 +57,24 @@ class Place:
                 "that no other process uses"
             ) from error
         listening.setblocking(False)
-        return listening
+        return OpenPlace(Place(self.host, listening.getsockname()[1]), listening)
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class OpenPlace:
+    """A socket that listens there, and its place with the port that the system chose."""
+
+    place: Place
+    socket: socket.socket
+
+
+@contextmanager
+def listening(where: str) -> Iterator[OpenPlace]:
+    """Listen there, as Place.parse reads it, before there is anything to show. DashboardError if it cannot."""
+    listener = Place.parse(where).listen()
+    with listener.socket:
+        yield listener

@@ -28,7 +28,7 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.dashboard.access import Guard, draw_token
 from tacit.simulate.dashboard.live import Live
 from tacit.simulate.dashboard.metrics import CONTENT_TYPE, Metrics
-from tacit.simulate.dashboard.place import Place
+from tacit.simulate.dashboard.place import OpenPlace
 from tacit.simulate.dashboard.view import page, sections
 from tacit.simulate.report.fold import Event
 
@@ -47,16 +47,15 @@ STATIC: Final = {"dashboard.css": "text/css", "dashboard.js": "text/javascript",
 
 
 class Dashboard:
-    """Shows one run within its `with` block. It listens once it is made; DashboardError if it cannot."""
+    """Shows one run within its `with` block."""
 
     def __init__(
-        self, where: str, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
+        self, listener: OpenPlace, experiment: Experiment, earlier: Iterable[Event] = (), *, one_machine: bool = True
     ) -> None:
-        """where: as of Place.parse; earlier: events of the logs that the run goes on from, oldest first."""
-        place = Place.parse(where)
-        self._token = None if place.loopback else draw_token()
-        self._socket = place.listen()
-        self._place = Place(place.host, self._socket.getsockname()[1])
+        """earlier: events of the logs that the run goes on from, oldest first; one_machine: whether all parties run on
+        this one."""
+        self._place, self._socket = listener.place, listener.socket
+        self._token = None if self._place.loopback else draw_token()
         self._live = Live(experiment, earlier, one_machine=one_machine)
         self._metrics = Metrics(lambda: self._live.history)
         self._loop = asyncio.new_event_loop()

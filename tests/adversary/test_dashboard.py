@@ -11,6 +11,7 @@ import pytest
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.dashboard import server
+from tacit.simulate.dashboard.place import listening
 from tacit.simulate.dashboard.server import Dashboard
 
 SECONDS = 60.0
@@ -18,7 +19,7 @@ SECRET_NAME = "clinic-in-a-small-town"
 
 
 def opened(where: str) -> Iterator[tuple[Dashboard, int]]:
-    with Dashboard(where, Experiment(name=SECRET_NAME)) as dashboard:
+    with listening(where) as listener, Dashboard(listener, Experiment(name=SECRET_NAME)) as dashboard:
         yield dashboard, int(dashboard.link.removeprefix("http://").partition("/")[0].rpartition(":")[2])
 
 

@@ -6,6 +6,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,13 @@ def stale(hosts: Hosts) -> Path:
     return path
 
 
+def role_in_the_roster(hosts: Hosts) -> Path:
+    """It is a client there, and is started as a server."""
+    path = hosts.client("client-1")
+    path.write_text('role = "server"\nkey = "client-1.key"\nbind = "tcp://127.0.0.1:*"\n')
+    return path
+
+
 def key_of_another(hosts: Hosts) -> Path:
     path = hosts.client("client-1")
     own, other = hosts.path / "client-1" / "false.key", hosts.path / "client-2" / "client-2.key"
@@ -65,6 +73,7 @@ def with_connect(address: str) -> Callable[[Hosts], Path]:
 
 ALONE: dict[str, tuple[Callable[[Hosts], Path], str, int]] = {
     "wrong role": (role, r'role = "server": expected "client"; run `tacit server .*`, or set the role', 2),
+    "role in the roster": (role_in_the_roster, "'client-1' has the role 'client' in it, not 'server'", 2),
     "stale roster": (stale, r"'client-1' is not in the roster; .*ask its operator to add client-1\.card", 2),
     "key of another member": (key_of_another, "other public keys for 'client-1': it is stale", 2),
     "IPv6 without brackets": (with_connect("tcp://fd00::5:7007"), r"brackets: tcp://\[fd00::5\]:7007", 2),
@@ -76,23 +85,34 @@ ALONE: dict[str, tuple[Callable[[Hosts], Path], str, int]] = {
 @pytest.mark.parametrize("wrong", ALONE)
 def test_a_party_that_finds_out_by_itself(hosts: Hosts, tacit: Invoke, wrong: str) -> None:
     make, pattern, expected = ALONE[wrong]
-    result = tacit("client", make(hosts))
+    result = tacit("server" if wrong == "role in the roster" else "client", make(hosts))
     assert result.exit_code == expected, result.output
     one_line(result.stderr.splitlines(), pattern)
     # As the others expect it.
     hosts.client("client-1")
 
 
-def test_an_address_in_use(hosts: Hosts, tacit: Invoke) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        path = hosts.path / "server" / "busy.toml"
-        path.write_text(f'role = "server"\nkey = "server.key"\nbind = "{address}"\ndirectory = "busy"\n')
+ADDRESSES = {
+    "tcp://127.0.0.1:{taken}": "cannot listen at tcp://127.0.0.1:{taken}: Address already in use; use an address",
+    "tcp://192.0.2.1:7007": "cannot listen at tcp://192.0.2.1:7007: .*; use an address of this host",
+    "tcp://server.invalid:7007": "the name 'server.invalid' of tcp://server.invalid:7007 is not known here",
+    "tcp://fd00::5:7007": r"write an IPv6 address in brackets: tcp://\[fd00::5\]:7007",
+    "tcp://127.0.0.1:99999": "use tcp://HOST:PORT with a port from 1 to 65535",
+    "127.0.0.1:7007": "use tcp://HOST:PORT with a port from 1 to 65535",
+}
+"""Where a server cannot listen, and what it says."""
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_an_address_at_which_a_server_cannot_listen(hosts: Hosts, tacit: Invoke, address: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        taken = listening.getsockname()[1]
+        path = hosts.path / "server" / "elsewhere.toml"
+        bind = address.format(taken=taken)
+        path.write_text(f'role = "server"\nkey = "server.key"\nbind = "{bind}"\ndirectory = "elsewhere"\n')
         result = tacit("server", path, hosts.path / "server" / "experiment.toml")
-    assert result.exit_code == 2
-    one_line(result.stderr.splitlines(), f"cannot listen at {address}: Address already in use; use an address of this")
+    assert result.exit_code == 2, result.output
+    one_line(result.stderr.splitlines(), ADDRESSES[address].replace("{taken}", str(taken)))
 
 
 EXPERIMENTS: dict[str, tuple[dict[str, str], str]] = {
@@ -130,27 +150,39 @@ def test_an_experiment_that_hosts_cannot_run(hosts: Hosts, tacit: Invoke, wrong:
     assert not (hosts.path / "server" / "blind" / "runs").exists()
 
 
-def test_a_server_that_is_not_tacit(hosts: Hosts) -> None:
-    """It answers every connection with words of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as foreign:
+FOREIGN: dict[str, tuple[bytes, bool, str, int]] = {
+    "words": (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "accepts connections but does not answer: .*not a tacit", 4),
+    "silence": (b"", False, "accepts connections but does not answer: .*not a tacit server", 4),
+    "no word": (b"", True, "wrong server key or not a tacit server at", 1),
+}
+"""What another service says to everybody, whether it then hangs up, what the client says of it, and its status."""
+
+
+@pytest.mark.parametrize("foreign", FOREIGN)
+def test_a_server_that_is_not_tacit(hosts: Hosts, tacit: Invoke, foreign: str) -> None:
+    said, hangs_up, pattern, expected = FOREIGN[foreign]
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as connections:
 
         def answer() -> None:
             while True:
                 try:
-                    connection, _ = foreign.accept()
+                    connection = connections.enter_context(listening.accept()[0])
                 except OSError:
                     return
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 8)
-                connection.close()
+                with suppress(OSError):
+                    connection.sendall(said)
+                if hangs_up:
+                    connection.close()
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        hosts.client("client-1", connect=f"tcp://127.0.0.1:{foreign.getsockname()[1]}", more="patience = 5")
-        client = hosts.run("client-1", "client", "party.toml")
-        foreign.shutdown(socket.SHUT_RDWR)
+        address = f"tcp://127.0.0.1:{listening.getsockname()[1]}"
+        result = tacit("client", hosts.client("client-1", connect=address, more="patience = 3"))
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
     hosts.client("client-1")
-    assert client.process.returncode in (1, 4)
-    one_line(client.complained, "(wrong server key or not a tacit server at|or this is not a tacit server)")
+    assert result.exit_code == expected, result.output
+    one_line(result.stderr.splitlines(), pattern)
 
 
 def test_both_sides_say_why_a_client_cannot_take_part(hosts: Hosts) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tacit.parties.runs.experiment import load
+from tacit.simulate.dashboard.place import listening
 from tacit.simulate.dashboard.server import Dashboard
 from tacit.simulate.report.reading import recorded
 
@@ -70,7 +71,11 @@ def show() -> Iterator[Show]:
 
         def opened(run: Any, where: str = "127.0.0.1:0", **options: Any) -> Reader:
             earlier = recorded(run.run.path / "events")
-            return Reader(stack.enter_context(Dashboard(where, load(run.run.experiment), earlier, **options)))
+            return Reader(
+                stack.enter_context(
+                    Dashboard(stack.enter_context(listening(where)), load(run.run.experiment), earlier, **options)
+                )
+            )
 
         yield opened
 

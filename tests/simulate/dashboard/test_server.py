@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tacit.simulate.dashboard import server
-from tacit.simulate.dashboard.place import DashboardError, Place
+from tacit.simulate.dashboard.place import DashboardError, Place, listening
 from tacit.simulate.dashboard.server import Dashboard
 
 TOKEN_NEEDED = "0.0.0.0:0"
@@ -250,5 +250,6 @@ def test_ipv6(show: Any, script: Any) -> None:
 def test_it_can_be_made_and_never_opened(script: Any) -> None:
     from tacit.parties.runs.experiment import load
 
-    dashboard = Dashboard("127.0.0.1:0", load(script().run.experiment))
-    dashboard.close()
+    with listening("127.0.0.1:0") as listener:
+        dashboard = Dashboard(listener, load(script().run.experiment))
+        dashboard.close()

@@ -1,0 +1,54 @@
+"""`tacit preflight`: tests, before the day, what a party will need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from tacit.cli import output
+
+_STYLES = {"ok": "green", "warning": "yellow", "untested": "dim", "absent": "yellow", "wrong": "red"}
+
+
+def preflight(
+    party: Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")],
+    experiment: Annotated[
+        Path | None,
+        typer.Argument(metavar="[EXPERIMENT.toml]", help="What will be run: images, model and policy are tested too."),
+    ] = None,
+    json_file: Annotated[Path | None, output.json_option("Write what was found to this file too.")] = None,
+) -> None:
+    """Test everything that a party will need on the day, a line each, with the remedy where something is missing.
+
+    A client asks a server that is there whether both speak the same version; it joins nothing, and nobody waits for it.
+    A server tests itself, with or without clients.
+
+    Exit status: 0 nothing is wrong, though there may be warnings; 1 something is; 2 wrong input; 4 nothing is wrong,
+    but nothing listens at the server's address.
+    """
+    console = output.screen()
+    output.say(console, "starting")
+    from tacit.parties.hosting.party_file import PartyFileError, read_any
+    from tacit.parties.runs.experiment import ExperimentError, load
+
+    with output.complaining(((PartyFileError, ExperimentError, OSError), output.WRONG_INPUT)):
+        file = read_any(party)
+        chosen = None if experiment is None else load(experiment)
+        # Loads torch: what is wrong with the files is said before.
+        from tacit.parties.hosting.preflight.roles import preflight
+
+        findings = []
+        with console.status("testing"):
+            for finding in preflight(file, chosen):
+                findings.append(finding)
+                line = Text(f"{finding.check:<12}{finding.state:<10}", style=_STYLES[finding.state])
+                console.print(line.append(finding.detail, style="default"), soft_wrap=True)
+    states = {finding.state for finding in findings}
+    output.keep_json(json_file, {"role": file.role, "findings": findings})
+    if "wrong" in states:
+        raise output.failure("not ready: see the lines above that are wrong", output.FAILED)
+    if "absent" in states:
+        raise output.failure("ready, but the server was not reached", output.SERVER_LOST)

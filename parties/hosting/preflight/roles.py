@@ -1,0 +1,52 @@
+"""What is tested of each role, in this order. Another role is another entry: its subject, and its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tacit.parties.hosting.party_file import PartyFile
+from tacit.parties.hosting.preflight import own, reach, work
+from tacit.parties.hosting.preflight.checks import Check, Finding, Subject, made
+from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject
+from tacit.parties.runs.experiment import Experiment
+
+BEFORE: Final = (own.KEY, own.ROSTER, own.FOLDER, own.CLOCK)
+ROLES: Final[dict[str, tuple[type[Subject[Any]], tuple[Check[Any], ...]]]] = {
+    "server": (
+        ServerSubject,
+        (
+            *BEFORE,
+            work.SERVER_IMAGES,
+            work.SERVER_EXPERIMENT,
+            work.SERVER_CLASSES,
+            work.SERVER_MEMORY,
+            own.DISK,
+            reach.ADDRESS,
+        ),
+    ),
+    "client": (
+        ClientSubject,
+        (
+            *BEFORE,
+            work.JOURNAL,
+            work.CLIENT_IMAGES,
+            work.CLIENT_EXPERIMENT,
+            work.CLIENT_CLASSES,
+            work.POLICY,
+            work.CLIENT_MEMORY,
+            own.DISK,
+            work.TRAINING,
+            reach.NAME,
+            reach.TCP,
+            reach.CURVE,
+            reach.VERSIONS,
+        ),
+    ),
+}
+
+
+def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
+    """Test everything that this party will need, one thing after the other."""
+    subject, checks = ROLES[file.role]
+    return made(checks, subject(file, experiment))

@@ -1,0 +1,99 @@
+"""The parties that are tested, and what follows from their files and the experiment: images, and the proposal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+import numpy as np
+import torch
+
+from tacit.models.data import read
+from tacit.models.datasets.samples import Source
+from tacit.parties.hosting.client_host import own_images
+from tacit.parties.hosting.party_file import ClientFile, ServerFile
+from tacit.parties.hosting.preflight.checks import Subject, Untested
+from tacit.parties.hosting.server import ServerImages, task_of
+from tacit.parties.hosting.server_host import HostedRun, begun_run, server_images
+from tacit.parties.learning.task import configure
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.runs.experiment import Experiment
+from tacit.protocol.core.messages import Abort
+from tacit.protocol.sum.configuration import Configuration
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of the attempt to open a link."""
+
+    error: EndpointError | None = None
+    answer: Abort | None = None
+    """Of the server to the question that it must refuse."""
+
+
+class ClientSubject(Subject[ClientFile]):
+    """A client, and the experiment that its owner was told of, if any."""
+
+    attempt: Attempt | None = None
+    """What came of opening a link, once it was tried."""
+
+    @cached_property
+    def source(self) -> Source:
+        """Its images. ValueError, OSError."""
+        return own_images(self.file)
+
+    @cached_property
+    def proposal(self) -> Configuration:
+        """What a server with this experiment will propose. Untested if that is not known; ValueError."""
+        experiment = chosen(self)
+        agreed = experiment.data
+        if not agreed.classes or not agreed.mean:
+            raise Untested("the experiment leaves data.classes, data.mean or data.std to the server's own file")
+        if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
+            raise Untested(f'protection.scheme = "{experiment.protection.scheme}" shows images that the server has')
+        return proposed(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std))
+
+
+class ServerSubject(Subject[ServerFile]):
+    """A server, and the experiment that it is to run; without one, the one that it has begun."""
+
+    @cached_property
+    def begun(self) -> HostedRun | None:
+        """The run that it would go on with. RunDirectoryError, ExperimentError, OSError."""
+        return begun_run(self.folder, self.experiment)
+
+    @cached_property
+    def known(self) -> ServerImages:
+        """What it knows of images. ValueError, OSError."""
+        return server_images(self.file, chosen(self))
+
+    @cached_property
+    def source(self) -> Source | None:
+        """Its test images, if it has any. ValueError, OSError."""
+        own = self.file.data
+        if own is None:
+            return None
+        classes = own.classes or (self.experiment.data.classes if self.experiment else ())
+        return read(msgspec.structs.replace(own, classes=classes))
+
+    @cached_property
+    def proposal(self) -> Configuration:
+        """What it will propose. ValueError, OSError."""
+        return proposed(chosen(self), self.known)
+
+
+def chosen(subject: ClientSubject | ServerSubject) -> Experiment:
+    """The experiment. Untested if there is none."""
+    if subject.experiment is None:
+        raise Untested("no experiment was named; name its file to test it: tacit preflight PARTY.toml EXPERIMENT.toml")
+    return subject.experiment
+
+
+def proposed(experiment: Experiment, known: ServerImages) -> Configuration:
+    """The configuration that follows from an experiment, of a model that takes no memory. ValueError."""
+    task = task_of(experiment, known)
+    bare = msgspec.structs.replace(task.model, pretrained=False, checkpoint="")
+    with torch.device("meta"):
+        model = msgspec.structs.replace(task, model=bare).build()
+    return configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
