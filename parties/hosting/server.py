@@ -4,6 +4,7 @@ evaluates and saves after every round, and the run directory that tells of it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -91,6 +92,8 @@ async def serve(
         mean=known.mean,
         std=known.std,
         class_digest=class_digest(known.class_names),
+        # The seed is the run's own, and on hosts nobody chose it.
+        run=hashlib.sha256(b"%d" % job.weights_seed).digest(),
         stimuli=known.stimuli,
     )
     model = task.build(seed=job.weights_seed)

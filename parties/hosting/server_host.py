@@ -53,7 +53,7 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     if last is not None:
         rounds = last.experiment.federation.rounds
         if experiment is None or experiment == last.experiment:
-            if 0 < last.completed < rounds and last.experiment.remembers:
+            if 0 < last.completed < rounds and last.experiment.encryption:
                 raise RunDirectoryError(
                     f"{last.run.path} cannot go on: its clients kept something in memory only; move it away"
                 )

@@ -153,7 +153,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if done.total is not None:
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
-                self._keeper.apply(total, done.vectors)
+                self._keeper.apply(total, done.vectors, round=done.round)
             except ValueError as error:
                 total, code = None, Code.VECTOR
                 unusable = f"the sum is not one of honest contributions: {error}"

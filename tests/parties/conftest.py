@@ -27,6 +27,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
@@ -185,6 +186,7 @@ class Federation:
             roster=roster or self.roster,
             policy=policy or ClientPolicy(),
             journal=JournalFile(self.journal(name)),
+            memory=MemoryFile(self.memory(name)),
             patience=patience,
             grace=self.grace,
         )
@@ -201,6 +203,9 @@ class Federation:
 
     def journal(self, name: str) -> Path:
         return self.directory / f"{name}.journal"
+
+    def memory(self, name: str) -> Path:
+        return self.directory / "memory" / f"{name}.safetensors"
 
     async def event(self, name: str, event: str) -> None:
         async with asyncio.timeout(SECONDS):
