@@ -44,7 +44,7 @@ class HostedRun:
 
 def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     """The last run, if it was not finished or is of this very experiment; else a new one. RunDirectoryError if it is
-    not finished and of another experiment, cannot go on, or if there is nothing to run; ExperimentError, OSError.
+    not finished and of another experiment, or if there is nothing to run; ExperimentError, OSError.
 
     The folder must be held. Nobody chooses the seed of the weights: a new run draws its own.
     """
@@ -53,10 +53,6 @@ def choose_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun:
     if last is not None:
         rounds = last.experiment.federation.rounds
         if experiment is None or experiment == last.experiment:
-            if 0 < last.completed < rounds and last.experiment.encryption:
-                raise RunDirectoryError(
-                    f"{last.run.path} cannot go on: its clients kept something in memory only; move it away"
-                )
             return last
         if last.completed < rounds:
             raise RunDirectoryError(

@@ -8,7 +8,7 @@ server learns the two sums only, and the sums of the metrics.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -87,9 +87,8 @@ class Learner:
         self.layout = Layout.of(self._model)
         self._x, self._y, self._seed, self._device = x, y, seed, device
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device))
-        self.remembers = bool(self._side.form())
-        """Whether this client knows more of a round, once it is over, than what it sent."""
         self.remembered = Remembered(self._side.memory, self._side.memory)
+        self._has_memory = bool(self._side.form())
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
             self._group_model = GroupModel(
@@ -106,9 +105,15 @@ class Learner:
         """Tells the run from others."""
         return self._task.run
 
+    @property
+    def remembers(self) -> bool:
+        """Whether this client knows more of a round, once it is over, than what it sent."""
+        return self._has_memory or self._group_model is not None
+
     def take_up(self, remembered: Remembered) -> None:
         """Go on with what was remembered in an earlier life. TaskError if it is not what the protection remembers."""
-        remembered.check_form(self._side.form())
+        plain = None if self._group_model is None else np.empty(self.layout.size, np.float32)
+        remembered.check_form(self._side.form(), plain)
         self.remembered = remembered
 
     @property
@@ -129,10 +134,15 @@ class Learner:
         return self._side.merge(np.frombuffer(model, "<f4").astype(np.float32, copy=False))
 
     def reencrypt(self, order: Reencrypt) -> bytes:
-        """The model that the server asks for. TaskError if it is not encrypted."""
+        """The model that the server asks for, empty if it is not remembered. TaskError if it is not encrypted."""
         if self._group_model is None:
             raise TaskError("the server asks for an encrypted model, and its task has no encryption")
-        return self._group_model.reencrypt(order)
+        if order.source != "remembered":
+            return self._group_model.reencrypt(order)
+        plain = self.remembered.plain
+        if plain is None or self.remembered.plain_round < order.round:
+            return b""
+        return self._group_model.key(order.key).encrypt(plain).astype("<f4").tobytes()
 
     def evaluate(self, flat: Flat, x: torch.Tensor, y: torch.Tensor, *, batch_size: int) -> Evaluation:
         """How well a plain model does on these images."""
@@ -180,13 +190,17 @@ class Learner:
         remembered = self.remembered.then(round, began_with, self._side.memory)
         return Draft(values, protected, statistics, seeds[1], local, remembered)
 
+    def keep_model(self, round: int, plain: Flat) -> None:
+        """The server's model after this round, in the clear: without its key nothing else is left of it."""
+        self.remembered = replace(self.remembered, plain=plain, plain_round=round)
+
     def keep(self, draft: Draft) -> None:
         """The client goes by this draft: its protection remembers it."""
         self.remembered = draft.remembered
 
     def _digest(self, model: bytes) -> bytes:
         """Of the server's model, where it matters."""
-        return digest(Label.MODEL, model) if self.remembers else b""
+        return digest(Label.MODEL, model) if self._has_memory else b""
 
     def counts(self, draft: Draft) -> Words:
         """To which coordinates the client would contribute, as words of the sum of counts."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tacit.models.layout import Flat
 from tacit.parties.protections.sides import Memory, TaskError
 
 
@@ -29,6 +30,10 @@ class Remembered:
     """Of the last contribution; 0 before the first."""
     model: bytes = b""
     """The digest of the model that the round began with."""
+    plain: Flat | None = field(default=None, repr=False)
+    """The last model of the server in the clear, where that is encrypted, float32 [D]."""
+    plain_round: int = 0
+    """After which round it was the server's."""
 
     def at(self, model: bytes) -> Memory:
         """What holds for training from the model of this digest."""
@@ -46,8 +51,13 @@ class Remembered:
                 "than was there then: it was set back"
             )
 
-    def check_form(self, form: Memory) -> None:
-        """Raise TaskError unless these arrays have the form of those that the protection remembers."""
+    def check_form(self, form: Memory, plain: Flat | None) -> None:
+        """Raise TaskError unless these arrays have the form of those that the protection remembers.
+
+        plain: a model of the server, where it is encrypted.
+        """
+        if self.plain is not None and not fits(self.plain, plain):
+            raise TaskError("it holds a model that is not one of this experiment")
         for memory in (self.before, self.after):
             for name, array in memory.items():
                 if not fits(array, form.get(name)):

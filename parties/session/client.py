@@ -15,14 +15,14 @@ from typing import Final
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
 from tacit.parties.learning.learner import Draft, Learner, Update
-from tacit.parties.learning.remembered import SetBackError
+from tacit.parties.learning.remembered import Remembered, SetBackError
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalFile
-from tacit.parties.session.memory_file import MemoryFile, Owner
+from tacit.parties.session.memory_file import Belonging, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import ProtocolError
 from tacit.protocol.core.machine import Output
@@ -104,8 +104,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._obstacle = ""
         """Why training failed; for this side only."""
         self._linked = False
-        self._owner: Owner | None = None
+        self._owner: Belonging | None = None
         """Whose memory is kept in a file, where there is any."""
+        self._written: Remembered | None = None
+        """What the file holds."""
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -193,7 +195,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
-            self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
+            plain = learner.plain(job.model, job.key)
+            self._on_model(learner, plain, group, job.round - 1)
+            if group is not None:
+                learner.keep_model(job.round - 1, plain)
+                self._write_memory()
         try:
             draft = learner.learn(job.round, job.model, group, proceed=proceed)
         except SetBackError as error:
@@ -239,10 +245,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         configuration = self._machine.configuration
         learner = self._make_learner(configuration)
         if learner.remembers:
-            self._take_up(learner, Owner(client=self._machine.name, run=learner.run, layout=configuration.layout))
+            self._take_up(learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout))
         return learner
 
-    def _take_up(self, learner: Learner, owner: Owner) -> None:
+    def _take_up(self, learner: Learner, owner: Belonging) -> None:
         file = self._settings.memory
         remembered = file.read(owner)
         if remembered is not None:
@@ -257,6 +263,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     def _record(self, entry: JournalLine) -> None:
         """On the disk before anything of it leaves: what is remembered of a round, and that it was entered."""
-        if self._owner is not None and isinstance(entry, JournalEntry):
-            self._settings.memory.write(self._owner, self._learner.remembered)
+        if isinstance(entry, JournalEntry):
+            self._write_memory()
         self._settings.journal.write(entry)
+
+    def _write_memory(self) -> None:
+        if self._owner is not None and self._learner.remembered is not self._written:
+            self._written = self._learner.remembered
+            self._settings.memory.write(self._owner, self._written)

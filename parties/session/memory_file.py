@@ -23,9 +23,10 @@ from tacit.parties.protections.sides import TaskError
 
 _KINDS: Final = {"F32": "<f4", "F64": "<f8", "I64": "<i8"}
 _HEADER: Final = "remembered"
+_PLAIN: Final = "plain"
 
 
-class Owner(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Belonging(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Whose memory it is."""
 
     client: str
@@ -39,9 +40,10 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """What stands beside the arrays."""
 
     version: Literal[1] = 1
-    owner: Owner
+    owner: Belonging
     round: int
     model: bytes
+    plain_round: int
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class MemoryFile:
     path: Path
     files: FileSystem = FILES
 
-    def read(self, owner: Owner) -> Remembered | None:
+    def read(self, owner: Belonging) -> Remembered | None:
         """What is remembered; None without a file. TaskError, with the remedy, for a file that is not the owner's."""
         try:
             content = self.files.read(self.path)
@@ -67,6 +69,7 @@ class MemoryFile:
                 for name, part in parts.items()
             }
             memories: dict[str, dict[str, Any]] = {"before": {}, "after": {}}
+            plain = arrays.pop(_PLAIN, None)
             for name, array in arrays.items():
                 which, _, own = name.partition("/")
                 memories[which][own] = array
@@ -77,16 +80,22 @@ class MemoryFile:
             ) from error
         if header.owner != owner:
             raise TaskError(f"{self.path} is {_difference(header.owner, owner)}")
-        return Remembered(**memories, round=header.round, model=header.model)
+        return Remembered(
+            **memories, round=header.round, model=header.model, plain=plain, plain_round=header.plain_round
+        )
 
-    def write(self, owner: Owner, remembered: Remembered) -> None:
+    def write(self, owner: Belonging, remembered: Remembered) -> None:
         """Return when it is on the disk. OSError, which leaves an earlier file, names the file and the remedy."""
-        header = _Header(owner=owner, round=remembered.round, model=remembered.model)
+        header = _Header(
+            owner=owner, round=remembered.round, model=remembered.model, plain_round=remembered.plain_round
+        )
         arrays = {
             f"{which}/{name}": array
             for which, memory in (("before", remembered.before), ("after", remembered.after))
             for name, array in memory.items()
         }
+        if remembered.plain is not None:
+            arrays[_PLAIN] = remembered.plain
         content = serialise(arrays, metadata={_HEADER: msgspec.json.encode(header).decode()})
         try:
             self.path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -101,7 +110,7 @@ class MemoryFile:
         self.files.remove(self.path)
 
 
-def _difference(found: Owner, owner: Owner) -> str:
+def _difference(found: Belonging, owner: Belonging) -> str:
     """Of whom a file is that is another's, and what to do."""
     if found.client != owner.client:
         return f"what {found.client} remembers, and this is {owner.client}: give every client a folder of its own"

@@ -136,6 +136,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 self._diary.write("not-sent", to=output.to, reason=str(error))
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
+            # The clients may remember no later one than that before the last round, which is then held again.
+            self._rounds_left = self._settings.completed + self._settings.rounds - output.round
         elif isinstance(output, RoundDone):
             self._rounds_left -= 1
             self._bench.begin(lambda proceed: self._apply(output))

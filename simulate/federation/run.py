@@ -55,8 +55,6 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
     OSError if the disk is full."""
-    if experiment.encryption:
-        raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
     done = run.progress()
     rounds_left = experiment.federation.rounds - done.round
     if rounds_left <= 0:
@@ -66,7 +64,7 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
     if experiment.remembers and done.round and not any(map(Path.is_file, _memories(experiment, run))):
         raise RunDirectoryError(
             f"{run.path} cannot be resumed: its clients removed what they remembered when its rounds were done; start "
-            "anew, with more rounds"
+            f"anew{_from_plain(run)}"
         )
     run.keep_experiment(experiment_toml(experiment))
     _confirm_groups(experiment, run)
@@ -92,19 +90,15 @@ def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
 
 def kept(plan: Plan) -> str:
     """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
-    run, experiment = plan.run, plan.experiment
-    if experiment.encryption:
-        return f"the run cannot be resumed: {_forgotten(experiment, run)}" if run.plain_model.exists() else ""
+    run = plan.run
     return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
 
 
-def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
-    """Why a run whose clients remembered something cannot go on, and what can be done instead."""
-    remedy = f'start from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
-    return (
-        "its model is encrypted under a key that its clients had in memory only; "
-        f"{remedy if run.plain_model.exists() else 'start anew'}"
-    )
+def _from_plain(run: RunDirectory) -> str:
+    """What an encrypted run can be begun anew from."""
+    if not run.plain_model.exists():
+        return ""
+    return f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
 
 
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:

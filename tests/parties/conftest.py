@@ -136,14 +136,14 @@ class Federation:
         self.configuration, model = proposal(self.protection, self.encryption, self.width)
         self.keeper = Keeper(self.configuration, model)
 
-    async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+    async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
         """A task that runs the server; returns when it listens."""
-        task = asyncio.create_task(self.server_party(rounds=rounds, on_round=on_round).run())
+        task = asyncio.create_task(self.server_party(rounds=rounds, completed=completed, on_round=on_round).run())
         await self.event("server", "listening")
-        self.address = self.fields("server", "listening")[0]["address"]
+        self.address = self.fields("server", "listening")[-1]["address"]
         return task
 
-    def server_party(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+    def server_party(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
         """The server, not yet running."""
         settings = ServerSettings(
             address="tcp://127.0.0.1:*",
@@ -151,7 +151,7 @@ class Federation:
             roster=self.roster,
             configuration=self.configuration,
             rounds=rounds,
-            completed=0,
+            completed=completed,
             smallest_cohort=3,
             join_seconds=SECONDS,
             grace=self.grace,
