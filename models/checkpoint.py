@@ -54,5 +54,11 @@ def load(path: Path, layout: Layout, files: FileSystem = FILES) -> tuple[Flat, d
         layout.check_finite(flat)
     except ValueError as error:
         raise ValueError(f"checkpoint {str(path)!r}: {error}") from error
+    return flat, metadata_of(content)
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """The metadata in the content of a safetensors file."""
     header = content[_HEADER_LENGTH : _HEADER_LENGTH + int.from_bytes(content[:_HEADER_LENGTH], "little")]
-    return flat, json.loads(header).get("__metadata__", {})
+    found: dict[str, str] = json.loads(header).get("__metadata__", {})
+    return found

@@ -22,6 +22,7 @@ from tacit.parties.runs.directory import writing
 from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.shell import Surroundings
 from tacit.parties.session.stopwatch import Stopwatch
 from tacit.protocol.core.outputs import Ended
@@ -51,6 +52,8 @@ class ClientJob:
     roster: Roster
     policy: Policy
     journal: Path
+    memory: Path
+    """Where what the client remembers goes."""
     plain_model: Path
     """Where a model goes that is encrypted for the server."""
     patience: float
@@ -95,6 +98,7 @@ class ClientWork:
             roster=job.roster,
             policy=job.policy,
             journal=JournalFile(job.journal),
+            memory=MemoryFile(job.memory),
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,

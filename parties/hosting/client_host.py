@@ -61,6 +61,7 @@ class _Sessions:
             roster=party.roster,
             policy=file.policy,
             journal=party.folder.journal(party.name),
+            memory=party.folder.memory(party.name),
             plain_model=party.folder.plain_model,
             patience=file.patience,
             grace=file.grace,

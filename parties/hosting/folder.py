@@ -4,6 +4,7 @@ party.lock              held by the process that runs, so that there is one
 status.json             where the party is: state.py
 events/NAME.jsonl       what the party did (a server: in the folder of each run)
 journal/NAME.jsonl      the rounds that a client took part in, and its group; as precious as its keys
+memory/NAME.safetensors what a client must remember from round to round, until the experiment is over
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
@@ -56,6 +57,10 @@ class PartyFolder:
     def answers(self, images: str) -> Path:
         """Those of a data owner about these images."""
         return self.path / "answers" / f"{images}.jsonl"
+
+    def memory(self, party: str) -> Path:
+        """What a client remembers."""
+        return self.path / "memory" / f"{party}.safetensors"
 
     def log(self, party: str) -> Path:
         """The log for people."""

@@ -4,6 +4,7 @@ evaluates and saves after every round, and the run directory that tells of it.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -81,7 +82,7 @@ async def serve(
     """
     experiment, run = job.experiment, job.run
     device, known = resolve_device(job.device), images()
-    task = task_of(experiment, known)
+    task = task_of(experiment, known, job.weights_seed)
     model = task.build(seed=job.weights_seed)
     layout = Layout.of(model)
     if job.completed:
@@ -137,8 +138,8 @@ async def serve(
         return ended
 
 
-def task_of(experiment: Experiment, known: ServerImages) -> Task:
-    """What all parties work on, where the server knows this of the images."""
+def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) -> Task:
+    """What all parties work on in a run that began from this seed, where the server knows this of the images."""
     return Task(
         model=experiment.model,
         training=experiment.training,
@@ -149,6 +150,8 @@ def task_of(experiment: Experiment, known: ServerImages) -> Task:
         mean=known.mean,
         std=known.std,
         class_digest=class_digest(known.class_names),
+        # The seed is the run's own, and on hosts nobody chose it.
+        run=hashlib.sha256(b"%d" % weights_seed).digest(),
         stimuli=known.stimuli,
     )
 

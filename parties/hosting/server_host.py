@@ -64,10 +64,6 @@ def begun_run(folder: PartyFolder, experiment: Experiment | None) -> HostedRun |
     if last is not None:
         rounds = last.experiment.federation.rounds
         if experiment is None or experiment == last.experiment:
-            if 0 < last.completed < rounds and last.experiment.remembers:
-                raise RunDirectoryError(
-                    f"{last.run.path} cannot go on: its clients kept something in memory only; move it away"
-                )
             return last
         if last.completed < rounds:
             raise RunDirectoryError(

@@ -66,17 +66,18 @@ class Keeper:
         self.flat = np.frombuffer(model, "<f4").astype(np.float32)
         self.layout.load_into(self.model, self.flat)
 
-    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None) -> None:
+    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
         """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
 
-        vectors: of every client, if the protection needs them. ValueError, which changes nothing, for a dishonest one.
+        vectors: of every client, if the protection needs them; round: what the server itself draws follows from it.
+        ValueError, which changes nothing, for a dishonest one.
         """
         mean, moved = self.mean(total)
         step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
         packing = self._configuration.packing()
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
-        flat = self.side.finish(self._moved(step, moved), clients)
+        flat = self.side.finish(self._moved(step, moved), clients, round)
         self.layout.load_into(self.model, flat)
         self.flat = flat
 

@@ -8,9 +8,7 @@ server learns the two sums only, and the sums of the metrics.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,9 +16,11 @@ import torch
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
 from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient
+from tacit.parties.learning.remembered import Remembered
 from tacit.parties.learning.task import LOSS_UNIT, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
+from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.sum import counting
@@ -64,8 +64,8 @@ class Draft:
     statistics: LocalStatistics
     rounding: np.random.SeedSequence
     local: LocalWork
-    memory: Mapping[str, Any] = field(repr=False)
-    """What the protection remembers, once the draft is kept."""
+    remembered: Remembered = field(repr=False)
+    """What the client remembers, once the draft is kept."""
 
 
 class Learner:
@@ -87,6 +87,8 @@ class Learner:
         self.layout = Layout.of(self._model)
         self._x, self._y, self._seed, self._device = x, y, seed, device
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device))
+        self.remembered = Remembered(self._side.memory, self._side.memory)
+        self._has_memory = bool(self._side.form())
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
             self._group_model = GroupModel(
@@ -97,6 +99,22 @@ class Learner:
                 f"this client has {len(x)} samples and aggregation.max_weight is {configuration.max_weight}: "
                 "raise it to the largest number of samples of any client"
             )
+
+    @property
+    def run(self) -> bytes:
+        """Tells the run from others."""
+        return self._task.run
+
+    @property
+    def remembers(self) -> bool:
+        """Whether this client knows more of a round, once it is over, than what it sent."""
+        return self._has_memory or self._group_model is not None
+
+    def take_up(self, remembered: Remembered) -> None:
+        """Go on with what was remembered in an earlier life. TaskError if it is not what the protection remembers."""
+        plain = None if self._group_model is None else np.empty(self.layout.size, np.float32)
+        remembered.check_form(self._side.form(), plain)
+        self.remembered = remembered
 
     @property
     def personal(self) -> bool:
@@ -110,15 +128,21 @@ class Learner:
 
     def plain(self, model: bytes, key: GroupKey | None) -> Flat:
         """The server's model in the clear, float32 [size], with the client's own part in it, if it has one."""
+        self._side.memory = self.remembered.at(self._digest(model))
         if self._group_model is not None:
             return self._side.merge(self._group_model.plain(model, key))
         return self._side.merge(np.frombuffer(model, "<f4").astype(np.float32, copy=False))
 
     def reencrypt(self, order: Reencrypt) -> bytes:
-        """The model that the server asks for. TaskError if it is not encrypted."""
+        """The model that the server asks for, empty if it is not remembered. TaskError if it is not encrypted."""
         if self._group_model is None:
             raise TaskError("the server asks for an encrypted model, and its task has no encryption")
-        return self._group_model.reencrypt(order)
+        if order.source != "remembered":
+            return self._group_model.reencrypt(order)
+        plain = self.remembered.plain
+        if plain is None or self.remembered.plain_round < order.round:
+            return b""
+        return self._group_model.key(order.key).encrypt(plain).astype("<f4").tobytes()
 
     def evaluate(self, flat: Flat, x: torch.Tensor, y: torch.Tensor, *, batch_size: int) -> Evaluation:
         """How well a plain model does on these images."""
@@ -134,19 +158,10 @@ class Learner:
     def learn(self, round: int, model: bytes, group: Group | None = None, *, proceed: Proceed = to_the_end) -> Draft:
         """Train from the server's model. FloatingPointError, or ValueError naming a tensor, if training diverges.
 
-        Nothing is remembered of it before `keep`.
+        Nothing is remembered of it before `keep`. TaskError if it was set back to before what is remembered.
         """
-        before = self._side.memory
-        try:
-            return self._learn(round, model, group, proceed)
-        finally:
-            self._side.memory = before
-
-    def keep(self, draft: Draft) -> None:
-        """The client goes by this draft: its protection remembers it."""
-        self._side.memory = draft.memory
-
-    def _learn(self, round: int, model: bytes, group: Group | None, proceed: Proceed) -> Draft:
+        began_with = self._digest(model)
+        self.remembered.check_round(round, began_with)
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
@@ -172,7 +187,20 @@ class Learner:
         values = protected.values
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
-        return Draft(values, protected, statistics, seeds[1], local, self._side.memory)
+        remembered = self.remembered.then(round, began_with, self._side.memory)
+        return Draft(values, protected, statistics, seeds[1], local, remembered)
+
+    def keep_model(self, round: int, plain: Flat) -> None:
+        """The server's model after this round, in the clear: without its key nothing else is left of it."""
+        self.remembered = replace(self.remembered, plain=plain, plain_round=round)
+
+    def keep(self, draft: Draft) -> None:
+        """The client goes by this draft: its protection remembers it."""
+        self.remembered = draft.remembered
+
+    def _digest(self, model: bytes) -> bytes:
+        """Of the server's model, where it matters."""
+        return digest(Label.MODEL, model) if self._has_memory else b""
 
     def counts(self, draft: Draft) -> Words:
         """To which coordinates the client would contribute, as words of the sum of counts."""

@@ -1,6 +1,6 @@
 """FedCG (Wu et al. 2022): as FedSplit, and clients share a generator of what comes out of their half (models/fedcg.py).
 
-The discriminator of a client lives in its memory, as its extractor does. The server has the vector of every client, and
+A client remembers its discriminator, as it does its extractor. The server has the vector of every client, and
 thus a generator and a classifier of each, from which it distils its own, each weighted by its samples.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, cast
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.parties.protections.fedsplit import Split, SplitClient
 from tacit.parties.protections.protection import Facts
-from tacit.parties.protections.sides import Basis, ServerSide, Work, integer, round_seeds
+from tacit.parties.protections.sides import Basis, Memory, ServerSide, Work, integer, round_seeds
 from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from tacit.models.fedcg import CoupledModel
     from tacit.models.training import LocalStatistics
+
+
+_DISCRIMINATOR: Final = "discriminator."
 
 
 class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
@@ -95,16 +98,28 @@ class FedCGClient(SplitClient):
 
         super().__init__(basis, kept)
         self._model = cast("CoupledModel", basis.model)
-        self.memory = {"discriminator": discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))}
+        self._discriminator = discriminator(self._model, integer(round_seeds(basis.seed, 0)[0]))
+        """What is remembered is loaded into it before it is trained."""
+        self.memory = self._trained()
 
     def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
+        from torch import from_numpy
+
         from tacit.models.fedcg_training import train_client
 
-        trained, training, device = deepcopy(self.memory["discriminator"]), self.basis.work.training, self.basis.device
-        self.memory = {**self.memory, "discriminator": trained}
-        return train_client(
-            self._model, trained, x, y, training, round=round, seed=seed, device=device, proceed=proceed
+        training, device = self.basis.work.training, self.basis.device
+        for name, tensor in self._discriminator.state_dict(prefix=_DISCRIMINATOR).items():
+            tensor.copy_(from_numpy(self.memory[name].copy()))
+        statistics = train_client(
+            self._model, self._discriminator, x, y, training, round=round, seed=seed, device=device, proceed=proceed
         )
+        self.memory = {**self.memory, **self._trained()}
+        return statistics
+
+    def _trained(self) -> Memory:
+        """The discriminator as it is now."""
+        tensors = self._discriminator.state_dict(prefix=_DISCRIMINATOR)
+        return {name: tensor.cpu().numpy().copy() for name, tensor in tensors.items()}
 
 
 class FedCGServer(ServerSide):
@@ -115,21 +130,23 @@ class FedCGServer(ServerSide):
         self._private = protection.private(basis.model, basis.work)
         self._steps = protection.distillation_steps
         self._model = cast("CoupledModel", deepcopy(basis.model))
-        self._seeds = np.random.SeedSequence(basis.seed)
 
-    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]]) -> Flat:
-        return self.distil(model, [(flat, self._samples(name, weights)) for name, (flat, weights) in clients.items()])
+    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]], round: int) -> Flat:
+        teachers = [(flat, self._samples(name, weights)) for name, (flat, weights) in clients.items()]
+        return self.distil(model, teachers, round)
 
-    def distil(self, mean: Flat, clients: Sequence[tuple[Flat, int]]) -> Flat:
+    def distil(self, mean: Flat, clients: Sequence[tuple[Flat, int]], round: int) -> Flat:
         """The shared part of a new model, and the private part of `mean`: float32 [D].
 
-        mean: where to start; clients: models and numbers of samples. ValueError names a tensor that is not finite.
+        mean: where to start; clients: models and numbers of samples; round: what is drawn follows from it, so that a
+        resumed run draws the same. ValueError names a tensor that is not finite.
         """
         from tacit.models.fedcg_training import distil
 
         samples = sum(count for _, count in clients)
         teachers = [(self._loaded(flat), count / samples) for flat, count in clients]
-        student, seed = self._loaded(mean), integer(self._seeds.spawn(1)[0])
+        seeds = np.random.SeedSequence(self.basis.seed, spawn_key=(round - 1,))
+        student, seed = self._loaded(mean), integer(seeds)
         batch_size, device = self.basis.work.training.batch_size, self.basis.device
         distil(student, teachers, steps=self._steps, batch_size=batch_size, seed=seed, device=device)
         layout = self.basis.layout

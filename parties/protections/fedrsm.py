@@ -1,7 +1,7 @@
 """FedRSM (Chen et al. 2023): after training a client chooses the layers that it keeps back in this round.
 
 Layers are ranked by the alteration of their representational consistency (models/representation.py), which is that of
-the trained model with the global one of the round; the consistency of the client's last round is kept in memory. The
+the trained model with the global one of the round; the consistency of the client's last round is remembered. The
 paper's text says to send the layers with the highest alteration, its evaluation masks the one with the highest: both
 are there, `mask` says which. Layers of equal rank are taken in the order of the model.
 

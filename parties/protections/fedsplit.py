@@ -1,6 +1,6 @@
 """FedSplit (Gu et al. 2021): the first part of the model never leaves a client, which has its own (models/split.py).
 
-It starts as that of the server's first model and is whatever the client's last training made of it, in memory only.
+It starts as that of the server's first model and is whatever the client's last training made of it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tacit.models import split
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.layout import Flat, Layout
 from tacit.parties.protections.protection import WholeTensors, check_trained
-from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Protected, Trained, Work
+from tacit.parties.protections.sides import Basis, ClientSide, KeepingSide, Memory, Protected, Trained, Work
 from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
@@ -58,12 +58,16 @@ class SplitClient(KeepingSide):
     def merge(self, model: Flat) -> Flat:
         merged = model.copy()
         parts = self.basis.layout.split(merged)
-        for name, own in self.memory.get("own", {}).items():
-            parts[name][...] = own
+        for name in self.kept & self.memory.keys():
+            parts[name][...] = self.memory[name]
         return merged
 
     def protect(self, trained: Trained) -> Protected:
         layout = self.basis.layout
         now = layout.split(layout.flatten(self.basis.model))
-        self.memory = {**self.memory, "own": {name: now[name].copy() for name in self.kept}}
+        self.memory = {**self.memory, **{name: now[name].copy() for name in self.kept}}
         return super().protect(trained)
+
+    def form(self) -> Memory:
+        parts = self.basis.layout.split(self.basis.layout.flatten(self.basis.model))
+        return {**super().form(), **{name: parts[name] for name in self.kept}}

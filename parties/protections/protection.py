@@ -69,7 +69,7 @@ class Protection:
     personal: ClassVar[bool] = False
     """Whether every client has a model of its own, which only it can evaluate."""
     remembers: ClassVar[bool] = False
-    """Whether a client keeps something in memory from one round to the next, without which it cannot go on."""
+    """Whether a client keeps something from one round to the next, without which it cannot go on."""
 
     @property
     def scheme(self) -> str:

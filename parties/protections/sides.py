@@ -3,7 +3,7 @@
 Learner and Keeper (parties/learning) train, sum up and apply; wherever protections differ they call a hook of a side.
 The sides here are those of no protection: what a protection does otherwise, it overrides. A client's side may remember
 things from round to round, in its `memory` and nowhere else: what was learnt in a round that nobody waits for any more
-is forgotten with it. No memory is on a disk.
+is forgotten with it. A memory consists of arrays, and is written to the client's disk as it is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 Weights = int | npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_]
 Moved = npt.NDArray[np.bool_]
+Memory = Mapping[str, npt.NDArray[Any]]
+"""Arrays by their names."""
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,6 +51,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """By which everybody divides them then."""
     class_digest: Annotated[bytes, Meta(max_length=32)] = b""
     """Of the names of the classes in their order: equal lists make equal digests, and no others do."""
+    run: Annotated[bytes, Meta(max_length=32)] = b""
+    """Tells this run from every other one, in all of its sessions."""
     stimuli: Stimuli | None = None
     """Images of the server, prepared for the model; no client's own may be among them."""
 
@@ -130,8 +134,12 @@ class ClientSide:
 
     def __init__(self, basis: Basis) -> None:
         self.basis = basis
-        self.memory: Mapping[str, Any] = {}
+        self.memory: Memory = {}
         """What it keeps from round to round; replaced as a whole, and never changed."""
+
+    def form(self) -> Memory:
+        """Arrays of the names, shapes and kinds of those in its memory after a round; what is in them says nothing."""
+        return self.memory
 
     def merge(self, model: Flat) -> Flat:
         """The server's model, float32 [D], with what this client has in its place."""
@@ -183,8 +191,8 @@ class ServerSide:
             return np.asarray(total.weights) >= configuration.min_contributors
         return np.ones(self.basis.layout.size, np.bool_)
 
-    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]]) -> Flat:
-        """The new model, from what the sum makes of the old one, float32 [D].
+    def finish(self, model: Flat, clients: Mapping[str, tuple[Flat, npt.NDArray[np.int64]]], round: int) -> Flat:
+        """The new model, from what the sum of this round makes of the old one, float32 [D].
 
         clients: where the protection's facts ask for single vectors, the model of every one of them and the weights of
         its tensors [T]. ValueError if one of them is that of no honest client.

@@ -7,6 +7,7 @@ report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
+memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
 logs/PARTY.log        output and tracebacks of the processes
 moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum
@@ -147,6 +148,10 @@ class RunDirectory:
     def journal(self, party: str) -> Path:
         """The journal of a client."""
         return self.path / "journal" / f"{party}.jsonl"
+
+    def memory(self, party: str) -> Path:
+        """What a client remembers."""
+        return self.path / "memory" / f"{party}.safetensors"
 
     def verification(self, round: int, name: str) -> Path:
         """What a client contributed to a round, or the server's "sum" (federation/verification.py)."""

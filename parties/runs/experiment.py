@@ -189,7 +189,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def remembers(self) -> bool:
-        """Whether clients keep something in memory from round to round, so that a run cannot be resumed."""
+        """Whether clients remember something from round to round, until the run is over."""
         return self.protection.remembers or self.encryption is not None
 
     def _computed_graph(self) -> GraphParameters:

@@ -15,12 +15,14 @@ from typing import Final
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
 from tacit.parties.learning.learner import Draft, Learner, Update
+from tacit.parties.learning.remembered import Remembered, SetBackError
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import Belonging, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import ProtocolError
 from tacit.protocol.core.machine import Output
@@ -29,7 +31,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, Limit, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, JournalEntry, JournalLine, Limit, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.ring import Words
 
@@ -52,6 +54,7 @@ class ClientSettings:
     roster: Roster
     policy: Policy
     journal: JournalFile
+    memory: MemoryFile
     patience: float
     grace: float
     connect_seconds: float | None = None
@@ -101,6 +104,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._obstacle = ""
         """Why training failed; for this side only."""
         self._linked = False
+        self._owner: Belonging | None = None
+        """Whose memory is kept in a file, where there is any."""
+        self._written: Remembered | None = None
+        """What the file holds."""
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -125,6 +132,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     # The last model may still be at work.
                     await asyncio.wait([last])
                     self._take_work(last)
+                if ended.code is None and self._owner is not None:
+                    settings.memory.remove()
         finally:
             self._bench.drop()
             settings.journal.close()
@@ -162,7 +171,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         if isinstance(output, Transmit):
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
-            await asyncio.to_thread(self._settings.journal.write, output.entry)
+            await asyncio.to_thread(self._record, output.entry)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._bench.begin(partial(self._work, output))
@@ -186,8 +195,18 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
-            self._on_model(learner, learner.plain(job.model, job.key), group, job.round - 1)
-        draft = learner.learn(job.round, job.model, group, proceed=proceed)
+            plain = learner.plain(job.model, job.key)
+            self._on_model(learner, plain, group, job.round - 1)
+            if group is not None:
+                learner.keep_model(job.round - 1, plain)
+                self._write_memory()
+        try:
+            draft = learner.learn(job.round, job.model, group, proceed=proceed)
+        except SetBackError as error:
+            raise TaskError(
+                f"{self._settings.memory.path}: {error}; give the server its newer run again, or delete the file, and "
+                "this client goes on as one that is new"
+            ) from error
         if self._machine.configuration.enforce == "server":
             return self._contribute(draft, learner.encode(draft), job.round, proceed)
         counts = learner.counts(draft)
@@ -223,4 +242,32 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     @cached_property
     def _learner(self) -> Learner:
         """Made by the first work in the thread: it may load data."""
-        return self._make_learner(self._machine.configuration)
+        configuration = self._machine.configuration
+        learner = self._make_learner(configuration)
+        if learner.remembers:
+            self._take_up(learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout))
+        return learner
+
+    def _take_up(self, learner: Learner, owner: Belonging) -> None:
+        file = self._settings.memory
+        remembered = file.read(owner)
+        if remembered is not None:
+            try:
+                learner.take_up(remembered)
+            except TaskError as error:
+                raise TaskError(
+                    f"{file.path}: {error}; restore it, or delete it, and this client goes on as one that is new"
+                ) from error
+            self._diary.write("remembered", round=remembered.round)
+        self._owner = owner
+
+    def _record(self, entry: JournalLine) -> None:
+        """On the disk before anything of it leaves: what is remembered of a round, and that it was entered."""
+        if isinstance(entry, JournalEntry):
+            self._write_memory()
+        self._settings.journal.write(entry)
+
+    def _write_memory(self) -> None:
+        if self._owner is not None and self._learner.remembered is not self._written:
+            self._written = self._learner.remembered
+            self._settings.memory.write(self._owner, self._written)

@@ -136,6 +136,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 self._diary.write("not-sent", to=output.to, reason=str(error))
         elif isinstance(output, NewModel):
             self._keeper.replace(output.model)
+            # The clients may remember no later one than that before the last round, which is then held again.
+            self._rounds_left = self._settings.completed + self._settings.rounds - output.round
         elif isinstance(output, RoundDone):
             self._rounds_left -= 1
             self._bench.begin(lambda proceed: self._apply(output))
@@ -153,7 +155,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         if done.total is not None:
             try:
                 total = self._keeper.decode(done.total, len(done.survivors))
-                self._keeper.apply(total, done.vectors)
+                self._keeper.apply(total, done.vectors, round=done.round)
             except ValueError as error:
                 total, code = None, Code.VECTOR
                 unusable = f"the sum is not one of honest contributions: {error}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tacit.protocol.core.blob import IncomingBlob, OutgoingBlob, announce
+from tacit.protocol.core.blob import NO_BLOB, IncomingBlob, OutgoingBlob, announce
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.members import decode_members
@@ -34,13 +34,15 @@ class Reencrypt(Output):
     """Encrypt this model under the key and call `provide`.
 
     source: "clients", make the initial model from the key; "server", `model` is in the clear; "key", it is under
-    `former`. model: little-endian float32 bytes, empty for "clients".
+    `former`; "remembered", take the one after this `round` of an earlier session or a later one, and provide b"" where
+    there is none. model: little-endian float32 bytes, empty for "clients" and "remembered".
     """
 
-    source: Literal["clients", "server", "key"]
+    source: Literal["clients", "server", "key", "remembered"]
     key: GroupKey
     former: GroupKey | None
     model: bytes = field(repr=False)
+    round: int = 0
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ class GroupKeyHolder(
         self._rounds += 1
 
     def provide(self, epoch: int, model: bytes, now: float) -> list[Output]:
-        """The model under the key of this epoch; without effect if the server does not want it any more."""
+        """The model under the key of this epoch; without effect if the server does not want it any more.
+
+        model: b"" if none as was asked for is remembered.
+        """
         wanted = self.state is HolderState.ENCRYPTING and epoch == self._epoch
         return self.trigger(Trigger.PROVIDE, now, model) if wanted else []
 
@@ -168,12 +173,12 @@ class GroupKeyHolder(
     def on_reencrypt(self, heard: Heard[ReencryptModel], now: float) -> Step[HolderState]:
         order = heard.message
         self._check_encrypted()
-        made_here = order.source == "clients"
+        made_here = order.source in ("clients", "remembered")
         if order.epoch != self._epoch or order.model.size != (0 if made_here else self._model_bytes):
             raise RemoteProtocolError(Code.MODEL, "a model is to be encrypted for another key, or has another length")
         if order.source == "key" and order.former not in self._keys:
             raise RemoteProtocolError(Code.KEYS, f"this client does not hold the key of epoch {order.former}")
-        if order.source != "key" and order.source != self._configuration.initial_model:
+        if order.source in ("clients", "server") and order.source != self._configuration.initial_model:
             raise RemoteProtocolError(Code.MODEL, f"the first model is to come from {order.source}")
         if made_here:
             return self._encrypt(order, b"")
@@ -196,6 +201,8 @@ class GroupKeyHolder(
         return Step(HolderState.KEYED, (LastModel(self._keys[self._epoch], incoming.whole()),))
 
     def on_provide(self, model: bytes, now: float) -> Step[HolderState]:
+        if not model and self.at(ReencryptModel).source == "remembered":
+            return Step(HolderState.KEYED, (self._send(KeyedModel(epoch=self._epoch, model=NO_BLOB)),))
         if len(model) != self._model_bytes:
             raise LocalProtocolError(f"a model of {len(model)} bytes does not fit the layout")
         offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
@@ -227,7 +234,8 @@ class GroupKeyHolder(
 
     def _encrypt(self, order: ReencryptModel, model: bytes) -> Step[HolderState]:
         former = self._keys[order.former] if order.source == "key" else None
-        return Step(HolderState.ENCRYPTING, (Reencrypt(order.source, self._keys[order.epoch], former, model),))
+        wanted = Reencrypt(order.source, self._keys[order.epoch], former, model, order.round)
+        return Step(HolderState.ENCRYPTING, (wanted,), data=order)
 
     def _fetch(self, state: HolderState, fetching: _Fetching, now: float) -> Step[HolderState]:
         requests = tuple(self._send(fetch) for fetch in fetching.incoming.requests)

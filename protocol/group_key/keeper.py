@@ -3,7 +3,8 @@
 It relays what the members say to each other (group_key/relay.py) and learns no key. When a model is to be encrypted,
 the first member that can do so gives it the model under the new key: made from the key itself, taken from the server in
 the clear, or decrypted with the former key, which only those hold who stayed since then. The last model of a session is
-fetched by the members, who alone can read it.
+fetched by the members, who alone can read it. In a session that goes on after an earlier one, whose keys are gone, the
+members are asked one after the other who remembers the model after the last round; if nobody does, the one before.
 
 An attempt serves exactly its members. Whoever leaves, is late or breaks a rule ends it (KeyFailed names it), and the
 key is used by nobody: EndKey tells the others, some of whom may hold it already.
@@ -21,7 +22,7 @@ from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.machine import Heard, Machine, Output, Report, Result, Send, Step, Trigger
 from tacit.protocol.core.members import encode_members
-from tacit.protocol.core.messages import Abort, Chunk, Fetch
+from tacit.protocol.core.messages import Abort, Blob, Chunk, Fetch
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyAgreed, KeyAgreement, KeyFailed
@@ -34,10 +35,12 @@ from tacit.protocol.sum.configuration import Configuration
 
 @dataclass(frozen=True)
 class KeyReady(Result):
-    """All members hold the key. model: the model under it, if it was not under it before."""
+    """All members hold the key. model: the model under it, if it was not under it before; round: after which round it
+    was the model, where a member remembered it."""
 
     members: tuple[str, ...]
     model: bytes | None = field(repr=False)
+    round: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,13 +75,20 @@ class _Agreeing:
 
 @dataclass(frozen=True)
 class _Encrypting:
-    """provider: who gives the model under the new key; outgoing: what it fetches for that."""
+    """asked: who gives the model under the new key, after which round, and who is asked next if that one remembers
+    none; outgoing: what it fetches for that."""
 
     agreement: KeyAgreement
     transcript: bytes
-    provider: str
+    source: Literal["clients", "server", "key", "remembered"]
+    asked: tuple[tuple[str, int], ...]
     outgoing: OutgoingBlob
     incoming: IncomingBlob
+
+    @property
+    def provider(self) -> str:
+        """Who is asked now."""
+        return self.asked[0][0]
 
 
 class GroupKeyKeeper(
@@ -91,7 +101,7 @@ class GroupKeyKeeper(
 
     attempt: GroupKeyRelay | None
 
-    def __init__(self, roster: Roster, configuration: Configuration, session: bytes) -> None:
+    def __init__(self, roster: Roster, configuration: Configuration, session: bytes, *, completed: int = 0) -> None:
         super().__init__(KEEPER_TABLE, KeeperState.IDLE)
         self.members: tuple[str, ...] = ()
         """Who holds the latest key, while none of them has left."""
@@ -100,6 +110,8 @@ class GroupKeyKeeper(
         self._roster = roster
         self._configuration = configuration
         self._session = session
+        self._completed = completed
+        """Rounds of earlier sessions."""
         self._epoch = -1
         self._rounds = 0
         """Rounds begun under the latest key."""
@@ -190,23 +202,28 @@ class GroupKeyKeeper(
         if not readers:
             lost = KeyLost("none of the clients that are left can read the model: those with its key have left")
             return Step(KeeperState.IDLE, (agreed, lost))
-        source: Literal["clients", "server", "key"] = "key"
+        source: Literal["clients", "server", "key", "remembered"] = "key"
+        asked: tuple[tuple[str, int], ...] = ((readers[0], 0),)
         if self._model_epoch is None:
-            source = self._configuration.initial_model
-        made = source == "clients"
+            source = "remembered" if self._completed else self._configuration.initial_model
+        if source == "remembered":
+            asked = tuple((name, round) for round in (self._completed, self._completed - 1) for name in readers)
+        outgoing = OutgoingBlob(model, () if source in ("clients", "remembered") else (readers[0],))
+        encrypting = _Encrypting(
+            agreement, result.transcript, source, asked, outgoing, IncomingBlob(NO_BLOB, Label.MODEL)
+        )
+        announced = announce(model, Label.MODEL) if outgoing.awaited else NO_BLOB
+        return self._ask(encrypting, self._limit(now), agreed, model=announced)
+
+    def _ask(
+        self, encrypting: _Encrypting, deadline: float | None, *reports: Report, model: Blob = NO_BLOB
+    ) -> Step[KeeperState]:
+        provider, round = encrypting.asked[0]
         order = ReencryptModel(
-            epoch=self._epoch,
-            source=source,
-            former=self._model_epoch or 0,
-            model=NO_BLOB if made else announce(model, Label.MODEL),
+            epoch=self._epoch, source=encrypting.source, former=self._model_epoch or 0, model=model, round=round
         )
-        outgoing = OutgoingBlob(model, () if made else (readers[0],))
-        return Step(
-            KeeperState.AWAIT_MODEL,
-            (agreed, Send(readers[0], order)),
-            data=_Encrypting(agreement, result.transcript, readers[0], outgoing, IncomingBlob(NO_BLOB, Label.MODEL)),
-            deadline=self._limit(now),
-        )
+        said = (*reports, Send(provider, order))
+        return Step(KeeperState.AWAIT_MODEL, said, data=encrypting, deadline=deadline)
 
     def on_failed(self, failed: KeyFailed, now: float) -> Step[KeeperState]:
         end = EndKey(epoch=failed.epoch, code=failed.code, detail=failed.detail, culprit=failed.culprits[0])
@@ -225,16 +242,28 @@ class GroupKeyKeeper(
         return Step(self.state, (answer,), outgoing.sent(heard.sender))
 
     def on_keyed_model(self, heard: Heard[KeyedModel], now: float) -> Step[KeeperState]:
-        if heard.message.epoch != self._epoch or heard.message.model.size != 4 * sum(self._configuration.tensor_sizes):
+        encrypting, epoch, model = self.at(_Encrypting), heard.message.epoch, heard.message.model
+        if encrypting.source == "remembered" and (epoch, model) == (self._epoch, NO_BLOB):
+            rest = encrypting.asked[1:]
+            if rest:
+                return self._ask(replace(encrypting, asked=rest), self.deadline)
+            wanted = f"after round {self._completed} or {self._completed - 1}"
+            lost = KeyLost(f"no client that is here remembers the model {wanted}: start again when others are there")
+            return Step(KeeperState.IDLE, (lost,))
+        if epoch != self._epoch or model.size != 4 * sum(self._configuration.tensor_sizes):
             raise RemoteProtocolError(Code.MODEL, "its model is under another key, or has another length")
-        return self._fetch(IncomingBlob(heard.message.model, Label.MODEL))
+        return self._fetch(IncomingBlob(model, Label.MODEL))
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[KeeperState]:
         encrypting = self.at(_Encrypting)
         incoming = encrypting.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
             return self._fetch(incoming)
-        return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole())
+        if encrypting.source != "remembered":
+            return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole())
+        provider, round = encrypting.asked[0]
+        remembered = Report("remembered", {"member": provider, "round": round})
+        return self._ready(encrypting.agreement, encrypting.transcript, incoming.whole(), remembered, round=round)
 
     def on_distribute(self, model: bytes, now: float) -> Step[KeeperState]:
         offer = KeyedModel(epoch=self._epoch, model=announce(model, Label.MODEL))
@@ -278,14 +307,19 @@ class GroupKeyKeeper(
         return Step(KeeperState.FETCHING_MODEL, requests, data=encrypting, deadline=self.deadline)
 
     def _ready(
-        self, agreement: KeyAgreement, transcript: bytes, model: bytes | None, *reports: Report
+        self,
+        agreement: KeyAgreement,
+        transcript: bytes,
+        model: bytes | None,
+        *reports: Report,
+        round: int | None = None,
     ) -> Step[KeeperState]:
         def commit() -> None:
             self.members, self.transcript = agreement.members, transcript
             if model is not None:
                 self._model_epoch, self._readers = self._epoch, set(self.members)
 
-        return Step(KeeperState.IDLE, (*reports, KeyReady(agreement.members, model)), commit)
+        return Step(KeeperState.IDLE, (*reports, KeyReady(agreement.members, model, round)), commit)
 
     def _limit(self, now: float) -> float:
         return now + TRANSFER_LIMIT * self._configuration.phase_seconds

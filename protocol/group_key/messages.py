@@ -33,12 +33,15 @@ class ReencryptModel(Message, frozen=True, kw_only=True):
 
     epoch: Index
     """The key to encrypt under."""
-    source: Literal["clients", "server", "key"]
-    """Where it comes from: made from the new key; the server's, in the clear; the server's, under the former key."""
+    source: Literal["clients", "server", "key", "remembered"]
+    """Where it comes from: made from the new key; the server's, in the clear; the server's, under the former key; what
+    the client remembers of an earlier session."""
     former: Index
     """Epoch of the former key; 0 for other sources."""
     model: Blob
-    """The server's model, under the label of models; all zero for "clients"."""
+    """The server's model, under the label of models; all zero for "clients" and "remembered"."""
+    round: Index
+    """For "remembered": after which round the model is wanted, or after a later one; 0 for other sources."""
 
 
 class KeyedModel(Message, frozen=True, kw_only=True):
@@ -46,6 +49,7 @@ class KeyedModel(Message, frozen=True, kw_only=True):
 
     epoch: Index
     model: Blob
+    """Under the label of models; all zero from a client that remembers none as it was asked for."""
 
 
 class KeyCommit(Message, frozen=True, kw_only=True):

@@ -134,7 +134,7 @@ def _holder_table() -> Table[HolderState]:
         (s.KEYED, ReencryptModel): Row("on_reencrypt", (s.FETCHING_MODEL, s.ENCRYPTING)),
         (s.KEYED, KeyedModel): Row("on_last_model", (s.FETCHING_LAST,)),
         (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.ENCRYPTING)),
-        (s.ENCRYPTING, Trigger.PROVIDE): Row("on_provide", (s.PROVIDING,)),
+        (s.ENCRYPTING, Trigger.PROVIDE): Row("on_provide", (s.PROVIDING, s.KEYED)),
         (s.PROVIDING, Fetch): Row("on_fetch", (s.PROVIDING, s.KEYED)),
         (s.FETCHING_LAST, Chunk): Row("on_chunk", (s.FETCHING_LAST, s.KEYED)),
     }
@@ -161,7 +161,7 @@ def _keeper_table() -> Table[KeeperState]:
         (s.AGREEING, KeyAgreed): Row("on_agreed", (s.AWAIT_MODEL, s.IDLE)),
         (s.AGREEING, KeyFailed): Row("on_failed", (s.IDLE,)),
         (s.AWAIT_MODEL, Fetch): Row("on_fetch", (s.AWAIT_MODEL,)),
-        (s.AWAIT_MODEL, KeyedModel): Row("on_keyed_model", (s.FETCHING_MODEL,)),
+        (s.AWAIT_MODEL, KeyedModel): Row("on_keyed_model", (s.FETCHING_MODEL, s.AWAIT_MODEL, s.IDLE)),
         (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.IDLE)),
         (s.DISTRIBUTING, Fetch): Row("on_fetch", (s.DISTRIBUTING,)),
         (s.DISTRIBUTING, Trigger.COMPLETE): Row("on_distributed", (s.IDLE,)),

@@ -83,9 +83,13 @@ class Limit(Output):
 
 @dataclass(frozen=True)
 class NewModel(Output):
-    """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes."""
+    """The server's model was replaced by the same one under the clients' new key; little-endian float32 bytes.
+
+    round: after which round it is the model. In a session that goes on after an earlier one it may be the one before.
+    """
 
     model: bytes = field(repr=False)
+    round: int
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,6 @@ class TrainingServer(
         completed: int = 0,
     ) -> None:
         super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
-        if completed and configuration.encrypted:
-            raise LocalProtocolError("a model that is encrypted under a key of the clients ends with their session")
         self._roster = roster
         self._configuration = configuration
         self._largest_cohort = len(self._gathered(roster.clients))
@@ -82,7 +80,7 @@ class TrainingServer(
         self.deadline = now + join_seconds
         self.round = completed
         self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
-        self.keeper = GroupKeyKeeper(roster, configuration, self.session)
+        self.keeper = GroupKeyKeeper(roster, configuration, self.session, completed=completed)
         self._smallest_cohort = smallest_cohort
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
@@ -232,14 +230,14 @@ class TrainingServer(
     def on_key_ready(self, result: KeyReady, now: float) -> Step[SessionState]:
         if result.model is None:
             return self._prepare(result.members, self._model, now)
-        model = Model.of(result.model)
-        prepared = self._prepare(result.members, model, now)
+        model, completed = Model.of(result.model), self.round if result.round is None else result.round
+        prepared = self._prepare(result.members, model, now, completed)
 
         def commit() -> Sequence[Output] | None:
-            self._model = model
+            self._model, self.round = model, completed
             return prepared.commit()
 
-        return replace(prepared, outputs=(NewModel(model.data), *prepared.outputs), commit=commit)
+        return replace(prepared, outputs=(NewModel(model.data, completed), *prepared.outputs), commit=commit)
 
     def on_key_failed(self, result: KeyFailed, now: float) -> Step[SessionState]:
         out = () if result.code is Code.LEFT else result.culprits
@@ -358,8 +356,13 @@ class TrainingServer(
         second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
         return Step(SessionState.IN_ROUND, (), commit, data=second)
 
-    def _prepare(self, cohort: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
-        """Start a round from this model with these clients, or first let them agree on a key."""
+    def _prepare(
+        self, cohort: tuple[str, ...], model: Model, now: float, completed: int | None = None
+    ) -> Step[SessionState]:
+        """Start a round from this model with these clients, or first let them agree on a key.
+
+        completed: the number of the round before; None: of the last one.
+        """
         present = set(self.presence.there)
         there, keeper = self._gathered([name for name in cohort if name in present]), self.keeper
         if len(there) < self._smallest_cohort:
@@ -370,11 +373,11 @@ class TrainingServer(
             return Step(
                 SessionState.KEYING, commit=lambda: self.relay(keeper, keeper.agree(there, model.data, now), now)
             )
-        return self._start_round(there, model, now)
+        return self._start_round(there, model, now, self.round if completed is None else completed)
 
-    def _start_round(self, cohort: tuple[str, ...], model: Model, now: float) -> Step[SessionState]:
+    def _start_round(self, cohort: tuple[str, ...], model: Model, now: float, completed: int) -> Step[SessionState]:
         try:
-            agreement = self._agreement(cohort, self.round + 1, model)
+            agreement = self._agreement(cohort, completed + 1, model)
         except ValueError as error:
             return self._ended(Code.THRESHOLD, str(error))
         if self._configuration.enforce == "clients":

@@ -55,6 +55,8 @@ class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     smallest_cohort: int
     join_seconds: float
     grace: float
+    completed: int = 0
+    """Rounds of earlier sessions."""
 
 
 class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -80,7 +82,7 @@ class SessionStage(Stage):
     )  # fmt: skip
     plain_events: ClassVar = {
         Limit: ("limit", "round", "limits"),
-        NewModel: ("new model", "model"),
+        NewModel: ("new model", "model", "round"),
         RoundOver: ("round over", "code", "round"),
         Ended: ("ended", "code"),
     }
@@ -107,6 +109,7 @@ class SessionStage(Stage):
                 join_seconds=server.join_seconds,
                 grace=server.grace,
                 now=0.0,
+                completed=server.completed,
             )
         for client in clients:
             self._machines[client.name] = TrainingClient(
@@ -148,7 +151,8 @@ class SessionStage(Stage):
         return self.did(party, contribute)
 
     def provide(self, *, party: str, epoch: int, model: Octets, now: float = 0.0) -> Done:
-        """A client has encrypted the model under the key of this epoch: little-endian float32."""
+        """A client has encrypted the model under the key of this epoch: little-endian float32; empty if it remembers
+        none as was asked for."""
         return self.did(party, lambda client: client.provide(epoch, model, now))
 
     def next_round(self, *, model: Octets, unusable: str = "", now: float = 0.0) -> Done:
@@ -201,7 +205,7 @@ class SessionStage(Stage):
                 return [{"event": "train", "round": output.round, "model": digest(Label.MODEL, output.model), **keyed}]
             case Reencrypt(key=key, former=former):
                 keys = {"key": key.key, "former": None if former is None else former.key}
-                return [event("encrypt", output, "source", "model") | keys]
+                return [event("encrypt", output, "source", "model", "round") | keys]
             case LastModel(key=key):
                 return [event("last model", output, "model") | {"key": key.key}]
             case RoundDone():

@@ -55,17 +55,25 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
     OSError if the disk is full."""
-    if experiment.remembers:
-        raise RunDirectoryError(f"{run.path} cannot be resumed: {_forgotten(experiment, run)}")
     done = run.progress()
     rounds_left = experiment.federation.rounds - done.round
     if rounds_left <= 0:
         raise RunDirectoryError(
             f"{run.path} has {done.round} rounds already: ask for more with --rounds {done.round + 1} or above"
         )
+    if experiment.remembers and done.round and not any(map(Path.is_file, _memories(experiment, run))):
+        raise RunDirectoryError(
+            f"{run.path} cannot be resumed: its clients removed what they remembered when its rounds were done; start "
+            f"anew{_from_plain(run)}"
+        )
     run.keep_experiment(experiment_toml(experiment))
     _confirm_groups(experiment, run)
     return Plan(experiment, run, rounds_left, done.round, done.split_seed, **options)
+
+
+def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
+    """Where the clients of a run keep what they remember."""
+    return [run.memory(name) for name in party_names(experiment.federation.clients)[1:]]
 
 
 def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
@@ -82,23 +90,15 @@ def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
 
 def kept(plan: Plan) -> str:
     """What is left of a run that ended before its time, and how to go on from it; "" if nothing is."""
-    run, experiment = plan.run, plan.experiment
-    if experiment.remembers:
-        left = run.plain_model if experiment.encryption else run.model
-        return f"the run cannot be resumed: {_forgotten(experiment, run)}" if left.exists() else ""
+    run = plan.run
     return f"finished rounds are kept: tacit simulate --resume {run.path}" if run.model.exists() else ""
 
 
-def _forgotten(experiment: Experiment, run: RunDirectory) -> str:
-    """Why a run whose clients remembered something cannot go on, and what can be done instead."""
-    if experiment.encryption is None:
-        scheme = experiment.protection.scheme
-        return f"with protection.scheme {scheme} its clients kept something of their own in memory only; start anew"
-    remedy = f'start from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
-    return (
-        "its model is encrypted under a key that its clients had in memory only; "
-        f"{remedy if run.plain_model.exists() else 'start anew'}"
-    )
+def _from_plain(run: RunDirectory) -> str:
+    """What an encrypted run can be begun anew from."""
+    if not run.plain_model.exists():
+        return ""
+    return f' from {run.plain_model} (model.checkpoint, with encryption.initial_model = "server")'
 
 
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def test_a_round_without_a_key_of_its_cohort_is_refused(situation: str, cohort: 
 
 
 OTHER = Blob(digest=bytes(32), size=40)
-ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER}
+ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER, "round": 0}
 
 
 @pytest.mark.threat("server/group-key-oracle")
@@ -202,6 +202,7 @@ ORDER = {"epoch": 1, "source": "key", "former": 0, "model": OTHER}
         ({"model": structs.replace(OTHER, size=0)}, Code.MODEL, "another length"),
         ({"model": structs.replace(OTHER, size=44)}, Code.MODEL, "another length"),
         ({"source": "clients"}, Code.MODEL, "another length"),
+        ({"source": "remembered"}, Code.MODEL, "another length"),
         ({"former": 7}, Code.KEYS, "does not hold the key of epoch 7"),
         ({"source": "server"}, Code.MODEL, "the first model is to come from server"),
     ],
@@ -260,7 +261,7 @@ def test_a_model_other_than_announced_is_refused(swap: str, last: bool) -> None:
 def test_a_model_that_is_not_finite_is_not_encrypted() -> None:
     one = stopped_before(ReencryptModel, initial_model="server")
     model = np.full(10, np.nan, "<f4").tobytes()
-    order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, Label.MODEL))
+    order = ReencryptModel(epoch=0, source="server", former=0, model=announce(model, Label.MODEL), round=0)
     one.put(one.forge(SERVER, CLIENT, order, round=0))
     refused(one, Chunk(chunk=0), Code.MODEL, "not finite", model)
 

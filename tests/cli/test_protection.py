@@ -32,7 +32,7 @@ ENCRYPTED = "[encryption]\n"
 KNOWN = 'initial_model = "server"\n'
 NO_SECURE_SUM = '[policy]\nmodes = ["none"]\n[aggregation]\nmode = "none"\n'
 KNOWN_PLAINTEXT = NO_SECURE_SUM.replace("[policy]", "[policy]\naccept_known_plaintext = true")
-KEY_IS_GONE = "its model is encrypted under a key that its clients had in memory only; "
+FORGOTTEN = "its clients removed what they remembered when its rounds were done; "
 KILLED = "server: its process ended unexpectedly: killed by SIGKILL"
 TEST_IMAGES = 12
 
@@ -101,7 +101,7 @@ def test_the_plain_model_is_the_one_that_was_evaluated(encrypted: Run) -> None:
     assert f"test accuracy {judged.accuracy:.3f} after" in encrypted.result.stdout
 
 
-def test_an_encrypted_run_is_not_resumed_but_another_begins_where_it_ended(
+def test_an_encrypted_run_that_is_over_is_not_resumed_but_another_begins_where_it_ended(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, encrypted: Run
 ) -> None:
     """The other one without secure aggregation, which policy.accept_known_plaintext permits."""
@@ -110,7 +110,7 @@ def test_an_encrypted_run_is_not_resumed_but_another_begins_where_it_ended(
     refused = tacit("simulate", "--resume", encrypted.directory, "--rounds", 4)
     assert refused.exit_code == 2
     assert refused.stderr == (
-        f"tacit: {encrypted.directory} cannot be resumed: {KEY_IS_GONE}start from {plain} (model.checkpoint, with "
+        f"tacit: {encrypted.directory} cannot be resumed: {FORGOTTEN}start anew from {plain} (model.checkpoint, with "
         'encryption.initial_model = "server")\n'
     )
     assert before == {path: path.read_bytes() for path in encrypted.directory.iterdir() if path.is_file()}
@@ -129,13 +129,13 @@ def test_an_encrypted_run_is_not_resumed_but_another_begins_where_it_ended(
 @pytest.mark.parametrize(
     ("party", "event", "signalled", "status", "begins", "kept"),
     [
-        ("client-1", "evaluated", "command", 130, "tacit: interrupted; the run cannot be resumed: ", True),
+        ("client-1", "evaluated", "command", 130, "tacit: interrupted; finished rounds are kept: ", True),
         ("server", "configuration", "command", 130, "tacit: interrupted before the first round; nothing", False),
-        ("client-1", "evaluated", "server", 4, f"tacit: {KILLED}; the run cannot be resumed: ", True),
-        ("server", "listening", "server", 4, f"tacit: {KILLED}; no model is kept", False),
+        ("client-1", "evaluated", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", True),
+        ("server", "listening", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", False),
     ],
 )  # fmt: skip
-def test_a_run_that_ends_early_does_not_promise_to_go_on(
+def test_a_run_that_ends_early_says_how_it_goes_on(
     tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None],
     party: str, event: str, signalled: str, status: int, begins: str, kept: bool,
 ) -> None:  # fmt: skip
@@ -157,8 +157,7 @@ def test_a_run_that_ends_early_does_not_promise_to_go_on(
     result = tacit("simulate", file, "--out", run)
     assert (result.exit_code, done) == (status, [party]), result.output
     assert result.stderr.startswith(begins)
-    assert "--resume" not in result.stderr
-    assert (f"start from {run}/plain-model.safetensors (model.checkpoint" in result.stderr) == kept
+    assert (f"--resume {run}" in result.stderr) == (run / "model.safetensors").exists()
     assert (run / "plain-model.safetensors").exists() == kept
     assert multiprocessing.active_children() == []
 

@@ -27,6 +27,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings, OnModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import OnRound, ServerParty, ServerSettings
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
@@ -135,14 +136,14 @@ class Federation:
         self.configuration, model = proposal(self.protection, self.encryption, self.width)
         self.keeper = Keeper(self.configuration, model)
 
-    async def serve(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+    async def serve(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
         """A task that runs the server; returns when it listens."""
-        task = asyncio.create_task(self.server_party(rounds=rounds, on_round=on_round).run())
+        task = asyncio.create_task(self.server_party(rounds=rounds, completed=completed, on_round=on_round).run())
         await self.event("server", "listening")
-        self.address = self.fields("server", "listening")[0]["address"]
+        self.address = self.fields("server", "listening")[-1]["address"]
         return task
 
-    def server_party(self, *, rounds: int, on_round: OnRound | None = None) -> Any:
+    def server_party(self, *, rounds: int, completed: int = 0, on_round: OnRound | None = None) -> Any:
         """The server, not yet running."""
         settings = ServerSettings(
             address="tcp://127.0.0.1:*",
@@ -150,7 +151,7 @@ class Federation:
             roster=self.roster,
             configuration=self.configuration,
             rounds=rounds,
-            completed=0,
+            completed=completed,
             smallest_cohort=3,
             join_seconds=SECONDS,
             grace=self.grace,
@@ -185,6 +186,7 @@ class Federation:
             roster=roster or self.roster,
             policy=policy or ClientPolicy(),
             journal=JournalFile(self.journal(name)),
+            memory=MemoryFile(self.memory(name)),
             patience=patience,
             grace=self.grace,
         )
@@ -201,6 +203,9 @@ class Federation:
 
     def journal(self, name: str) -> Path:
         return self.directory / f"{name}.journal"
+
+    def memory(self, name: str) -> Path:
+        return self.directory / "memory" / f"{name}.safetensors"
 
     async def event(self, name: str, event: str) -> None:
         async with asyncio.timeout(SECONDS):

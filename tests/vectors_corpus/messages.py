@@ -79,6 +79,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "end-key": {"epoch": 128, "code": 18, "detail": "zu spät", "culprit": "client-3"},
     "reencrypt-model": {
         "epoch": 3, "source": "key", "former": 2, "model": {"digest": octets(drawn("model")), "size": 1 << 40},
+        "round": 0,
     },
     "keyed-model": {"epoch": 3, "model": {"digest": octets(drawn("model")), "size": 0}},
     "key-commit": {

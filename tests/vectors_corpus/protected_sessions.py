@@ -66,6 +66,38 @@ def _encrypted(about: str, mode: str, rounds: int = 2) -> Play:
     return ending(ending(play, "last model"), "ended")
 
 
+def session_remembered() -> Play:
+    play = begun(
+        "A session after two rounds, whose keys are gone: nobody remembers the model after the second, the first "
+        "client none at all, the second that after the first. The second round is held again.",
+        draws=DRAWS, completed=2, mode="none", **ENCRYPTED,
+    )  # fmt: skip
+    play.deliver()
+    for name in (*NAMES, NAMES[0]):
+        play.act(name, "provide", party=name, epoch=0, model=b"")
+        play.deliver()
+    play.act(NAMES[1], "provide", party=NAMES[1], epoch=0, model=keyed_model(1))
+    hold_round(play, 2)
+    play.act(SERVER, "finish", model=keyed_model(20))
+    play.deliver()
+    return ending(ending(play, "last model"), "ended")
+
+
+def session_not_remembered() -> Play:
+    play = begun(
+        "A session after a round, of which nobody remembers a model.",
+        draws=DRAWS,
+        completed=1,
+        mode="none",
+        **ENCRYPTED,
+    )
+    play.deliver()
+    for name in (*NAMES, *NAMES):
+        play.act(name, "provide", party=name, epoch=0, model=b"")
+        play.deliver()
+    return ending(play, "ended", "KEYS")
+
+
 def session_group_key_culprit() -> Play:
     about = "A client spoils the first attempt at a key: it is barred, the others agree on another and begin a round."
     play = begun(about, clients=4, draws=2 * DRAWS, group_key=True, mode="none")
@@ -279,7 +311,8 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     **{
         function.__name__: function
         for function in (
-            session_group_key, session_group_key_culprit, session_group_key_late, session_stages, session_plain,
+            session_group_key, session_remembered, session_not_remembered, session_group_key_culprit,
+            session_group_key_late, session_stages, session_plain,
             key_commit_late,
         )
     },

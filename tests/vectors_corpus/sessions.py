@@ -74,17 +74,20 @@ def begun(
     draws: int = 256,
     groups: Sequence[int] = (),
     silent: Sequence[str] = (),
+    completed: int = 0,
     **changes: Any,
 ) -> Play:
     """A session in which all clients but the silent ones have said hello.
 
     draws: bytes of randomness of each; by default for two rounds. groups: numbers of the clients' groups, if they are
-    in any. changes: of the configuration.
+    in any. completed: rounds of earlier sessions. changes: of the configuration.
     """
     play = Play("federation", "session", about)
     policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
     played = [session_client(name, entropy=drawn(f"{name} entropy", draws), policy=policy) for name in names(clients)]
     server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
+    if completed:
+        server |= {"completed": completed}
     play.do("begin session", roster=roster(clients, groups), clients=played, server=server)
     for name in names(clients):
         if name not in silent:

@@ -134,14 +134,15 @@ class KeyHolder:
     def on_reencrypt(self, body: dict[str, Any], now: float) -> None:
         self.check_encrypted()
         source = body["source"]
-        length = 0 if source == "clients" else self.model_bytes
+        made_here = source in ("clients", "remembered")
+        length = 0 if made_here else self.model_bytes
         require(body["epoch"] == self.epoch and body["model"]["size"] == length, "MODEL")
         if source == "key":
             require(body["former"] in self.keys, "KEYS")
-        else:
+        elif source != "remembered":
             require(source == self.client.configuration["initial_model"], "MODEL")
         self.order = body
-        if source == "clients":
+        if made_here:
             self.encrypt(b"")
         else:
             self.fetch("FETCHING_MODEL", body["model"], now)
@@ -167,12 +168,17 @@ class KeyHolder:
 
     def encrypt(self, model: bytes) -> None:
         former = self.keys[self.order["former"]][0] if self.order["source"] == "key" else None
-        event = {"event": "encrypt", "source": self.order["source"], "model": model}
+        event = {"event": "encrypt", "source": self.order["source"], "model": model, "round": self.order["round"]}
         self.client.report(event | {"key": self.keys[self.epoch][0], "former": former})
         self.go_to("ENCRYPTING", None)
 
     def provide(self, epoch: int, model: bytes, now: float) -> None:
-        if self.state == "ENCRYPTING" and epoch == self.epoch:
+        if self.state != "ENCRYPTING" or epoch != self.epoch:
+            return
+        if not model and self.order["source"] == "remembered":
+            self.send("keyed-model", {"epoch": self.epoch, "model": {"digest": bytes(32), "size": 0}})
+            self.go_to("KEYED", None)
+        else:
             self.outgoing = Outgoing(model)
             body = {"epoch": self.epoch, "model": announcement(MODEL, model)}
             self.send("keyed-model", body)

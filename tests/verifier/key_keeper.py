@@ -9,6 +9,7 @@ from messages import read_body
 from proposal import configuration_hash
 from transfer import Incoming, Outgoing, announcement
 
+NOTHING = {"digest": bytes(32), "size": 0}
 OF_ATTEMPT = (*PHASE_OF, "key-complaint")
 FROM_MEMBERS = (*OF_ATTEMPT, "keyed-model", "fetch", "chunk")
 
@@ -30,6 +31,9 @@ class KeyKeeper:
         self.readers: list[str] = []
         self.model_epoch: int | None = None
         self.provider = ""
+        self.source = ""
+        self.to_ask: list[tuple[str, int]] = []
+        """Members, and after which round each is to remember the model; the first is asked now."""
         self.outgoing: dict[str, Outgoing] = {}
 
     @property
@@ -123,17 +127,24 @@ class KeyKeeper:
             self.go_to("IDLE", None)
             self.server.end("KEYS")
             return
-        source = self.configuration["initial_model"] if first else "key"
-        made = source == "clients"
+        completed = self.server.completed
+        self.source = "key" if not first else "remembered" if completed else self.configuration["initial_model"]
         model = self.server.model
-        self.provider = readers[0]
-        self.outgoing = {} if made else {self.provider: Outgoing(model)}
+        self.to_ask = [(readers[0], 0)]
+        if self.source == "remembered":
+            self.to_ask = [(name, number) for number in (completed, completed - 1) for name in readers]
+        self.outgoing = {readers[0]: Outgoing(model)} if self.source in ("server", "key") else {}
         self.go_to("AWAIT_MODEL", now + self.patience)
+        self.ask(announcement(MODEL, model) if self.outgoing else NOTHING)
+
+    def ask(self, model: dict[str, Any]) -> None:
+        self.provider, number = self.to_ask[0]
         body = {
             "epoch": self.epoch,
-            "source": source,
+            "source": self.source,
             "former": self.model_epoch or 0,
-            "model": {"digest": bytes(32), "size": 0} if made else announcement(MODEL, model),
+            "model": model,
+            "round": number,
         }
         self.send(self.provider, "reencrypt-model", body)
 
@@ -160,7 +171,16 @@ class KeyKeeper:
 
     def on_keyed_model(self, name: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         size = 4 * sum(self.configuration["tensor_sizes"])
-        require(body["epoch"] == self.epoch and body["model"]["size"] == size, "MODEL")
+        require(body["epoch"] == self.epoch, "MODEL")
+        if self.source == "remembered" and body["model"] == NOTHING:
+            self.to_ask.pop(0)
+            if self.to_ask:
+                self.ask(NOTHING)
+            else:
+                self.go_to("IDLE", None)
+                self.server.end("KEYS")
+            return
+        require(body["model"]["size"] == size, "MODEL")
         self.incoming = Incoming(MODEL, body["model"])
         for chunk in self.incoming.first():
             self.send(name, "fetch", {"chunk": chunk})
@@ -171,6 +191,8 @@ class KeyKeeper:
         if following is not None:
             self.send(name, "fetch", {"chunk": following})
         if self.incoming.whole:
+            if self.source == "remembered":
+                self.server.round = self.to_ask[0][1]
             self.ready(now, self.incoming.data)
 
     def distribute(self, model: bytes, now: float) -> None:

@@ -29,6 +29,7 @@ class SessionServer:
         grace: float,
         transmit: Callable[[str, list[bytes]], None],
         report: Callable[[dict[str, Any]], None],
+        completed: int,
     ) -> None:
         self.roster, self.encoded, self.model, self.session = roster, configuration, model, session
         self.configuration = read_configuration(configuration)
@@ -44,7 +45,7 @@ class SessionServer:
         self.waiting: dict[str, float] = {}
         self.links: dict[str, int] = {}
         self.asked: dict[str, dict[str, Any]] = {}
-        self.round = 0
+        self.round = self.completed = completed
         self.cohort: list[str] = []
         self.told: list[str] = []
         self.sum: AggregationServer | None = None
@@ -249,7 +250,7 @@ class SessionServer:
     def keyed(self, members: list[str], model: bytes | None, now: float) -> None:
         if model is not None:
             self.model = model
-            self.report({"event": "new model", "model": model})
+            self.report({"event": "new model", "model": model, "round": self.round})
         self.prepare(members, now)
 
     def key_failed(self, code: str, culprits: list[str], now: float) -> None:

@@ -63,13 +63,13 @@ def learner(configuration: Configuration, samples: int) -> Learner:
     return Learner(configuration, x, y, seed=samples, device=CPU)
 
 
-def hold(configuration: Configuration, keeper: Keeper, updates: dict[str, Update]) -> None:
+def hold(configuration: Configuration, keeper: Keeper, updates: dict[str, Update], *, round: int = 1) -> None:
     """The server's end of a round."""
     ring, vectors = configuration.packing().ring, {name: update.words for name, update in updates.items()}
     total = np.zeros(configuration.packing().length, ring.word)
     for words in vectors.values():
         ring.add_into(total, words)
-    keeper.apply(keeper.decode(total, len(vectors)), vectors)
+    keeper.apply(keeper.decode(total, len(vectors)), vectors, round=round)
 
 
 def parts(keeper: Keeper, flat: Flat) -> dict[str, bytes]:
@@ -146,7 +146,7 @@ def test_the_server_does_not_touch_an_extractor() -> None:
     server = FedCG(split="conv2", distillation_steps=1).server(basis(task, model))
     layout, private = Layout.of(model), FedCG(split="conv2").private(model, task)
     flat = layout.flatten(model)
-    before, after = layout.split(flat), layout.split(server.distil(flat, [(flat, 1)]))
+    before, after = layout.split(flat), layout.split(server.distil(flat, [(flat, 1)], 1))
     assert {"network.conv0.weight", "network.bn1.running_mean"} <= private
     for name in before:
         assert np.array_equal(before[name], after[name]) == (name in private)
@@ -158,9 +158,9 @@ def test_every_round_of_the_server_has_randomness_of_its_own() -> None:
     first = keeper.bytes
     updates = {name: learner(configuration, samples).update(1, first) for name, samples in SAMPLES.items()}
     results = []
-    for _ in range(2):
+    for round in (1, 2):
         keeper.replace(first)
-        hold(configuration, keeper, updates)
+        hold(configuration, keeper, updates, round=round)
         results.append(keeper.bytes)
     for seed in (None, None, SEED):
         other = Keeper(configuration, keeper.model, seed=seed)

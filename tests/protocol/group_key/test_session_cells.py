@@ -47,7 +47,7 @@ HOLDER: Expected = {
         "keyed-model": {"FETCHING_LAST"},
     },
     "FETCHING_MODEL": {**END, **GIVE_UP, "chunk": {"FETCHING_MODEL", "ENCRYPTING"}},
-    "ENCRYPTING": {**END, "provide the model": {"PROVIDING"}},
+    "ENCRYPTING": {**END, "provide the model": {"PROVIDING", "KEYED"}},
     "PROVIDING": {**END, **GIVE_UP, "fetch": {"PROVIDING", "KEYED"}},
     "FETCHING_LAST": {**GIVE_UP, "chunk": {"FETCHING_LAST", "KEYED"}},
 }
@@ -70,7 +70,7 @@ KEEPER: Expected = {
         **LATE,
         **FAIL,
         "fetch": {"AWAIT_MODEL"},
-        "keyed-model": {"FETCHING_MODEL"},
+        "keyed-model": {"FETCHING_MODEL", "AWAIT_MODEL", "IDLE"},
     },
     "FETCHING_MODEL": {**LATE, **FAIL, "chunk": {"FETCHING_MODEL", "IDLE"}},
     "DISTRIBUTING": {

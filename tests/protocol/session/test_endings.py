@@ -1,7 +1,5 @@
 """What a server may say late or early without a lie: the end of an old round, and of the federation."""
 
-from typing import Any
-
 import pytest
 
 from tacit.protocol.core.errors import Code, LocalProtocolError
@@ -74,14 +72,6 @@ def test_a_model_is_fetched_in_its_round_only() -> None:
     assert [(fields["member"], fields["code"]) for fields in refused] == [(CLIENT, "UNEXPECTED")]
     (done,) = one.settle().outcome(RoundDone)
     assert done.survivors == one.roster.clients[1:]
-
-
-def test_an_encrypted_model_is_not_gone_on_from() -> None:
-    """Its key went with the session."""
-    settings: dict[str, Any] = {"encrypted": True, "group_key": True, "initial_model": "clients"}
-    one = MemoryFederation(small_configuration(4, **settings), 4)
-    with pytest.raises(LocalProtocolError, match="encrypted under a key of the clients ends with their session"):
-        one.start_server(completed=1)
 
 
 def test_there_is_no_configuration_before_one_is_accepted() -> None:

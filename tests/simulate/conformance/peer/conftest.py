@@ -23,6 +23,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
 from tacit.parties.session.server import ServerParty, ServerSettings
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
@@ -42,7 +43,7 @@ PHASE_SECONDS = 1.5  # One case waits for it.
 class RandomLearner:
     """Trains nothing."""
 
-    reads_alone = False
+    reads_alone = remembers = False
 
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
@@ -73,7 +74,7 @@ class FlatKeeper:
     def decode(self, words: Any, contributors: int) -> Total:
         return self._configuration.packing().decode(words, contributors=contributors)
 
-    def apply(self, total: Total, vectors: Any) -> None:
+    def apply(self, total: Total, vectors: Any, *, round: int) -> None:
         self._flat = (self._flat + self._step * total.mean()[0]).astype(np.float32)
 
 
@@ -127,6 +128,7 @@ class Bench:
             roster=self.roster,
             policy=policy or Policy(),
             journal=JournalFile(self.directory / "journal"),
+            memory=MemoryFile(self.directory / "memory"),
             patience=SECONDS,
             grace=0.2,
         )

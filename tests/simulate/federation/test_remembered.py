@@ -1,0 +1,166 @@
+"""Runs whose clients remember something are resumed after everybody was killed, as if nothing had happened."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tacit.parties.runs.directory import RunDirectoryError
+from tacit.parties.runs.experiment import Experiment, parse
+from tacit.parties.session.event_log import read
+from tacit.simulate.federation.faults import read_faults
+from tacit.simulate.federation.roles import Plan
+from tacit.simulate.federation.run import kept, new_plan, party_names, resumed_plan, simulate
+from tacit.simulate.federation.supervision import SimulationError
+
+pytestmark = pytest.mark.end_to_end
+
+TOML = """
+[federation]
+clients = 4
+rounds = 3
+seed = 7
+[model]
+name = "lenet"
+image_size = 8
+[training]
+epochs = 1
+[deadlines]
+grace = 3.0
+[protection]
+scheme = "SCHEME"
+"""
+FEDCG = 'distillation_steps = 2\n[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]'
+SCHEMES = {"fedrsm": "", "fedsplit": "", "fedcg": FEDCG}
+
+
+def experiment(scheme: str) -> Experiment:
+    return parse(TOML.replace("SCHEME", scheme) + SCHEMES[scheme], "test")
+
+
+def hold(plan: Plan) -> None:
+    asyncio.run(simulate(plan, lambda party, event, fields: None))
+
+
+def events(directory: Path, party: str, event: str) -> list[dict[str, Any]]:
+    return [said for said in read(directory / "events" / f"{party}.jsonl") if said["event"] == event]
+
+
+@pytest.fixture(scope="module", params=list(SCHEMES))
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """A scheme, and a run that nothing has interrupted."""
+    scheme = str(request.param)
+    directory = tmp_path_factory.mktemp("whole") / "run"
+    hold(new_plan(experiment(scheme), directory, report=False))
+    return scheme, directory
+
+
+def judged(directory: Path) -> set[tuple[str, int, float, float]]:
+    """What every client found of the model that it has, which its own half is part of."""
+    found = [said for name in party_names(4)[1:] for said in events(directory, name, "evaluated")]
+    return {(said["party"], said["round"], said["accuracy"], said["loss"]) for said in found}
+
+
+def test_a_federation_that_was_killed_goes_on_as_if_it_had_not_been(whole: tuple[str, Path], tmp_path: Path) -> None:
+    """In round 2, when some had contributed to it: that round is repeated, from what they remembered before it."""
+    scheme, uninterrupted = whole
+    dying = read_faults(drop=["server@MASKED_INPUT:2", "client-3@MASKED_INPUT:2"], parties=party_names(4))
+    plan = new_plan(experiment(scheme), tmp_path / "run", report=False, faults=dying)
+    with pytest.raises(SimulationError):
+        hold(plan)
+    assert kept(plan).startswith("finished rounds are kept: tacit simulate --resume")
+    assert plan.run.progress().round == 1
+    for name in party_names(4)[1:]:
+        assert plan.run.memory(name).stat().st_mode & 0o777 == 0o600
+    hold(resumed_plan(plan.experiment, plan.run, report=False))
+    assert plan.run.model.read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+    assert judged(tmp_path / "run") >= judged(uninterrupted)
+    taken_up = {
+        name: [said["round"] for said in events(tmp_path / "run", name, "remembered")] for name in party_names(4)
+    }
+    assert taken_up.pop("server") == []
+    assert set(map(tuple, taken_up.values())) <= {(1,), (2,)}
+    assert (2,) in set(map(tuple, taken_up.values())), "somebody had contributed to the round that was lost"
+    for directory in (uninterrupted, tmp_path / "run"):
+        assert not list((directory / "memory").iterdir()), "the run is over"
+    with pytest.raises(RunDirectoryError, match="its clients removed what they remembered when its rounds were done"):
+        resumed_plan(
+            parse(TOML.replace("SCHEME", scheme).replace("rounds = 3", "rounds = 4") + SCHEMES[scheme], ""), plan.run
+        )
+
+
+@pytest.mark.parametrize("whole", ["fedrsm", "fedsplit"], indirect=True)
+def test_a_client_that_was_killed_remembers(whole: tuple[str, Path], tmp_path: Path) -> None:
+    """It dies in every round when its vector is in the sum, and is back in the next."""
+    scheme, uninterrupted = whole
+    dying = read_faults(restart=["client-2@UNMASK:1", "client-2@UNMASK:2"], parties=party_names(4))
+    hold(new_plan(experiment(scheme), tmp_path / "run", report=False, faults=dying))
+    assert [said["round"] for said in events(tmp_path / "run", "client-2", "remembered")] == [1, 2]
+    assert (tmp_path / "run" / "model.safetensors").read_bytes() == (uninterrupted / "model.safetensors").read_bytes()
+
+
+def damage(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def other_run(path: Path) -> None:
+    content = path.read_bytes()
+    run = re.search(rb'\\\\?"run\\\\?":\\\\?"([A-Za-z0-9+/=]+)', content)
+    assert run is not None
+    path.write_bytes(content.replace(run.group(1), b"A" * (len(run.group(1)) - 1) + b"="))
+
+
+def of_another_client(path: Path) -> None:
+    path.write_bytes(path.with_name("client-1.safetensors").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (damage, "client-2.safetensors is damaged, or not what a client remembers"),
+        (other_run, "client-2.safetensors is of another experiment: delete it if that one is over"),
+        (of_another_client, "client-2.safetensors is what client-1 remembers, and this is client-2"),
+    ],
+)
+def test_a_file_that_is_not_this_clients_own_is_refused(tmp_path: Path, spoil: Any, complaint: str) -> None:
+    """It says so in a line, and the others go on without it; its file stays as it was."""
+    dying = read_faults(drop=["server@MASKED_INPUT:2"], parties=party_names(4))
+    plan = new_plan(experiment("fedsplit"), tmp_path / "run", report=False, faults=dying)
+    with pytest.raises(SimulationError):
+        hold(plan)
+    spoil(plan.run.memory("client-2"))
+    left = plan.run.memory("client-2").read_bytes()
+    hold(resumed_plan(plan.experiment, plan.run, report=False))
+    (refused,) = events(tmp_path / "run", "client-2", "cannot-train")
+    assert complaint in refused["detail"]
+    assert plan.run.memory("client-2").read_bytes() == left
+    assert plan.run.progress().round == 3
+
+
+def test_a_server_that_was_set_back_is_refused(tmp_path: Path) -> None:
+    """Its model of round 1 is put in the place of a later one: clients remember round 3, from another model."""
+    first = new_plan(
+        experiment("fedsplit"),
+        tmp_path / "run",
+        report=False,
+        faults=read_faults(drop=["server@MASKED_INPUT:2"], parties=party_names(4)),
+    )
+    with pytest.raises(SimulationError):
+        hold(first)
+    backup = first.run.model.read_bytes()
+    faults = read_faults(drop=["server@MASKED_INPUT:3"], parties=party_names(4))
+    with pytest.raises(SimulationError):
+        hold(resumed_plan(first.experiment, first.run, report=False, faults=faults))
+    first.run.model.write_bytes(backup)
+    with pytest.raises(SimulationError):
+        hold(resumed_plan(first.experiment, first.run, report=False))
+    details = [said["detail"] for name in party_names(4)[1:] for said in events(tmp_path / "run", name, "cannot-train")]
+    assert details
+    for detail in details:
+        assert re.search(
+            r"client-\d.safetensors: this client remembers round 3, and the server begins round 2 with another model "
+            "than was there then: it was set back; give the server its newer run again, or delete the file",
+            detail,
+        )
