@@ -33,6 +33,11 @@ end-to-end: setup ## make whole runs of the command, with kills and wrong input 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
 	$(BIN)/python -m pytest -m network tests/network
 
+ROUNDS ?= 300
+soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (about an hour; needs root)
+	@echo "SEED=$(SEED)"
+	$(BIN)/python -m tests.network.soak --rounds $(ROUNDS) --seed $(SEED)
+
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import struct
 import sys
@@ -80,6 +81,8 @@ def flood(host: str, port: int) -> None:
 
 
 if __name__ == "__main__":
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     _host, _port = sys.argv[1], int(sys.argv[2])
     half_open(_host, _port, 5_000)
     print("half open", flush=True)

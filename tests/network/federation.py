@@ -15,6 +15,7 @@ from tests.network.namespaces import Family, Network, network
 from tests.network.wire import Shape
 
 PORT: Final = 7007
+OPEN_FILES: Final = 1024
 RUN: Final = "server/state/runs/0001-small"
 
 
@@ -37,15 +38,14 @@ class NetworkHosts(Hosts):
         return self.party(name, f'connect = "{connect}"\ngrace = {self._grace}\n{data}')
 
     def start(self, name: str, *arguments: str) -> Process:
-        if not name:
-            return super().start(name, *arguments)
-        process = Process([*self.network.within(name), TACIT, *arguments], self.path / name)
-        self._running.append(process)
-        return process
+        return self.launch(name, [TACIT, *arguments]) if name else super().start(name, *arguments)
 
-    def stranger(self, arguments: Sequence[str]) -> Process:
-        """Start something on the host of the `stranger`."""
-        process = Process([*self.network.within("stranger"), *arguments], self.path)
+    def launch(self, name: str, command: Sequence[str]) -> Process:
+        """Start a command in the namespace of this name, and in its folder, if it has one."""
+        # As many open files as a shell or a service usually gets, whatever it is here.
+        usual = ["prlimit", f"--nofile={OPEN_FILES}:"]
+        folder = self.path / name
+        process = Process([*self.network.within(name), *usual, *command], folder if folder.is_dir() else self.path)
         self._running.append(process)
         return process
 
@@ -55,7 +55,11 @@ class NetworkHosts(Hosts):
         """Start everybody: the server, and the clients by their names. stay: clients wait for other sessions."""
         path = self.experiment(rounds=rounds, clients=len(self.names) - 1)
         text = path.read_text().replace("grace = 1", f"grace = {self._grace}")
-        path.write_text(text.replace("width = 8", f"width = {width}").replace("phase = 60", f"phase = {phase}"))
+        path.write_text(
+            text.replace("width = 8", f"width = {width}")
+            .replace("phase = 60", f"phase = {phase}")
+            .replace("train = 120", "train = 900")
+        )
         server = self.start("server", "server", "party.toml", "experiment.toml")
         server.until("listens at")
         more = ["--stay"] if stay else []
@@ -102,6 +106,12 @@ class Events:
         self._watchdog = threading.Timer(PATIENCE, process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
+
+    def all(self) -> Iterator[dict[str, Any]]:
+        """One after the other, however long that takes."""
+        self._watchdog.cancel()
+        for line in self._lines:
+            yield json.loads(line)
 
     def wait(self, event: str, **fields: object) -> dict[str, Any]:
         """The next event of this name with these fields."""

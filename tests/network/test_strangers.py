@@ -13,7 +13,7 @@ def test_scans_half_open_connections_and_a_thousand_more_a_second_stop_no_round(
     """They go on through all rounds, from a host that is none of the federation's."""
     with federation(tmp_path, clients=3, others=("stranger",)) as hosts:
         server, clients = hosts.federate(rounds=5)
-        crowd = hosts.stranger([sys.executable, CROWD, hosts.network.address("server"), str(PORT)])
+        crowd = hosts.launch("stranger", [sys.executable, CROWD, hosts.network.address("server"), str(PORT)])
         crowd.until("opened 2000 ")
         hosts.events().wait("joined")
         assert len(hosts.finish(server, clients)) == 5
