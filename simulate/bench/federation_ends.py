@@ -43,7 +43,7 @@ _ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
+class BenchedSession:
     """Who takes part, and in what."""
 
     configuration: Configuration
@@ -52,7 +52,7 @@ class Cast:
     roster: Roster
 
     @classmethod
-    def of(cls, clients: int, *, parameters: int, rounds: int) -> Cast:
+    def of(cls, clients: int, *, parameters: int, rounds: int) -> BenchedSession:
         """So many clients with new keys, and a model of so many parameters, in active mode."""
         names = (SERVER, *(f"client-{number + 1}" for number in range(clients)))
         keys = {name: generate(name) for name in names}
@@ -91,7 +91,7 @@ class ServerMeasurement:
 class ServerProcess:
     """The server of a cast, elsewhere; ends with its `with` block. `address` is where it listens."""
 
-    def __init__(self, cast: Cast) -> None:
+    def __init__(self, cast: BenchedSession) -> None:
         context = get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, cast), daemon=True)
@@ -121,7 +121,7 @@ class ServerProcess:
         return received
 
 
-async def join_all(cast: Cast, address: str, progress: Callable[[str], None]) -> None:
+async def join_all(cast: BenchedSession, address: str, progress: Callable[[str], None]) -> None:
     """All clients, in this process, until the session is over. BenchmarkError if one ends early."""
     packing = cast.configuration.packing()
     words = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0)).words
@@ -131,7 +131,7 @@ async def join_all(cast: Cast, address: str, progress: Callable[[str], None]) ->
             clients.create_task(_join(cast, name, address, words))
 
 
-def _serve(pipe: Connection, cast: Cast) -> None:
+def _serve(pipe: Connection, cast: BenchedSession) -> None:
     async def serve() -> ServerMeasurement:
         keys = cast.keys[SERVER]
         async with await ServerEndpoint.bind(LOOPBACK, keys=keys, roster=cast.roster) as endpoint:
@@ -147,7 +147,7 @@ def _serve(pipe: Connection, cast: Cast) -> None:
 class _TimedEnd:
     """The server at its endpoint."""
 
-    def __init__(self, cast: Cast, endpoint: ServerEndpoint) -> None:
+    def __init__(self, cast: BenchedSession, endpoint: ServerEndpoint) -> None:
         self._cast = cast
         self._endpoint = endpoint
         self._model = bytes(4 * sum(cast.configuration.tensor_sizes))
@@ -220,7 +220,7 @@ class _TimedEnd:
         await self._perform((self._machine.finish if last else self._machine.next_round)(self._model, now))
 
 
-async def _join(cast: Cast, name: str, address: str, words: Words) -> None:
+async def _join(cast: BenchedSession, name: str, address: str, words: Words) -> None:
     """A client for the whole session."""
     keys = cast.keys[name]
     machine = TrainingClient(

@@ -2,7 +2,8 @@
 
 Server and clients are those of federation_ends.py, on links of the relay (relay.py): no TCP handshakes are delayed and
 nothing is lost. A round counts from the server's word that it begins until the sum is there, model and vector in
-chunks included. How many one-way delays that is follows from the same rounds without a delay.
+chunks included. How many one-way delays that is follows from the same rounds through a relay that delays nothing, so
+that neither the work of the parties nor that of the relay is counted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from statistics import median
 from typing import Any, Final
 
 from tacit.simulate.bench.ends import BenchmarkError
-from tacit.simulate.bench.federation_ends import Cast, ServerMeasurement, ServerProcess, join_all
-from tacit.simulate.bench.relay import Shaping, relaying
+from tacit.simulate.bench.federation_ends import BenchedSession, ServerMeasurement, ServerProcess, join_all
+from tacit.simulate.bench.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
 
 ROUND_PARAMETERS: Final = 10_000
 UPLOAD_PARAMETERS: Final = 4_000_000
@@ -38,8 +39,8 @@ class NetworkBenchmark:
 
 def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run the sessions and return the figures. BenchmarkError if one fails."""
-    cast = Cast.of(setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds)
-    without = _seconds(_play(cast, Shaping(), _told(progress, "no delay")))
+    cast = BenchedSession.of(setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds)
+    without = _seconds(_play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay")))
     delayed = {}
     for delay in setting.delays_ms:
         found = _play(cast, Shaping(latency_ms=delay), _told(progress, f"{delay:g} ms"))
@@ -60,7 +61,7 @@ def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[
 
 def _upload(delay: float, progress: Callable[[str], None]) -> dict[str, float]:
     """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share."""
-    cast = Cast.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=3)
+    cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=3)
     shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)
     found = _play(cast, shaping, _told(progress, f"1 Gbit/s, {delay:g} ms"))
     mbit = median(one.upload_bytes * _BITS / 1e6 / one.upload_seconds for one in found.rounds)
@@ -68,7 +69,7 @@ def _upload(delay: float, progress: Callable[[str], None]) -> dict[str, float]:
 
 
 def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]:
-    cast = Cast.of(connected, parameters=ROUND_PARAMETERS, rounds=1)
+    cast = BenchedSession.of(connected, parameters=ROUND_PARAMETERS, rounds=1)
     found = _play(cast, Shaping(), _told(progress, f"{connected} clients"))
     return {
         "connected": connected,
@@ -78,7 +79,7 @@ def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]
     }
 
 
-def _play(cast: Cast, shaping: Shaping, progress: Callable[[str], None]) -> ServerMeasurement:
+def _play(cast: BenchedSession, shaping: Shaping, progress: Callable[[str], None]) -> ServerMeasurement:
     progress("starting")
     with ServerProcess(cast) as server, relaying(shaping) as relay:
         address = server.address if relay is None else relay.address(server.address)
