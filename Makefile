@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
 # What proves and documents the packages, and is in no wheel.
-TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.mutants tests.world docs.generate
+TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.mutants tests.network tests.world docs.generate
 SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j2' -o -path 'simulate/dashboard/*.*') $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
@@ -14,7 +14,7 @@ WORKERS ?= 2
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end network soak exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,10 +25,18 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the test suite, less what has a target of its own below
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end and not network"
 
 end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
 	$(BIN)/python -m pytest -m "end_to_end and not exhaustive"
+
+network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
+	$(BIN)/python -m pytest -m network tests/network
+
+ROUNDS ?= 300
+soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (about an hour; needs root)
+	@echo "SEED=$(SEED)"
+	$(BIN)/python -m tests.network.soak --rounds $(ROUNDS) --seed $(SEED)
 
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive

@@ -87,6 +87,35 @@ def crypten(
 
 
 @app.command()
+def network(
+    clients: Annotated[int, typer.Option(min=3, max=100, help="Clients of the rounds.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, max=1000, help="Rounds; their median is told.")] = 9,
+    delay: Annotated[
+        list[float] | None, typer.Option(metavar="MS", help="One-way delay; repeat it.", show_default="1, 20 and 50")
+    ] = None,
+    connected: Annotated[
+        int, typer.Option(min=3, max=200, help="Clients that the server's memory is told with.")
+    ] = 100,
+    json_file: JsonFile = None,
+) -> None:
+    """What the network costs a federation beyond training, with the real machines, CURVE and ZeroMQ, and no torch.
+
+    Rounds in active mode over a link with delays, the upload of vectors over 1 Gbit/s, and the server's memory.
+
+    Exit status: 0 done; 1 a session failed, or the file cannot be written; 2 wrong input.
+
+    In the JSON file: "by_delay_ms", with "seconds" and "one_way_delays" of a round; "upload" by delay, with "mbit" and
+    "of_the_line"; "memory", with "alone_mb", "connected_mb" and "kb_per_client".
+    """
+    from tacit.simulate.bench.network import NetworkBenchmark, measure
+
+    setting = NetworkBenchmark(
+        clients=clients, rounds=rounds, delays_ms=tuple(delay or (1.0, 20.0, 50.0)), connected=connected
+    )
+    _measured(lambda progress: measure(setting, progress), _show_network, json_file)
+
+
+@app.command()
 def inference(
     context: typer.Context,
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Results of `tacit distill`.")] = None,
@@ -215,6 +244,28 @@ def _show_blocks(console: Console, figures: dict[str, Any]) -> None:
         f"ahead of each pass: {ours['offline_bytes'] / 1e6:.1f} MB from the dealer, {ours['offline_seconds']:.2f} s; "
         f"a pass with the material fetched beside it: {ours['overlapped_seconds']:.2f} s; once for the weights: "
         f"{ours['weights_bytes'] / 1e6:.1f} MB",
+    )
+
+
+def _show_network(console: Console, figures: dict[str, Any]) -> None:
+    rows = [("none", f"{figures['seconds_without_delay'] * 1e3:.0f}", "")]
+    rows += [
+        (f"{delay} ms", f"{one['seconds'] * 1e3:.0f}", f"{one['one_way_delays']:.1f}")
+        for delay, one in figures["by_delay_ms"].items()
+    ]
+    title = f"a round of {figures['clients']} clients, {figures['parameters']:,} parameters, without training"
+    console.print(table(("one-way delay", "milliseconds", "one-way delays"), rows, title=title))
+    uploads = [
+        (f"{delay} ms", f"{one['mbit']:.0f}", f"{one['of_the_line']:.0%}") for delay, one in figures["upload"].items()
+    ]
+    megabytes = next(iter(figures["upload"].values()))["megabytes"]
+    title = f"vectors of {megabytes:.0f} MB together, over 1 Gbit/s"
+    console.print(table(("one-way delay", "Mbit/s", "of the line"), uploads, title=title))
+    memory = figures["memory"]
+    say(
+        console,
+        f"server without torch: {memory['alone_mb']:.0f} MB alone, {memory['connected_mb']:.0f} MB with "
+        f"{memory['connected']} clients connected ({memory['kb_per_client']:.0f} kB each)",
     )
 
 

@@ -8,6 +8,7 @@ pixels, and the classes.
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import time
 from dataclasses import dataclass
@@ -146,6 +147,7 @@ async def run_server(
 
     ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
     """
+    _open_many_files()
     began = time.monotonic()
     status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell:
@@ -179,3 +181,10 @@ async def run_server(
         summary["ended"] = ended
         write_json(summary, run.summary)
     return run, summary
+
+
+def _open_many_files() -> None:
+    """Whoever reaches the port can hold a descriptor for as long as a handshake may take. So many that the rest of this
+    process finds none are more than a thousand, as many as a shell gives: the system's own limit is much higher."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

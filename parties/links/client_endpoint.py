@@ -28,6 +28,8 @@ from tacit.protocol.core.roster import Member
 
 _RECONNECT_MS = 100
 _RECONNECT_MAX_MS = 2_000
+# A connection that is tried while the way is down would be tried again ever less often, up to minutes apart.
+_CONNECT_MS = 5_000
 
 
 class NotAdmittedError(EndpointError):
@@ -70,6 +72,7 @@ class ClientEndpoint(Endpoint):
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
         self._socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        self._socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_MS)
 
     @classmethod
     async def connect(

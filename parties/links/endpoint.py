@@ -26,10 +26,15 @@ from tacit.parties.links.address import host_of
 
 GREETING = b""
 
-_HEARTBEAT_MS = 10_000
+# Both ends notice within this time of each other that the way between them is gone: it must be well below any grace.
+_HEARTBEAT_MS = 3_000
 # A heartbeat's answer queues behind the frame that is being sent and behind the kernel's buffers, so this also sets the
 # slowest link that survives: one frame plus a few megabytes in this time.
 _HEARTBEAT_TIMEOUT_MS = 60_000
+# So long may the other host's kernel acknowledge nothing of what it was sent. Without this a heartbeat into the void,
+# to or from an address that is nobody's any more, is noticed by the time-out above only, beyond any phase's deadline.
+# A host that is only out of reach for ten seconds is still heard: TCP tries again after 6 and 13.
+_UNHEARD_MS = 15_000
 # What a frame grows by under CURVE (ZeroMQ RFC 26): command name 8, nonce 8, tag 16, flags 1.
 _CURVE_OVERHEAD = 33
 _MIN_FRAME_BYTES = 1_024
@@ -158,6 +163,7 @@ class Endpoint:
         self._socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.handshake_seconds * 1000))
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
+        self._socket.setsockopt(zmq.TCP_MAXRT, _UNHEARD_MS)
         _UNCLOSED.add(self)
         reports = f"inproc://monitor-{self._socket.FD}"
         self._socket.monitor(reports, monitored)

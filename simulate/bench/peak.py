@@ -11,12 +11,17 @@ class Peak:
     """Counts from its making on."""
 
     def __init__(self) -> None:
-        self._baseline = _status_bytes("VmRSS")
+        self._baseline = resident_bytes()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
     def bytes(self) -> int:
         """The peak so far."""
         return _status_bytes("VmHWM") - self._baseline
+
+
+def resident_bytes() -> int:
+    """What this process has in memory now."""
+    return _status_bytes("VmRSS")
 
 
 def _status_bytes(field: str) -> int:

@@ -13,12 +13,12 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
 TACIT = str(Path(sys.executable).with_name("tacit"))
-PATIENCE = 240.0  # Seconds until a wait counts as lost; no test takes them.
+PATIENCE = 480.0  # Seconds until a wait counts as lost; no test takes them.
 CLASSES = ("0", "1", "2")
 EXPERIMENT = """
 name = "small"
@@ -52,7 +52,7 @@ grace = 1
 def images(path: Path, **labels: Sequence[int]) -> None:
     """An .npz file with images of 8 x 8 pixels, brighter from class to class, for these labels."""
     generator = np.random.default_rng(len(path.name))
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for part, numbers in labels.items():
         arrays[f"y_{part}"] = np.array(numbers)
         noise = generator.integers(0, 60, (len(numbers), 8, 8))

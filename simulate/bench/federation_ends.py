@@ -1,0 +1,265 @@
+"""Server and clients of a whole session over real links, without models: for figures of the network alone.
+
+Machines, CURVE and ZeroMQ are the real ones; nobody trains, and nothing loads torch. A client contributes zeros with a
+weight of one as soon as it has the model, and its journal goes nowhere. The server stands in a process of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Final, TypeVar
+
+import numpy as np
+
+from tacit.parties.links.client_endpoint import ClientEndpoint
+from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, NotConnectedError, Received
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.outputs import Ended, Transmit
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.session.client import TrainingClient
+from tacit.protocol.session.rounds import RoundDone, Train
+from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.sum.configuration import Configuration, Policy
+from tacit.secagg.packing import WeightForm
+from tacit.secagg.ring import Words
+from tacit.simulate.bench.ends import SERVER, BenchmarkError
+from tacit.simulate.bench.peak import resident_bytes
+from tacit.simulate.bench.sockets import LOOPBACK
+
+PATIENCE: Final = 600.0
+_LOOK_AGAIN: Final = 1.0
+_ReceivedT = TypeVar("_ReceivedT", bound="str | ServerMeasurement")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchedSession:
+    """Who takes part, and in what."""
+
+    configuration: Configuration
+    rounds: int
+    keys: dict[str, PartyKeys]
+    roster: Roster
+
+    @classmethod
+    def of(cls, clients: int, *, parameters: int, rounds: int) -> BenchedSession:
+        """So many clients with new keys, and a model of so many parameters, in active mode."""
+        names = (SERVER, *(f"client-{number + 1}" for number in range(clients)))
+        keys = {name: generate(name) for name in names}
+        members = (own.member("server" if name == SERVER else "client") for name, own in keys.items())
+        configuration = Configuration(
+            scheme="fedavg", mode="active", graph="auto", corrupt=0.05, dropout=0.05, threshold=0, clients=clients,
+            clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR, tensor_sizes=(parameters,),
+            metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
+        )  # fmt: skip
+        return cls(configuration=configuration, rounds=rounds, keys=keys, roster=Roster(tuple(members)))
+
+
+@dataclass
+class TimedRound:
+    """A round as the server saw it, in seconds from the moment at which it said that it begins."""
+
+    seconds: float = 0.0
+    """Until the last shares for unmasking had come, and the sum was there."""
+    upload_bytes: int = 0
+    """Of the clients' vectors."""
+    upload_seconds: float = 0.0
+    """Between the first piece of a vector and the last."""
+
+
+@dataclass
+class ServerMeasurement:
+    """What the server's process found out about itself."""
+
+    rounds: list[TimedRound] = field(default_factory=list)
+    alone_bytes: int = 0
+    """Its resident memory while it waits for the first client."""
+    connected_bytes: int = 0
+    """The same when all have been welcomed, as the first round begins."""
+
+
+class ServerProcess:
+    """The server of a cast, elsewhere; ends with its `with` block. `address` is where it listens."""
+
+    def __init__(self, cast: BenchedSession) -> None:
+        context = get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs, cast), daemon=True)
+        self.address = ""
+
+    def __enter__(self) -> ServerProcess:
+        self._process.start()
+        self.address = self._receive(str)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pipe.close()
+        self._process.terminate()
+        self._process.join()
+
+    def measurement(self) -> ServerMeasurement:
+        """What it found, when the session is over. BenchmarkError if it failed."""
+        return self._receive(ServerMeasurement)
+
+    def _receive(self, kind: type[_ReceivedT]) -> _ReceivedT:
+        try:
+            received = self._pipe.recv()
+        except EOFError:
+            raise BenchmarkError("the process of the server died") from None
+        if isinstance(received, BenchmarkError) or not isinstance(received, kind):
+            raise BenchmarkError(str(received))
+        return received
+
+
+async def join_all(cast: BenchedSession, address: str, progress: Callable[[str], None]) -> None:
+    """All clients, in this process, until the session is over. BenchmarkError if one ends early."""
+    packing = cast.configuration.packing()
+    words = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0)).words
+    progress("running the rounds")
+    async with asyncio.TaskGroup() as clients:
+        for name in cast.roster.clients:
+            clients.create_task(_join(cast, name, address, words))
+
+
+def _serve(pipe: Connection, cast: BenchedSession) -> None:
+    async def serve() -> ServerMeasurement:
+        keys = cast.keys[SERVER]
+        async with await ServerEndpoint.bind(LOOPBACK, keys=keys, roster=cast.roster) as endpoint:
+            pipe.send(endpoint.address)
+            return await _TimedEnd(cast, endpoint).serve()
+
+    try:
+        pipe.send(asyncio.run(serve()))
+    except BenchmarkError as error:
+        pipe.send(error)
+
+
+class _TimedEnd:
+    """The server at its endpoint."""
+
+    def __init__(self, cast: BenchedSession, endpoint: ServerEndpoint) -> None:
+        self._cast = cast
+        self._endpoint = endpoint
+        self._model = bytes(4 * sum(cast.configuration.tensor_sizes))
+        self._machine = TrainingServer(
+            cast.roster,
+            cast.configuration,
+            self._model,
+            entropy=os.urandom,
+            smallest_cohort=cast.configuration.clients,
+            join_seconds=PATIENCE,
+            grace=PATIENCE,
+            now=time.monotonic(),
+        )
+        self.found = ServerMeasurement(alone_bytes=resident_bytes())
+        self._began = 0.0
+        self._first_piece = 0.0
+        self._round = TimedRound()
+        self._ended = False
+
+    async def serve(self) -> ServerMeasurement:
+        """Until the session is over."""
+        while not self._ended or self._machine.untold:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await self._take(await self._endpoint.receive())
+            await self._perform(self._machine.expire(time.monotonic()))
+        return self.found
+
+    async def _take(self, event: Event) -> None:
+        now = time.monotonic()
+        if isinstance(event, Received):
+            if self._machine.phase is Phase.MASKED_INPUT:
+                self._count(sum(len(frame) for frame in event.frames), now)
+            await self._perform(self._machine.feed(event.sender, event.frames, now))
+        elif isinstance(event, LinkLost):
+            self._machine.link_lost(event.peer, now)
+        elif isinstance(event, LinkUp):
+            self._machine.link_back(event.peer)
+
+    def _count(self, length: int, now: float) -> None:
+        if not self._round.upload_bytes:
+            # What came at once with this piece took no time that is known.
+            self._first_piece = now
+        self._round.upload_bytes += length
+        self._round.upload_seconds = now - self._first_piece
+
+    async def _perform(self, outputs: Iterable[Output]) -> None:
+        number = len(self.found.rounds) + 1
+        if not self._began and self._machine.round == number:
+            self._began = time.monotonic()
+            if number == 1:
+                self.found.connected_bytes = resident_bytes()
+        for output in outputs:
+            if isinstance(output, Transmit):
+                with suppress(NotConnectedError):
+                    await self._endpoint.send(output.to, output.frames)
+            elif isinstance(output, RoundDone):
+                await self._end_round(output)
+            elif isinstance(output, Ended):
+                self._ended = True
+
+    async def _end_round(self, done: RoundDone) -> None:
+        now = time.monotonic()
+        if done.total is None or done.total[:-1].any():
+            raise BenchmarkError(f"round {done.round} has no sum, or a wrong one: {done.detail}")
+        self._round.seconds = now - self._began
+        self.found.rounds.append(self._round)
+        self._round, self._began = TimedRound(), 0.0
+        last = len(self.found.rounds) == self._cast.rounds
+        await self._perform((self._machine.finish if last else self._machine.next_round)(self._model, now))
+
+
+async def _join(cast: BenchedSession, name: str, address: str, words: Words) -> None:
+    """A client for the whole session."""
+    keys = cast.keys[name]
+    machine = TrainingClient(
+        name,
+        cast.roster,
+        signing=SigningKey(keys.signing_secret),
+        policy=Policy(),
+        journal=(),
+        entropy=os.urandom,
+        patience=PATIENCE,
+        grace=PATIENCE,
+    )
+    ended: Ended | None = None
+
+    async def perform(outputs: Iterable[Output]) -> None:
+        nonlocal ended
+        for output in outputs:
+            if isinstance(output, Transmit):
+                await endpoint.send(output.frames)
+            elif isinstance(output, Train):
+                await perform(machine.contribute(output.round, words, time.monotonic()))
+            elif isinstance(output, Ended):
+                ended = output
+
+    async with await ClientEndpoint.connect(
+        address, keys=keys, server=cast.roster.server, connect_deadline=PATIENCE
+    ) as endpoint:
+        await perform(machine.start(time.monotonic()))
+        while ended is None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    event = await endpoint.receive()
+                    now = time.monotonic()
+                    if isinstance(event, Received):
+                        await perform(machine.feed(event.frames, now))
+                    elif isinstance(event, LinkLost):
+                        machine.server_lost(now)
+                    elif isinstance(event, LinkUp):
+                        await perform(machine.server_back())
+            await perform(machine.expire(time.monotonic()))
+    if ended.code is not None:
+        raise BenchmarkError(f"{name} ended: {ended.detail}")

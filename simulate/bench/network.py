@@ -1,0 +1,98 @@
+"""`tacit bench network`: what the network costs a federation, beyond training.
+
+Server and clients are those of federation_ends.py, on links of the relay (relay.py): no TCP handshakes are delayed and
+nothing is lost. A round counts from the server's word that it begins until the sum is there, model and vector in
+chunks included. How many one-way delays that is follows from the same rounds through a relay that delays nothing, so
+that neither the work of the parties nor that of the relay is counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.federation_ends import BenchedSession, ServerMeasurement, ServerProcess, join_all
+from tacit.simulate.bench.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
+
+ROUND_PARAMETERS: Final = 10_000
+UPLOAD_PARAMETERS: Final = 4_000_000
+UPLOAD_CLIENTS: Final = 3
+UPLOAD_MBIT: Final = 1_000.0
+_BITS: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkBenchmark:
+    """What to measure."""
+
+    clients: int
+    rounds: int
+    delays_ms: Sequence[float]
+    """In one direction."""
+    connected: int
+    """Clients whose connections the server's memory is measured with."""
+
+
+def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
+    """Run the sessions and return the figures. BenchmarkError if one fails."""
+    cast = BenchedSession.of(setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds)
+    without = _seconds(_play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay")))
+    delayed = {}
+    for delay in setting.delays_ms:
+        found = _play(cast, Shaping(latency_ms=delay), _told(progress, f"{delay:g} ms"))
+        delayed[f"{delay:g}"] = {
+            "seconds": _seconds(found),
+            "one_way_delays": (_seconds(found) - without) / (delay / 1000),
+        }
+    return {
+        "clients": setting.clients,
+        "rounds": setting.rounds,
+        "parameters": ROUND_PARAMETERS,
+        "seconds_without_delay": without,
+        "by_delay_ms": delayed,
+        "upload": {f"{delay:g}": _upload(delay, progress) for delay in (0.0, *setting.delays_ms)},
+        "memory": _memory(setting.connected, progress),
+    }
+
+
+def _upload(delay: float, progress: Callable[[str], None]) -> dict[str, float]:
+    """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share."""
+    cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=3)
+    shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)
+    found = _play(cast, shaping, _told(progress, f"1 Gbit/s, {delay:g} ms"))
+    mbit = median(one.upload_bytes * _BITS / 1e6 / one.upload_seconds for one in found.rounds)
+    return {"megabytes": found.rounds[0].upload_bytes / 1e6, "mbit": mbit, "of_the_line": mbit / UPLOAD_MBIT}
+
+
+def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]:
+    cast = BenchedSession.of(connected, parameters=ROUND_PARAMETERS, rounds=1)
+    found = _play(cast, Shaping(), _told(progress, f"{connected} clients"))
+    return {
+        "connected": connected,
+        "alone_mb": found.alone_bytes / 1e6,
+        "connected_mb": found.connected_bytes / 1e6,
+        "kb_per_client": (found.connected_bytes - found.alone_bytes) / 1e3 / connected,
+    }
+
+
+def _play(cast: BenchedSession, shaping: Shaping, progress: Callable[[str], None]) -> ServerMeasurement:
+    progress("starting")
+    with ServerProcess(cast) as server, relaying(shaping) as relay:
+        address = server.address if relay is None else relay.address(server.address)
+        try:
+            asyncio.run(join_all(cast, address, progress))
+        except ExceptionGroup as errors:
+            raise BenchmarkError(str(errors.exceptions[0])) from None
+        return server.measurement()
+
+
+def _told(progress: Callable[[str], None], what: str) -> Callable[[str], None]:
+    return lambda said: progress(f"{what}: {said}")
+
+
+def _seconds(found: ServerMeasurement) -> float:
+    return median(one.seconds for one in found.rounds)

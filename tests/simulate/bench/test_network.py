@@ -1,0 +1,35 @@
+"""`tacit bench network` runs real sessions over real links and says what the network costs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.simulate.bench import network
+
+
+def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "UPLOAD_PARAMETERS", 800_000)
+    file = tmp_path / "figures.json"
+    arguments = ["--rounds", "2", "--delay", "100", "--connected", "4", "--json", str(file)]
+    done = CliRunner().invoke(app, ["bench", "network", *arguments])
+    assert done.exit_code == 0, done.output
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    (delayed,) = figures["by_delay_ms"].values()
+    # It cannot be fewer than there and back once for the model, the vector, and four more phases.
+    assert delayed["one_way_delays"] > 10
+    assert delayed["seconds"] > 10 * 0.1
+    for upload in figures["upload"].values():
+        # Three vectors of 24-bit words.
+        assert 3 * 3 * 0.8 <= upload["megabytes"] < 3 * 3 * 0.8 * 1.1
+        assert 0 < upload["of_the_line"] < 1.1
+    assert 0 < figures["memory"]["alone_mb"] <= figures["memory"]["connected_mb"]
+    assert figures["memory"]["connected"] == 4
+
+
+def test_wrong_input_is_named() -> None:
+    done = CliRunner().invoke(app, ["bench", "network", "--delay", "-3"])
+    assert done.exit_code == 2
+    assert "the latency is -3" in done.output
