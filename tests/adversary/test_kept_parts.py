@@ -123,10 +123,13 @@ def test_an_extractor_leaves_nobody_and_is_replaced_by_nobody(scheme: str) -> No
     configuration, keeper = proposal(scheme)
     mine = learner(configuration, 8)
     words = mine.update(1, keeper.bytes).words
-    own = private(mine.plain(keeper.bytes, None).tobytes(), keeper)
-    hidden = np.repeat([entry.name in own for entry in keeper.layout.entries], keeper.layout.tensor_sizes)
+    kept = private(keeper.bytes, keeper)
+    hidden = np.repeat([entry.name in kept for entry in keeper.layout.entries], keeper.layout.tensor_sizes)
     assert not words[: len(hidden)][hidden].any(), "not even a rounded coordinate"
+    # Of the next round: from the same model the client begins again with what it knew before.
     other = np.frombuffer(keeper.bytes, "<f4").copy()
+    other[~hidden] += 0.5
+    own = private(mine.plain(other.tobytes(), None).tobytes(), keeper)
     other[hidden] = 0.25
     for name, part in private(mine.plain(other.tobytes(), None).tobytes(), keeper).items():
         assert np.array_equal(part, own[name])
