@@ -24,7 +24,7 @@ def preflight(
     """Test everything that a party will need on the day, a line each, with the remedy where something is missing.
 
     A client asks a server that is there whether both speak the same version; it joins nothing, and nobody waits for it.
-    A server tests itself, with or without clients.
+    A server tests itself, with or without clients. Parties of private inference are not tested yet.
 
     Exit status: 0 nothing is wrong, though there may be warnings; 1 something is; 2 wrong input; 4 nothing is wrong,
     but nothing listens at the server's address.

@@ -503,7 +503,11 @@ def test_an_address_that_leads_back_is_told(hosts: Hosts, tacit: Invoke) -> None
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
-        ('role = "dealer"\n', r'role = "dealer": expected "server" or "client"'),
+        (
+            'role = "dealer"\nkey = "k"\nbind = "tcp://127.0.0.1:*"\n',
+            'role = "dealer": preflight tests servers and clients',
+        ),
+        ('role = "miner"\n', 'role = "miner": expected'),
         ('role = "client"\nkey = "k"\nconnect = "tcp://fd00::5:7007"\n', r"brackets: tcp://\[fd00::5\]:7007"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tacit.parties.hosting.party_file import PartyFile
+from tacit.parties.hosting.party_file import PartyFile, PartyFileError
 from tacit.parties.hosting.preflight import own, reach, work
 from tacit.parties.hosting.preflight.checks import Check, Finding, Subject, made
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject
@@ -47,6 +47,8 @@ ROLES: Final[dict[str, tuple[type[Subject[Any]], tuple[Check[Any], ...]]]] = {
 
 
 def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
-    """Test everything that this party will need, one thing after the other."""
+    """Test everything that this party will need, one thing after the other. PartyFileError for another role."""
+    if file.role not in ROLES:
+        raise PartyFileError(f'role = "{file.role}": preflight tests servers and clients, and nothing of this role yet')
     subject, checks = ROLES[file.role]
     return made(checks, subject(file, experiment))
