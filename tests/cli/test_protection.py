@@ -130,7 +130,8 @@ def test_an_encrypted_run_that_is_over_is_not_resumed_but_another_begins_where_i
     ("party", "event", "signalled", "status", "begins", "kept"),
     [
         ("client-1", "evaluated", "command", 130, "tacit: interrupted; finished rounds are kept: ", True),
-        ("server", "configuration", "command", 130, "tacit: interrupted before the first round; nothing", False),
+        # The first model may be written by then, or not.
+        ("server", "configuration", "command", 130, "tacit: interrupted", False),
         ("client-1", "evaluated", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", True),
         ("server", "listening", "server", 4, f"tacit: {KILLED}; finished rounds are kept: ", False),
     ],
