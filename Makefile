@@ -28,7 +28,7 @@ test: setup ## run the test suite, less what has a target of its own below
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end and not network"
 
 end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
-	$(BIN)/python -m pytest -m "end_to_end and not exhaustive"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "end_to_end and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
 	$(BIN)/python -m pytest -m network tests/network
