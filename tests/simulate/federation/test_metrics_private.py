@@ -232,7 +232,7 @@ MESSAGE_TIMES = {"received", "sent"}
 """When single messages came and left."""
 SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
-        "configuration_hash", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
+        "configuration_hash", "evaluates", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
     },
     "listening": {"address"},
     "link-up": {"peer"},
