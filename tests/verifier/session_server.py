@@ -258,6 +258,7 @@ class SessionServer:
             terms, now, lambda name, kind, fields: self.send(name, kind, self.round, fields), self.on_sum_event
         )
         self.state = "IN_ROUND"
+        self.sum.start(now)
 
     def second_stage(self, counted: list[str], words: bytes, drops: list[dict[str, Any]], now: float) -> None:
         """The limits and the sum of the updates; what is refused here ends the round."""

@@ -66,7 +66,7 @@ def check_others(one: MemoryFederation) -> list[RoundDone]:
 
 
 FIRST = [
-    *("hello", "welcome", "start-round", "fetch", "chunk", "advertise-keys", "peer-keys", "share-keys", "peer-shares"),
+    *("hello", "welcome", "start-round", "advertise-keys", "fetch", "chunk", "peer-keys", "share-keys", "peer-shares"),
     *("masked-input", "survivors", "confirm-survivors", "unmask-request", "unmask-shares", "end-round"),
 ]
 """What is said over the link of a client up to the end of its first round."""
@@ -152,7 +152,7 @@ def test_the_member_is_told_that_it_is_out_and_its_round_ends_without_a_reproach
     assert [(drop.member, drop.code) for drop in done.dropped] == [(CLIENT, Code.LEFT)]
 
 
-DETAIL = "message 2 came where message 1 was due: what was under way when the link broke is lost"
+DETAIL = "message 1 came where message 0 was due: what was under way when the link broke is lost"
 
 
 def test_what_the_server_said_before_it_heard_the_second_hello_is_passed_over() -> None:
@@ -216,14 +216,16 @@ def test_a_key_group_goes_on_without_who_lost_a_message_and_takes_it_back() -> N
 
 def test_a_server_that_falls_silent_when_its_link_came_back_is_given_one_more_time() -> None:
     one = federation()
-    lose(one, lambda count, parcel: parcel.kind == "chunk", CLIENT)
+    lost = lose(one, lambda count, parcel: parcel.kind == "chunk", CLIENT)
     lossy = one.hook
-    one.hook = lambda parcel: [] if parcel.sender == SERVER and parcel.receiver == CLIENT and gone else lossy(parcel)
-    gone: list[bool] = []
+    one.hook = lambda parcel: [] if parcel.sender == SERVER and parcel.receiver == CLIENT and lost else lossy(parcel)
     one.start()
     client, until = one.clients[CLIENT], 2 * one.configuration.phase_seconds
-    gone.append(True)
     assert (client.state, client.next_deadline) == (TrainingState.FETCHING_MODEL, until)
+    # Its sum ends with its deadline, and it waits for another round.
+    one.settle(until=until + 1)
+    until += PATIENCE
+    assert (client.state, client.next_deadline) == (TrainingState.AWAIT_ROUND, until)
     one.settle(until=until + 1)
     assert (client.state, client.next_deadline) == (TrainingState.AWAIT_WELCOME, until + PATIENCE)
     one.settle()
