@@ -66,7 +66,8 @@ def test_beyond_the_slowest_training(clients: int, mode: str, expected: int) -> 
     assert delays(clients, mode=mode) == expected
 
 
+@pytest.mark.parametrize(("mode", "less"), [("active", 0), ("semi-honest", 2), ("none", 4)])
 @pytest.mark.parametrize(("clients", "expected"), [(3, 8), (8, 10), (30, 20)])
-def test_where_all_have_trained_at_the_same_time(clients: int, expected: int) -> None:
-    """Some are invited and as many wait for their turn, which takes a round trip for every few of them."""
-    assert delays(clients, together=True) == expected
+def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mode: str, less: int) -> None:
+    """Some are invited and the others wait for their turn, which takes a round trip for every few of them."""
+    assert delays(clients, mode=mode, together=True) == expected - less
