@@ -131,6 +131,8 @@ class SumStage(ExchangeStage):
 
     def start(self, *, party: str) -> Done:
         """A member begins, or in the mode `none` the server."""
+        if self._agreement.secure:
+            return super().start(party=party)
         return self.did(party, lambda machine: machine.start(0.0))
 
     def give_vector(self, *, party: str, now: float = 0.0) -> Done:
