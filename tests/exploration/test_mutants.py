@@ -145,7 +145,7 @@ class TakesLateVectors(AggregationServer):
 
     def late(self, sender: str, packet: Packet) -> bool:
         if packet.kind is MaskedInput:
-            return self._vectors.announced(self.agreement.places[sender])
+            return self.agreement.places[sender] in self._vectors.ready
         return super().late(sender, packet)
 
     def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
