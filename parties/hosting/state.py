@@ -112,6 +112,6 @@ def read_status(folder: PartyFolder) -> tuple[Status, bool]:
 
 def _detail(fields: dict[str, Any]) -> str:
     """What an event says in words, with whom it is about."""
-    who = next((str(fields[key]) for key in ("member", "peer", "to") if key in fields), "")
-    what = next((str(fields[key]) for key in ("detail", "reason", "status") if fields.get(key)), "")
+    who = next((str(fields[name]) for name in ("member", "peer", "to") if name in fields), "")
+    what = next((str(fields[name]) for name in ("detail", "reason", "status") if fields.get(name)), "")
     return ": ".join(filter(None, [who, what]))

@@ -60,12 +60,13 @@ def tables(kind: type[msgspec.Struct], *, level: str = "##") -> list[str]:
         if key.is_section:
             lines += ["", f"{level} [{key.path}]", "", key.description, *(head if key.path != "protection" else ())]
             continue
-        if _name(key) == "scheme":
+        name = _name(key)
+        if name == "scheme":
             lines += ["", f"{level}# scheme = {literal(key.default)}", "", key.description, *head]
         default = "none" if key.default is None else f"`{literal(key.default)}`"
         if key.default is msgspec.NODEFAULT:
             default = "must be given"
-        lines.append(f"| `{_name(key)}` | {default} | {accepted(key.type)} | {key.description} |")
+        lines.append(f"| `{name}` | {default} | {accepted(key.type)} | {key.description} |")
     return lines
 
 

@@ -71,7 +71,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
         "privacy": privacy.guarantee(experiment, listed, updates),
-        "aggregation": {key: value for key, value in configuration.items() if key not in ("time", "party", "event")},
+        "aggregation": {name: value for name, value in configuration.items() if name not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
     }
 

@@ -59,8 +59,8 @@ class _Said:
 class Link:
     """The state of the conversation between `own` and `peer` in one session.
 
-    kinds: as of `decode`; a protocol without Resume among them keeps nothing. number, said: of the link and of the
-    messages on it, with which the conversation begins.
+    kinds: as of `decode`; a protocol without Resume among them keeps nothing, and does not say what has come. number,
+    said: of the link and of the messages on it, with which the conversation begins.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Link:
         self.broken = False
         """Whether the connection was lost and the conversation does not go on yet, so that messages may be missing."""
         self._kinds = kinds
+        self._resumes = Resume.TYPE in kinds
         self._agreed = number
         """Of the newest link that was answered: what is said bears it."""
         self._sent = said
@@ -208,8 +209,9 @@ class Link:
 
     def _heard(self, envelope: Envelope) -> None:
         """What the peer has received need not be kept."""
-        if envelope.received > self._sent:
-            detail = f"it has received {envelope.received} messages where {self._sent} were said"
+        most = self._sent if self._resumes else 0
+        if envelope.received > most:
+            detail = f"it has received {envelope.received} messages where {most} were said"
             raise RemoteProtocolError(Code.SEQUENCE, detail, culprit=self.peer)
         while self._kept and self._kept[0].envelope.sequence < envelope.received:
             self._let_go()
@@ -231,12 +233,12 @@ class Link:
     def _envelope(self, kind: type[Message], *, round: int, sequence: int) -> Envelope:
         return Envelope(
             version=VERSION, type=kind.TYPE, session=self.session, round=round, sender=self.own, sequence=sequence,
-            link=self._agreed, received=self._received,
+            link=self._agreed, received=self._received if self._resumes else 0,
         )  # fmt: skip
 
     def _written(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:
         frames, phase = encode(message, envelope, payload), _phase(type(message), envelope.round)
-        if keep and Resume.TYPE in self._kinds:
+        if keep and self._resumes:
             size = sum(len(frame) for frame in frames)
             self._kept.append(_Said(envelope, tuple(frames[1:]), phase, size))
             self._kept_bytes += size

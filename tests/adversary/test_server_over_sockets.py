@@ -5,7 +5,7 @@ links of the cheat's own, so that lies are numbered as if they were true.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -77,6 +77,7 @@ class CheatingServer:
 
     def __post_init__(self) -> None:
         self._links: dict[str, Link] = {}
+        self._beside: Counter[str] = Counter()
         self.machine = TrainingServer(
             self.federation.roster,
             self.federation.configuration,
@@ -105,7 +106,11 @@ class CheatingServer:
                 if isinstance(event, Received):
                     packet = decode(event.frames, MESSAGES)
                     self.heard[event.sender, packet.kind].append(packet.parse())
-                    await self.say(self.machine.feed(event.sender, event.frames, Diary.now()))
+                    # Its machine does not know of messages that it said beside it.
+                    received = max(0, packet.envelope.received - self._beside[event.sender])
+                    envelope = encode_structure(structs.replace(packet.envelope, received=received))
+                    frames = [envelope, *event.frames[1:]]
+                    await self.say(self.machine.feed(event.sender, frames, Diary.now()))
 
     async def say(self, outputs: Sequence[Output]) -> None:
         """Send what the machine says, or what the lie makes of it."""
@@ -116,8 +121,11 @@ class CheatingServer:
                 packet = decode(output.frames, MESSAGES)
                 if packet.kind is Welcome:
                     self._links[output.to] = Link("server", output.to, self.machine.session, Traffic(), MESSAGES)
+                    self._beside[output.to] = 0
+                self._beside[output.to] -= 1
                 for said in self.lie(Saying(output.to, packet.parse(), packet.envelope.round, packet.payload)):
                     link = self._links[said.to]
+                    self._beside[said.to] += 1
                     envelope, body, *rest = link.frames(said.message, round=said.round, payload=said.payload)
                     await self.endpoint.send(said.to, [envelope, body if said.body is None else said.body, *rest])
 

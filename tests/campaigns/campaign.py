@@ -222,7 +222,7 @@ class DisturbedFederation(MemoryFederation):
         self.network.cut.discard(name)
         if name in self.clients and SERVER not in self.dead:
             self.server.link_back(name)
-            self.clients[name].server_back()
+            self.emit(name, self.clients[name].server_back())
 
     def _strike(self) -> None:
         """Kill somebody now, or at one of the next operations of its disk."""

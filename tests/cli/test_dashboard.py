@@ -64,6 +64,7 @@ def test_a_browser_follows_the_run(
 ) -> None:
     """From before the first round to the farewell, on a telephone, with nothing but what it is sent."""
     opened, seen, requests, complaints = threading.Event(), [], [], []
+    in_round = {text: threading.Event() for text in ("Round 1 of 2", "Round 2 of 2")}
 
     def browse() -> None:
         with sync_playwright() as playwright:
@@ -76,9 +77,11 @@ def test_a_browser_follows_the_run(
             heading = page.locator("#now h2").first
             seen.append(heading.inner_text())
             opened.set()
-            for text in ("Round 1 of 2", "Round 2 of 2", "Ended: all rounds are done"):
+            for text in (*in_round, "Ended: all rounds are done"):
                 expect(heading).to_contain_text(text, timeout=1000 * PATIENCE)
                 seen.append(text)
+                if text in in_round:
+                    in_round[text].set()
             expect(page.locator("#connection")).to_contain_text("the run is over", timeout=1000 * PATIENCE)
             seen.append(page.locator("#figures dd").nth(1).inner_text().split()[0])
             browser.close()
@@ -89,6 +92,9 @@ def test_a_browser_follows_the_run(
         if event == "listening":
             browsing.start()
             assert opened.wait(PATIENCE)
+        elif (party, event) == ("server", "round"):
+            # What is next is not shown before: a browser that is slow misses no round.
+            assert in_round[f"Round {fields['round']} of 2"].wait(PATIENCE)
 
     watch(look)
     done = tacit("simulate", small, "--dashboard", port, "--out", tmp_path / "run", "--quiet")

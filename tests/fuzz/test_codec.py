@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Abort, Chunk, Fetch
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
 from tacit.protocol.session.messages import MESSAGES, StartSecondStage
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
@@ -39,6 +39,7 @@ def samples() -> list[list[Any]]:
         Fetch(chunk=1),
         Chunk(chunk=1),
         EndKey(epoch=0, code=Code.LEFT, detail="", culprit="client-1"),
+        Resume(),
     )
     envelope = {"version": VERSION, "session": bytes(32), "round": 1, "sender": "client-0", "sequence": 3}
     messages = [list(parcel.frames) for parcel in federation.log]

@@ -21,8 +21,11 @@ FIELDS = [
     (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
     (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
     (DataConfiguration, "directory", [""], [1]),
+    (DataConfiguration, "classes", [(), ("cat", "dog")], [("cat", "cat"), ("",), 3]),
     (DataConfiguration, "partition", ["dirichlet", "iid", "centre"], ["shards"]),
     (DataConfiguration, "alpha", [1e-6, 1e6], [0.0, 2e6]),
+    (DataConfiguration, "mean", [(0.0, 1.0)], [(-0.1, 0.5), (0.5, 1.1)]),
+    (DataConfiguration, "std", [(0.1, 1.0)], [(0.0, 0.5), (0.5, 1.1)]),
     (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
     (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),
     (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
@@ -34,6 +37,8 @@ FIELDS = [
 
 def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
     """Fields beside the one of this name, with which it may have any value."""
+    if name in ("mean", "std"):
+        return {"mean": (0.5, 0.5), "std": (0.5, 0.5)}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
 
 

@@ -53,6 +53,7 @@ class Conversation:
         self.sent, self.received = sent, 0
         self.link = self.agreed = link
         self.broken = False
+        self.resumes = "resume" in self.family.bodies
         self.kept: list[tuple[int, str, int, dict[str, Any], bytes | None]] = []
         self.due = 0
 
@@ -62,7 +63,7 @@ class Conversation:
 
     def frames(self, link: int, number: int, kind: str, round_number: int, body: Any, raw: bytes | None) -> list[bytes]:
         ends = (self.session, round_number, self.name)
-        return write_message(kind, *ends, number, body, raw, self.family, link, self.received)
+        return write_message(kind, *ends, number, body, raw, self.family, link, self.received * self.resumes)
 
     def write(self, kind: str, round_number: int, body: dict[str, Any], raw: bytes | None) -> list[bytes]:
         said = (self.sent, kind, round_number, body, raw)
@@ -93,7 +94,7 @@ class Conversation:
         require(not any(0 < said[2] < round_number for said in self.kept), "SEQUENCE")
 
     def forget(self, received: int) -> None:
-        require(received <= self.sent, "SEQUENCE")
+        require(received <= self.sent * self.resumes, "SEQUENCE")
         self.kept = [said for said in self.kept if said[0] >= received]
 
     def resume(self, number: int) -> list[bytes]:

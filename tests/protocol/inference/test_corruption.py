@@ -37,6 +37,8 @@ FIELDS = {
     ("envelope", "round"): {Code.SESSION},
     ("envelope", "sender"): {Code.SENDER},
     ("envelope", "sequence"): {Code.SEQUENCE},
+    ("envelope", "link"): {Code.SEQUENCE},
+    ("envelope", "received"): {Code.SEQUENCE},
     ("envelope", "unknown"): {Code.MALFORMED},
     ("body", "unknown"): {Code.MALFORMED},
     ("body", "roster"): {Code.ROSTER},

@@ -20,7 +20,7 @@ from tacit.parties.learning.task import LOSS_UNIT, METRICS
 from tacit.parties.runs.experiment import parse
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.codec import Envelope
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Resume
 from tacit.protocol.group_key.messages import (
     ConfirmKey,
     KeyAccepted,
@@ -55,6 +55,7 @@ PARAMETERS = 262_200
 
 CLIENT_FIELDS: dict[type[Message], dict[str, str]] = {
     Hello: {"roster": "Hash"},
+    Resume: {},
     Fetch: {"chunk": "Index"},
     AdvertiseKeys: {
         "channel_key": "Hash",
@@ -158,7 +159,9 @@ def test_every_field_that_a_client_can_send_is_known() -> None:
     for kind, fields in CLIENT_FIELDS.items():
         assert {name: kind.__annotations__[name] for name in kind.__struct_fields__} == fields
     assert {kind for kind in CLIENT_FIELDS if kind.PAYLOAD} == {MaskedInput, VectorChunk, Chunk}
-    assert Envelope.__struct_fields__ == ("version", "type", "session", "round", "sender", "sequence")
+    assert Envelope.__struct_fields__ == (
+        *("version", "type", "session", "round", "sender", "sequence", "link", "received"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_nothing_but_the_masked_vector_depends_on_the_training(
     for key, chunks in masked.items():
         np.testing.assert_array_equal(np.concatenate(chunks), plain[key])
         assert np.any(plain[key])
-    unseen = {Abort} | ({ConfirmSurvivors} if mode == "semi-honest" else set())
+    unseen = {Abort, Resume} | ({ConfirmSurvivors} if mode == "semi-honest" else set())
     unseen |= {VectorChunk} if parameters == 10 else set()
     keyed = {ConfirmKey, KeyAccepted, KeyCommit, KeyContribution, KeyedModel, Chunk}
     # Nobody has a reason to complain.
@@ -250,7 +253,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
 CLIENT_EVENTS: dict[str, set[str]] = {
     "link-up": {"peer"},
     "link-lost": {"peer"},
-    "accepted": {"mode", "scheme"},
+    "accepted": {"mode", "scheme", "session"},
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "round-over": {"code", "detail", "round"},
