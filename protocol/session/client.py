@@ -396,12 +396,15 @@ class TrainingClient(
         begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
         fetching = self._fetched(state, part, now)
 
+        entry = self._entry(part, round)
+
         def enter() -> list[Output]:
             commit()
+            self._entered.add((entry.session, entry.round))
             self.sum = begun
             return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
 
-        return replace(fetching, outputs=(Journal(self._entry(part, round)),), commit=enter)
+        return replace(fetching, outputs=(Journal(entry),), commit=enter)
 
     def _fetched(self, state: TrainingState, part: _Round, now: float) -> Step[TrainingState]:
         """Ask for what is due of the model or the limits."""
