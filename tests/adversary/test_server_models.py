@@ -14,7 +14,7 @@ from tacit.protocol.core.messages import Abort, Blob, Chunk, Message
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.messages import StartRound, Welcome
 from tacit.protocol.session.rounds import RoundDone, Train
-from tacit.protocol.sum.messages import PeerKeys, PeerShares, Survivors, UnmaskRequest
+from tacit.protocol.sum.messages import MaskedInput, PeerKeys, PeerShares, Survivors, UnmaskRequest
 from tacit.simulate.world.federation import SERVER, small_configuration
 from tacit.simulate.world.network import Parcel
 
@@ -38,7 +38,7 @@ def check_round_without_the_victim(one: Any, refusal: str, code: Code = Code.MOD
     assert (one.victim_over.round, one.victim_over.code) == (1, code)
     assert refusal in one.victim_over.detail
     assert not one.outcome(Train, VICTIM)
-    assert not one.journals[VICTIM]
+    assert not [parcel for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is MaskedInput]
     told = [parcel.message for parcel in one.log if parcel.sender == VICTIM and parcel.packet.kind is Abort]
     assert [(abort.code, abort.culprit) for abort in told] == [(code, SERVER)]
     (done,) = one.outcome(RoundDone)
