@@ -214,8 +214,18 @@ def round_stalled_uploads() -> Script:
         play.deliver(change)
     play.now = FIRST_DEADLINE - 1
     play.act("client-5", "give vector", party="client-5", **play.at())
-    play.deliver(change)
+    last: list[Parcel] = []
+
+    def slowly(parcel: Parcel) -> Sequence[bytes] | None:
+        if parcel.sender == "client-5" and parcel.kind == "vector-chunk":
+            last.append(parcel)
+            return None
+        return change(parcel)
+
+    play.deliver(slowly)
     play.expire(SERVER, FIRST_DEADLINE)
+    for parcel in last:
+        play.give(parcel)
     play.deliver(change)
     return ending(play, "sum")
 
