@@ -12,6 +12,9 @@ from rich.live import Live
 from tacit.cli.output import say, table
 from tacit.cli.party_table import PartyTable
 
+UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
+"""The phases beside which a party trains, or waits for others to."""
+
 if TYPE_CHECKING:
     from tacit.parties.runs.experiment import Experiment
 
@@ -90,10 +93,10 @@ class Screen:
             phases = party["phases"]
             sent = sum(phase["bytes_sent"] for phase in phases.values())
             received = sum(phase["bytes_received"] for phase in phases.values())
-            training = phases.get("TRAIN", {}).get("seconds", 0.0)
-            protocol = sum(
-                phase["seconds"] for key, phase in phases.items() if key not in ("TRAIN", "ADVERTISE_KEYS", "SESSION")
-            )
+            # Of clients, MASKED_INPUT is waiting for those who train longer.
+            after = ("SESSION",) if party["role"] == "server" else ("SESSION", "MASKED_INPUT")
+            training = sum(phase["seconds"] for key, phase in phases.items() if key in UNTIL_TRAINED)
+            protocol = sum(phase["seconds"] for key, phase in phases.items() if key not in (*UNTIL_TRAINED, *after))
             rows.append((name, _megabytes(sent), _megabytes(received), f"{training:.1f} s", f"{protocol:.2f} s"))
         self._console.print(table(("party", "sent", "received", "training", "protocol"), rows))
         for entry in summary.get("verified", ()):

@@ -63,7 +63,7 @@ def simulate(
     Every party is a process of its own; they talk over ZeroMQ with CURVE on loopback TCP. Without arguments five
     clients train a small vision transformer on scikit-learn's digits.
 
-    Parties are server, client-1, client-2, ...; phases are TRAIN, ADVERTISE_KEYS, SHARE_KEYS, MASKED_INPUT,
+    Parties are server, client-1, client-2, ...; phases are ADVERTISE_KEYS, SHARE_KEYS, TRAIN, MASKED_INPUT,
     CONSISTENCY_CHECK and UNMASK; rounds count from 1. Clients cheat by words, commitment, complaint or upload.
 
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;

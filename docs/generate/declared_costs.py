@@ -44,7 +44,7 @@ def section() -> list[str]:
         row = (clients, *key, *counting, vector)
         shares = (f"{moved / vector:.1%}" for moved in counting)
         lines.append(f"| {' | '.join(f'{number:,}' for number in row)} | {' | '.join(shares)} |")
-    return lines + _packets()
+    return lines + _packets() + _delays()
 
 
 def _packets() -> list[str]:
@@ -77,6 +77,29 @@ def _packets() -> list[str]:
         "and 90 since; 0.28 and 0.40 s for the server before, 1.8 and 1.9 since; 304,600 bytes up and 32,707 down",
         "before, 310,950 and 39,153 since. A complaint costs 64 bytes and its answer 72, both from a client to the",
         "server and from the server to a client.",
+    ]
+
+
+def _delays() -> list[str]:
+    """What a round takes beyond the training of its slowest client (tests/protocol/session/test_delays.py)."""
+    return [
+        "",
+        "## Round trips",
+        "",
+        "One-way delays of a round beyond the training of its slowest client, from start-round to the last",
+        "message of a client, with a model of one window of chunks and a vector of several:",
+        "",
+        "| | active | semi-honest | none |",
+        "|---|---|---|---|",
+        "| the slowest client trains longest by itself, however many there are | 8 | 6 | 4 |",
+        "| 8 clients train equally long | 10 | 8 | 6 |",
+        "| 30 clients train equally long | 20 | 18 | 16 |",
+        "",
+        "Keys and shares go while clients train. Of those who still train the server asks a few for their vectors",
+        "in advance, as many as upload at a time; where more are ready at once, each few of them take a round trip.",
+        "What that costs: a client that is lost in its training has shared its secrets, so that the server takes",
+        "one mask off for each neighbour of it that is left, D words each, and its holders open one share more.",
+        "The server holds at most 2 * 4 + 1 vectors, with groups 4 * 4 + 1, whatever the number of clients.",
     ]
 
 

@@ -25,13 +25,12 @@ from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
 
 SECURE_SUM = (
-    Phase.SHARE_KEYS,
     Phase.MASKED_INPUT,
     Phase.ANSWER_COMPLAINTS,
     Phase.CONSISTENCY_CHECK,
     Phase.UNMASK,
 )
-"""The phases that only the protocol needs; until ADVERTISE_KEYS is over, the server waits for training."""
+"""The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
     "clipped", "cohort", "survivors", "dropped", "seconds",

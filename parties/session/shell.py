@@ -94,7 +94,8 @@ class Shell(Generic[MachineT, EndpointT]):
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
-        said = {output.phase for output in outputs if isinstance(output, Transmit)}
+        # What is fetched and handed out for the training is on its way beside other phases.
+        said = {output.phase for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
         self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
         for output in outputs:
             if isinstance(output, Transmit):

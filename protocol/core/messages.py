@@ -39,9 +39,10 @@ class Phase(StrEnum):
 
     SESSION = "SESSION"
     """What belongs to no phase of a round."""
-    TRAIN = "TRAIN"
     ADVERTISE_KEYS = "ADVERTISE_KEYS"
     SHARE_KEYS = "SHARE_KEYS"
+    TRAIN = "TRAIN"
+    """A client's own work, and what it fetches for it. It begins with the round, beside the phases before this one."""
     MASKED_INPUT = "MASKED_INPUT"
     ANSWER_COMPLAINTS = "ANSWER_COMPLAINTS"
     CONSISTENCY_CHECK = "CONSISTENCY_CHECK"

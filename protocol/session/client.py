@@ -1,9 +1,11 @@
 """The client of a federation: joins, and in every round fetches the model, trains, and takes part in the secure sum.
 
 It is fed with frames from the server and answers with frames to it. Local work is not done here: `Train` asks the shell
-for it, and `contribute` brings the result. A broken rule inside a round ends that round; a link that stays lost, or a
-configuration below the client's policy, ends the session. When a lost link is back, the client asks the server to go
-on; where the server cannot, it says hello again, and is in the next round.
+for it, and `contribute` brings the result. The sum begins with the round, beside the fetching and the training: its
+keys and shares do not depend on what is contributed, and their round trips take no time of their own. A broken rule
+inside a round ends that round; a link that stays lost, or a configuration below the client's policy, ends the session.
+When a lost link is back, the client asks the server to go on; where the server cannot, it says hello again, and is in
+the next round.
 """
 
 from __future__ import annotations
@@ -259,14 +261,14 @@ class TrainingClient(
         self._policy.check_budget(self._spent + self._policy.cost(self.configuration))
         self._check_size("model", message.model.size, 4 * sum(self.configuration.tensor_sizes))
         key = None if self.holder is None else self.holder.for_round(cohort)
-        begun = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
+        part = _Round(cohort, message.model.digest, key, incoming=IncomingBlob(message.model, Label.MODEL))
 
         def commit() -> None:
             if self.holder is not None:
                 self.holder.round_begun()
             self._link.round, self._open = round, True
 
-        return self._fetch(TrainingState.FETCHING_MODEL, begun, now, commit)
+        return self._begin(TrainingState.FETCHING_MODEL, part, round, now, commit)
 
     def on_second_stage(self, heard: Heard[StartSecondStage], now: float) -> Step[TrainingState]:
         message, part = heard.message, self.at(_Round)
@@ -275,7 +277,7 @@ class TrainingClient(
         self._check_size("limits", message.limits.size, limits_bytes(self.configuration))
         incoming = IncomingBlob(message.limits, Label.LIMITS)
         second = replace(part, cohort=cohort, limits=message.limits.digest, incoming=incoming)
-        return self._fetch(TrainingState.FETCHING_LIMITS, second, now)
+        return self._begin(TrainingState.FETCHING_LIMITS, second, self.round, now)
 
     def on_chunk(self, heard: Heard[Chunk], now: float) -> Step[TrainingState]:
         part = self.at(_Round)
@@ -283,31 +285,29 @@ class TrainingClient(
             raise LocalProtocolError("a chunk came of nothing that was announced")
         incoming = part.incoming.after(heard.message.chunk, heard.payload)
         if not incoming.complete:
-            return self._fetch(self.state, replace(part, incoming=incoming), now)
+            return self._fetched(self.state, replace(part, incoming=incoming), now)
         whole, part = incoming.whole(), replace(part, incoming=None)
         if self.state is TrainingState.FETCHING_MODEL:
             return Step(TrainingState.TRAINING, (Train(self.round, whole, part.key),), data=part)
         return Step(TrainingState.LIMITING, (Limit(self.round, whole),), data=part)
 
     def on_contribute(self, vector: npt.NDArray[Any], now: float) -> Step[TrainingState]:
-        part = self.at(_Round)
-        begun = sum_client(
-            self._agreement(part), self.name, signing=self._signing, vector=vector, entropy=self._entropy
-        )
+        part, current = self.at(_Round), self.sum
+        if current is None:
+            raise LocalProtocolError(f"{self.name!r} contributes to no sum")
+        current.check_vector(vector)
         cost = self._policy.cost(self.configuration)
-        entry = JournalEntry(session=self._link.session, round=self.round, stage=2 if part.limits else 1, cost=cost)
+        entered = (Journal(self._entry(part, self.round, cost)),) if cost else ()
 
         def commit() -> list[Output]:
-            self._entered.add((entry.session, entry.round))
-            self.sum = begun
             self._spent += cost
-            return self.relay(begun, begun.start(now), now)
+            return self.relay(current, current.contribute(vector, now), now)
 
-        return Step(TrainingState.AGGREGATING, (Journal(entry),), commit, data=part)
+        return Step(TrainingState.AGGREGATING, entered, commit, data=part)
 
     def on_contributed(self, contributed: Contributed, now: float) -> Step[TrainingState]:
         part = self.at(_Round)
-        agreement = self._agreement(part)
+        agreement = self._agreement(part, self.round)
         if agreement.purpose == COUNTING:
             counted = replace(part, counted=contributed.opened)
             return Step(TrainingState.AWAIT_SECOND_STAGE, data=counted, deadline=now + self._patience)
@@ -384,19 +384,42 @@ class TrainingClient(
         if size != expected:
             raise RemoteProtocolError(Code.MODEL, f"a {name} of {size} bytes; its layout has {expected}")
 
-    def _fetch(
-        self, state: TrainingState, part: _Round, now: float, commit: Callable[[], None] = lambda: None
+    def _begin(
+        self,
+        state: TrainingState,
+        part: _Round,
+        round: int,
+        now: float,
+        commit: Callable[[], None] = lambda: None,
     ) -> Step[TrainingState]:
+        """Enter a stage of this round: begin its sum, and fetch what is to be worked on meanwhile."""
+        begun = sum_client(self._agreement(part, round), self.name, signing=self._signing, entropy=self._entropy)
+        fetching = self._fetched(state, part, now)
+
+        entry = self._entry(part, round)
+
+        def enter() -> list[Output]:
+            commit()
+            self._entered.add((entry.session, entry.round))
+            self.sum = begun
+            return [*self.relay(begun, begun.start(now), now), *fetching.outputs]
+
+        return replace(fetching, outputs=(Journal(entry),), commit=enter)
+
+    def _fetched(self, state: TrainingState, part: _Round, now: float) -> Step[TrainingState]:
         """Ask for what is due of the model or the limits."""
         requests = () if part.incoming is None else part.incoming.requests
         sends = tuple(Send(self._server, fetch) for fetch in requests)
-        return Step(state, sends, commit, data=part, deadline=now + 2 * self.configuration.phase_seconds)
+        return Step(state, sends, data=part, deadline=now + 2 * self.configuration.phase_seconds)
 
-    def _agreement(self, part: _Round) -> Agreement:
-        """What this client goes by in the sum that begins now."""
+    def _entry(self, part: _Round, round: int, cost: float = 0.0) -> JournalEntry:
+        return JournalEntry(session=self._link.session, round=round, stage=2 if part.limits else 1, cost=cost)
+
+    def _agreement(self, part: _Round, round: int) -> Agreement:
+        """What this client goes by in the sum of this stage."""
         agreement = agree(
             session=self._link.session,
-            round=self.round,
+            round=round,
             roster=self._roster,
             configuration=self.configuration,
             cohort=part.cohort,

@@ -42,7 +42,10 @@ class Train(Output):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
-    """One line of a client's journal: it entered this stage of this round, and never enters it again."""
+    """One line of a client's journal: it entered this stage of this round, and never enters it again.
+
+    One stands there before anything of the stage leaves, and another one before what its vector costs is spent.
+    """
 
     session: bytes
     round: int

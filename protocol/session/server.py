@@ -99,7 +99,7 @@ class TrainingServer(
 
     @property
     def phase(self) -> Phase:
-        """The phase of the round; TRAIN until the first client has advertised its keys."""
+        """The phase of the round; TRAIN from when the shares are dealt until the last vector is ready."""
         if self.sum is None:
             return Phase.SESSION
         training = self.sum.training and not self.at(CurrentRound).counted
@@ -350,8 +350,8 @@ class TrainingServer(
 
         def commit() -> list[Output]:
             outputs = self._bar_culprits(drops, now)
-            self.sum = sum_server(agreement, now)
-            return [*outputs, *(self._transmit(name, start) for name in cohort if name in self.presence)]
+            told = [self._transmit(name, start) for name in cohort if name in self.presence]
+            return [*outputs, *told, *self._begin_sum(agreement, now)]
 
         second = replace(part, outgoing=OutgoingBlob(limits, cohort), counted=True, earlier=drops)
         return Step(SessionState.IN_ROUND, (), commit, data=second)
@@ -385,14 +385,18 @@ class TrainingServer(
         start = StartRound(cohort=self.presence.bitmap(cohort), model=model.announced)
 
         def commit() -> list[Output]:
-            self.round, self.sum, self._in_round = agreement.round, sum_server(agreement, now), set(cohort)
+            self.round, self._in_round = agreement.round, set(cohort)
             if self.keeper is not None:
                 self.keeper.round_begun()
             report = Report("round", {"round": self.round, "cohort": list(cohort)})
-            return [report, *(self._transmit(name, start) for name in cohort)]
+            return [report, *(self._transmit(name, start) for name in cohort), *self._begin_sum(agreement, now)]
 
         begun = CurrentRound(now, cohort, OutgoingBlob(model.data, cohort))
         return Step(SessionState.IN_ROUND, (), commit, data=begun)
+
+    def _begin_sum(self, agreement: Agreement, now: float) -> list[Output]:
+        self.sum = begun = sum_server(agreement, now)
+        return self.relay(begun, begun.start(now), now)
 
     def _agreement(self, cohort: tuple[str, ...], round: int, model: Model) -> Agreement:
         return agree(

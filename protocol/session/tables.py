@@ -87,8 +87,17 @@ NO_ROUND: Final = (
     TrainingState.ENDED,
 )
 
+IN_SUM: Final = (
+    TrainingState.FETCHING_MODEL,
+    TrainingState.TRAINING,
+    TrainingState.AGGREGATING,
+    TrainingState.FETCHING_LIMITS,
+    TrainingState.LIMITING,
+)
+"""A client is in a sum from the first word of it on: keys and shares go while it fetches and trains."""
+
 CLIENT_CONTAINS: Final = {
-    "sum": (TrainingState.AGGREGATING,),
+    "sum": IN_SUM,
     "holder": tuple(
         state
         for state in TrainingState
@@ -114,9 +123,9 @@ def _client_table() -> Table[TrainingState]:
         (s.AWAIT_ROUND, ClientAborted): Row("on_key_aborted", (s.ENDED,)),
         (s.FETCHING_MODEL, Chunk): Row("on_chunk", (s.FETCHING_MODEL, s.TRAINING)),
         (s.TRAINING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
-        **{(s.AGGREGATING, kind): Inside("sum") for kind in SUM_TO_CLIENT},
+        **{(state, kind): Inside("sum") for state in IN_SUM for kind in SUM_TO_CLIENT},
+        **{(state, ClientAborted): Row("on_sum_aborted", (s.AWAIT_ROUND,)) for state in IN_SUM},
         (s.AGGREGATING, Contributed): Row("on_contributed", (s.AWAIT_ROUND, s.AWAIT_SECOND_STAGE)),
-        (s.AGGREGATING, ClientAborted): Row("on_sum_aborted", (s.AWAIT_ROUND,)),
         (s.AWAIT_SECOND_STAGE, StartSecondStage): Row("on_second_stage", (s.FETCHING_LIMITS,)),
         (s.FETCHING_LIMITS, Chunk): Row("on_chunk", (s.FETCHING_LIMITS, s.LIMITING)),
         (s.LIMITING, Trigger.CONTRIBUTE): Row("on_contribute", (s.AGGREGATING,)),
@@ -133,7 +142,8 @@ def _client_table() -> Table[TrainingState]:
         table[state, Abort] = Row("on_abort", told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
         table[state, Trigger.EXPIRE] = Row("on_expire", (s.AWAIT_WELCOME, s.ENDED))
         table[state, Trigger.DROP] = Row("on_drop", (s.ENDED,))
-    table[s.AGGREGATING, Abort] = Inside("sum", table[s.AGGREGATING, Abort])
+    for state in IN_SUM:
+        table[state, Abort] = Inside("sum", table[state, Abort])
     return table
 
 

@@ -3,12 +3,13 @@
 A phase waits for a set of members and ends when nobody is waited for any more: each has answered or is out. Whoever
 breaks a rule, gives up, is late or loses its link is out for the rest of the sum, and recorded with the phase and the
 reason. Whether its vector is in the sum is the only thing about it that still matters. Nobody is late whose vector
-waits to be fetched; an upload that stands still ends for itself alone (vector_sum.py).
+waits to be fetched; an upload that stands still ends for itself alone (vector_sum.py). Members train while they do what
+comes before MASKED_INPUT: only that phase waits as long as training may take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tacit.protocol.core.codec import Envelope, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
@@ -27,12 +28,16 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
     def __init__(self, table: Table[ServerState], state: ServerState, agreement: Agreement, now: float) -> None:
         super().__init__(table, state)
         self.agreement = agreement
-        self.deadline = now + agreement.train_seconds + agreement.phase_seconds
-        self.waiting = set(range(agreement.size))
+        self.waiting: set[int] = set()
         """Members that this phase still waits for."""
         self.dropped: dict[int, tuple[str, Code, str]] = {}
         """Phase, code and reason, by member."""
         self._vectors = VectorSum(agreement)
+        self._begin_phase(tuple(range(agreement.size)), now)
+
+    def start(self, now: float) -> list[Output]:
+        """Say what is to be said before anybody has said anything."""
+        return self.trigger(Trigger.START, now)
 
     def drop(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
         """A member is gone. Somebody who is no member of this sum does not matter to it."""
@@ -53,8 +58,8 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
 
     @property
     def training(self) -> bool:
-        """Whether nobody has said yet that it has trained."""
-        raise NotImplementedError
+        """Whether it waits for somebody who has not said yet that it has trained."""
+        return self.state is ServerState.MASKED_INPUT and not self.waiting <= self._vectors.ready
 
     def hears(self, sender: str, envelope: Envelope) -> bool:
         return sender in self.agreement.places and envelope.round == self.agreement.round
@@ -62,7 +67,7 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
     def late(self, sender: str, packet: Packet) -> bool:
         member = self.agreement.places[sender]
         answered = packet.kind is not Abort and member not in self.waiting
-        return answered or (packet.kind is MaskedInput and self._vectors.announced(member))
+        return answered or (packet.kind is MaskedInput and member in self._vectors.ready)
 
     def complete(self) -> bool:
         return not self.waiting
@@ -164,11 +169,16 @@ class Attendance(Machine[ServerState], outputs=Send | Report | Summed | ServerAb
         return Step(self.state, reports, commit)
 
     def _begin_phase(self, members: tuple[int, ...], now: float) -> None:
+        training = self.state is ServerState.MASKED_INPUT
         self.waiting = set(members)
-        self.deadline = now + self.agreement.phase_seconds
+        self.deadline = now + self.agreement.phase_seconds + (self.agreement.train_seconds if training else 0)
 
     def _next(
-        self, state: ServerState, messages: Mapping[int, Message], commit: Callable[[], None], *reports: Report
+        self,
+        state: ServerState,
+        messages: Mapping[int, Message],
+        commit: Callable[[], Sequence[Output] | None],
+        *reports: Report,
     ) -> Step[ServerState]:
         report = Report("opened", {"phase": state.value, "members": len(messages)})
         sends = [Send(self.agreement.cohort[member], message) for member, message in messages.items()]

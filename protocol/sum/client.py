@@ -1,9 +1,10 @@
 """The client of one secure sum (Bonawitz et al. 2017; regular graphs of Bell et al. 2020).
 
-The client advertises fresh keys, shares its secrets among its holders, sends its vector under masks, and, once it is
-told who survived, opens for every other client either the seed of its self mask or the key of its pairwise masks:
-never both, and once only. Every rule that keeps a lying server from more than the sum is checked here, before anything
-that depends on it is sent; a broken rule ends the round in ABORTED with a code, and the secrets are forgotten.
+The client advertises fresh keys, shares its secrets among its holders, sends its vector under masks once it has made
+it, and, once it is told who survived, opens for every other client either the seed of its self mask or the key of its
+pairwise masks: never both, and once only. Every rule that keeps a lying server from more than the sum is checked here,
+before anything that depends on it is sent; a broken rule ends the round in ABORTED with a code, and the secrets are
+forgotten.
 
 Who is asked for which share follows from one bitmap of survivors, so a server cannot ask for both kinds in one request;
 that it cannot ask twice, or tell two halves of the clients different things, is what the states, the signatures over
@@ -17,12 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Output, Report, Step
+from tacit.protocol.core.machine import Entropy, Heard, Report, Step
 from tacit.protocol.core.members import Members, decode_members, encode_members, split_records
 from tacit.protocol.core.primitives import (
     KEY_BYTES,
@@ -44,7 +44,6 @@ from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.messages import (
     AnswerComplaints,
     ConfirmSurvivors,
-    FetchVector,
     MaskedInput,
     PeerComplaints,
     PeerKeys,
@@ -53,10 +52,9 @@ from tacit.protocol.sum.messages import (
     Survivors,
     UnmaskRequest,
     UnmaskShares,
-    VectorChunk,
 )
 from tacit.protocol.sum.neighbourhood import Graph, Neighbourhood, choose_holders
-from tacit.protocol.sum.participant import Participant
+from tacit.protocol.sum.participant import Own, Participant
 from tacit.protocol.sum.results import Contributed
 from tacit.protocol.sum.sharing import BOTH_BYTES, PACKET_BYTES, HeldShares, open_packet, read_shares, seal_shares
 from tacit.protocol.sum.tables import CLIENT_TABLES, ClientState
@@ -64,15 +62,8 @@ from tacit.protocol.sum.transcript import complaint_signed, packet_signed, pairw
 from tacit.secagg.keystream import Mask, Usage, apply_masks
 
 
-@dataclass(frozen=True)
-class _Ready:
-    """What a client has before it starts, and of every sum until it is over."""
-
-    vector: npt.NDArray[Any] = field(repr=False)
-
-
-@dataclass(frozen=True)
-class _Advertised(_Ready):
+@dataclass(frozen=True, kw_only=True)
+class _Advertised(Own):
     """What it has once it has advertised its keys."""
 
     channel: AgreementKey
@@ -80,8 +71,8 @@ class _Advertised(_Ready):
     advert: Advert
 
 
-@dataclass(frozen=True)
-class _Shared(_Ready):
+@dataclass(frozen=True, kw_only=True)
+class _Shared(Own):
     """What it has once it has shared its secrets."""
 
     channel: AgreementKey
@@ -94,12 +85,12 @@ class _Shared(_Ready):
     neighbourhood: Neighbourhood
 
 
-@dataclass(frozen=True)
-class _Masked(_Ready):
-    """What it has once it has masked its vector.
+@dataclass(frozen=True, kw_only=True)
+class _Masked(Own):
+    """What it has once it has its masks.
 
-    given: by holder, the shares that it may still be asked to tell; disputed: by owner, the packets that it complained
-    of; survivors: those that it has signed.
+    given: by holder, the shares that it may still be asked to tell; disputed: by owner, the packets that it complains
+    of; announcement: what goes before its vector; survivors: those that it has signed.
     """
 
     neighbourhood: Neighbourhood
@@ -107,6 +98,7 @@ class _Masked(_Ready):
     held: Mapping[int, HeldShares] = field(repr=False)
     disputed: Mapping[int, bytes]
     masks: Sequence[Mask] = field(repr=False)
+    announcement: MaskedInput
     sharers: Members
     sharing: bytes
     survivors: Members | None = None
@@ -115,18 +107,9 @@ class _Masked(_Ready):
 class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
     """One client in one secure sum."""
 
-    def __init__(
-        self,
-        agreement: Agreement,
-        name: str,
-        *,
-        signing: SigningKey,
-        vector: npt.NDArray[Any],
-        entropy: Entropy,
-    ) -> None:
+    def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
         table = CLIENT_TABLES["active" if agreement.active else "semi-honest"]
-        super().__init__(table, agreement, name, signing=signing, vector=vector, entropy=entropy)
-        self.data = _Ready(vector)
+        super().__init__(table, agreement, name, signing=signing, entropy=entropy)
         self.masks = 0
         """How many masks its vector got."""
 
@@ -144,9 +127,8 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         return Step(
             ClientState.AWAIT_PEER_KEYS,
             (self._send(advert.message()),),
-            data=_Advertised(self.at(_Ready).vector, channel, mask_key, advert),
-            # The server waits for clients that still train.
-            deadline=now + agreement.train_seconds + 2 * agreement.phase_seconds,
+            data=_Advertised(channel=channel, mask_key=mask_key, advert=advert),
+            deadline=now + 2 * agreement.phase_seconds,
         )
 
     def on_peer_keys(self, heard: Heard[PeerKeys], now: float) -> Step[ClientState]:
@@ -202,7 +184,15 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
             ClientState.AWAIT_PEER_SHARES,
             (self._send(share_keys),),
             data=_Shared(
-                own.vector, own.channel, own.mask_key, seed, given, adverts, message.digest, advertised, neighbourhood
+                vector=own.vector,
+                channel=own.channel,
+                mask_key=own.mask_key,
+                seed=seed,
+                given=given,
+                adverts=adverts,
+                digest=message.digest,
+                advertised=advertised,
+                neighbourhood=neighbourhood,
             ),
             deadline=now + 2 * agreement.phase_seconds,
         )
@@ -246,34 +236,39 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         complaints = [
             self._sign(Label.SIGN_COMPLAINT, *complaint_signed(sharing, owner=owner, holder=me)) for owner in disputed
         ]
-        masked = MaskedInput(complaints=encode_members(disputed, agreement.size), signatures=b"".join(complaints))
+        announcement = MaskedInput(complaints=encode_members(disputed, agreement.size), signatures=b"".join(complaints))
         given = {holder: shares for holder, shares in own.given.items() if holder in sharers and holder != me}
 
         def commit() -> None:
             self.masks = len(masks)
 
-        outputs: list[Output] = []
-        if disputed:
-            outputs.append(Report("complaint", {"against": [agreement.cohort[owner] for owner in disputed]}))
-        payload_now = self._masked_chunk(0, own.vector, masks) if agreement.chunks == 1 else None
-        outputs.append(self._send(masked, payload_now))
+        against = [agreement.cohort[owner] for owner in disputed]
         return Step(
-            ClientState.AWAIT_SURVIVORS,
-            tuple(outputs),
+            ClientState.AWAIT_VECTOR,
+            (Report("complaint", {"against": against}),) if against else (),
             commit,
-            data=_Masked(own.vector, own.neighbourhood, given, held, disputed, masks, sharers, sharing),
-            deadline=now + agreement.input_seconds + 2 * agreement.phase_seconds,
+            data=_Masked(
+                vector=own.vector,
+                neighbourhood=own.neighbourhood,
+                given=given,
+                held=held,
+                disputed=disputed,
+                masks=masks,
+                announcement=announcement,
+                sharers=sharers,
+                sharing=sharing,
+            ),
         )
 
-    def on_fetch_vector(self, heard: Heard[FetchVector], now: float) -> Step[ClientState]:
-        message = heard.message
+    def on_vector(self, now: float) -> Step[ClientState]:
         agreement, own = self.agreement, self.at(_Masked)
-        if agreement.chunks == 1 or message.chunk >= agreement.chunks:
-            raise RemoteProtocolError(
-                Code.VECTOR, f"chunk {message.chunk} of a vector of {agreement.chunks} was asked for"
-            )
-        chunk = self._send(VectorChunk(chunk=message.chunk), self._masked_chunk(message.chunk, own.vector, own.masks))
-        return Step(ClientState.AWAIT_SURVIVORS, (chunk,))
+        return Step(
+            ClientState.AWAIT_SURVIVORS,
+            self._announced(own, own.announcement),
+            data=own,
+            # The server waits for clients that still train.
+            deadline=now + agreement.train_seconds + agreement.input_seconds + 2 * agreement.phase_seconds,
+        )
 
     def on_peer_complaints(self, heard: Heard[PeerComplaints], now: float) -> Step[ClientState]:
         agreement, message, own = self.agreement, heard.message, self.at(_Masked)
@@ -375,8 +370,6 @@ class AggregationClient(Participant, tables=CLIENT_TABLES.values()):
         ]
         return masks
 
-    def _masked_chunk(self, chunk: int, vector: npt.NDArray[Any], masks: Sequence[Mask]) -> Frame:
-        span = self.agreement.chunk_span(chunk)
-        words = np.array(vector[span])
-        apply_masks(words, masks, self.agreement.ring, start=span.start)
+    def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
+        apply_masks(words, self.at(_Masked).masks, self.agreement.ring, start=start)
         return self.agreement.ring.pack(words)

@@ -8,73 +8,52 @@ agreed to skip zeros, without its blocks of zeros, which tells the server nothin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
-from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.machine import Entropy, Heard, Step
+from tacit.protocol.core.errors import LocalProtocolError
+from tacit.protocol.core.machine import Entropy, Send, Step
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.sum.agreement import Agreement
-from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
-from tacit.protocol.sum.participant import Participant
+from tacit.protocol.sum.messages import MaskedInput
+from tacit.protocol.sum.participant import Own, Participant
 from tacit.protocol.sum.plain_tables import PLAIN_CLIENT_TABLE
 from tacit.protocol.sum.results import Contributed
 from tacit.protocol.sum.tables import ClientState
 from tacit.secagg.filled_blocks import pack_filled
 
 
-@dataclass(frozen=True)
-class _Sending:
-    """sent: chunks of the vector that have left."""
-
-    vector: npt.NDArray[Any] = field(repr=False)
-    sent: int = 0
-
-
 class PlainSumClient(Participant, tables=(PLAIN_CLIENT_TABLE,)):
     """One client in one sum that the server sees the summands of. LocalProtocolError for a secure agreement."""
 
-    def __init__(
-        self, agreement: Agreement, name: str, *, signing: SigningKey, vector: npt.NDArray[Any], entropy: Entropy
-    ) -> None:
+    def __init__(self, agreement: Agreement, name: str, *, signing: SigningKey, entropy: Entropy) -> None:
         if agreement.secure:
             raise LocalProtocolError("the vector of a secure sum must not leave without masks")
-        super().__init__(PLAIN_CLIENT_TABLE, agreement, name, signing=signing, vector=vector, entropy=entropy)
-        self.data = _Sending(vector)
+        super().__init__(PLAIN_CLIENT_TABLE, agreement, name, signing=signing, entropy=entropy)
 
     def on_start(self, now: float) -> Step[ClientState]:
-        agreement = self.agreement
-        message = MaskedInput(complaints=encode_members((), agreement.size), signatures=b"")
-        if agreement.chunks == 1:
-            return Step(ClientState.DONE, (self._send(message, self._plain_chunk(0)), Contributed(())))
-        return Step(
-            ClientState.AWAIT_SURVIVORS,
-            (self._send(message),),
-            data=self.data,
-            # Others train longer, and may be fetched from before.
-            deadline=now + agreement.train_seconds + agreement.input_seconds + agreement.phase_seconds,
-        )
+        return Step(ClientState.AWAIT_VECTOR, data=self.data)
 
-    def on_fetch_vector(self, heard: Heard[FetchVector], now: float) -> Step[ClientState]:
-        due, chunks = self.at(_Sending).sent, self.agreement.chunks
-        if heard.message.chunk != due:
-            raise RemoteProtocolError(
-                Code.UNEXPECTED,
-                f"it asks for chunk {heard.message.chunk} of the vector, not for {due} of {chunks}: each goes out once",
-            )
-        chunk = self._send(VectorChunk(chunk=due), self._plain_chunk(due))
-        if due + 1 == chunks:
-            return Step(ClientState.DONE, (chunk, Contributed(())))
-        return Step(ClientState.AWAIT_SURVIVORS, (chunk,), data=replace(self.at(_Sending), sent=due + 1))
+    def on_vector(self, now: float) -> Step[ClientState]:
+        agreement, own = self.agreement, self.at(Own)
+        message = MaskedInput(complaints=encode_members((), agreement.size), signatures=b"")
+        # Others train longer, and may be fetched from before.
+        deadline = now + agreement.train_seconds + agreement.input_seconds + agreement.phase_seconds
+        return self._sent(own, *self._announced(own, message), deadline=deadline)
+
+    def _sent(self, own: Own, *sends: Send, deadline: float | None = None) -> Step[ClientState]:
+        if own.vector is None:
+            return super()._sent(own, *sends)
+        if self.agreement.chunks in (1, own.asked):
+            return Step(ClientState.DONE, (*sends, Contributed(())))
+        return Step(ClientState.AWAIT_SURVIVORS, sends, data=own, deadline=deadline)
 
     def _left_to_do(self) -> str:
-        return f"it has fetched {self.at(_Sending).sent} of {self.agreement.chunks} chunks of the vector"
+        return f"it has fetched {self.at(Own).asked} of {self.agreement.chunks} chunks of the vector"
 
-    def _plain_chunk(self, chunk: int) -> Frame:
-        ring, words = self.agreement.ring, self.at(_Sending).vector[self.agreement.chunk_span(chunk)]
-        return pack_filled(ring, words) if self.agreement.skip_zeros else ring.pack(np.array(words))
+    def _packed(self, words: npt.NDArray[Any], start: int) -> Frame:
+        ring = self.agreement.ring
+        return pack_filled(ring, words) if self.agreement.skip_zeros else ring.pack(words)

@@ -1,7 +1,7 @@
 """The server of a sum without secure aggregation: it waits for the vectors, sees each of them, and adds them up.
 
-Of the phases of a secure sum (sum/server.py) only MASKED_INPUT is left, which begins with the training: whoever is
-silent when the training should be over, and a phase after it, is dropped. Whoever breaks a rule is excluded and named.
+Of the phases of a secure sum (sum/server.py) only MASKED_INPUT is left, which begins at once: whoever is silent when
+the training should be over, and a phase after it, is dropped. Whoever breaks a rule is excluded and named.
 A vector that is whole counts, even if its client goes afterwards. The sum needs as many vectors as the agreement says,
 but no holder of anything.
 """
@@ -24,18 +24,15 @@ class PlainSumServer(Attendance, tables=(PLAIN_SERVER_TABLE,)):
 
     def __init__(self, agreement: Agreement, now: float) -> None:
         super().__init__(PLAIN_SERVER_TABLE, ServerState.MASKED_INPUT, agreement, now)
-        self._ready: set[int] = set()
 
-    @property
-    def training(self) -> bool:
-        return not self._ready
+    def on_start(self, now: float) -> Step[ServerState]:
+        return Step(self.state, commit=lambda: self._requests(self._vectors.invite(now)))
 
     def on_masked_input(self, heard: Heard[MaskedInput], now: float) -> Step[ServerState]:
         if decode_members(heard.message.complaints, self.agreement.size):
             raise RemoteProtocolError(Code.MEMBERS, "it complains about shares that nobody has")
         self.agreement.split_signatures(heard.message.signatures, ())
-        member = self.agreement.places[heard.sender]
-        return self._take_vector(heard, now, lambda: self._ready.add(member))
+        return self._take_vector(heard, now, lambda: None)
 
     def close_inputs(self, now: float) -> Step[ServerState]:
         agreement = self.agreement

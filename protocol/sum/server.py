@@ -68,10 +68,6 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, bytes]] = {}
 
-    @property
-    def training(self) -> bool:
-        return self.state is ServerState.ADVERTISE_KEYS and not self.answered
-
     def on_advertise_keys(self, heard: Heard[AdvertiseKeys], now: float) -> Step[ServerState]:
         member = self.agreement.places[heard.sender]
         advert, choices = check_advert(self.agreement, member, heard.message)
@@ -151,9 +147,10 @@ class AggregationServer(Attendance, tables=SERVER_TABLES.values()):
                 signatures=b"".join(self._packet_signatures[owner][member] for owner in owners),
             )
 
-        def commit() -> None:
+        def commit() -> list[Output]:
             self._sharing, self._packets = sharing, packets
             self._begin_phase(sharers, now)
+            return self._requests(self._vectors.invite(now))
 
         return self._next(ServerState.MASKED_INPUT, {member: peer_shares(member) for member in sharers}, commit)
 

@@ -33,6 +33,7 @@ class ClientState(Enum):
     READY = "ready to start"
     AWAIT_PEER_KEYS = "await the keys of the others"
     AWAIT_PEER_SHARES = "await the shares of the others"
+    AWAIT_VECTOR = "await its own vector"
     AWAIT_SURVIVORS = "await the list of survivors"
     AWAIT_UNMASK_REQUEST = "await the signatures over the survivors"
     DONE = "done"
@@ -57,8 +58,9 @@ def _client_table(*, active: bool) -> Table[ClientState]:
     table: dict[Any, Any] = {
         (s.READY, Trigger.START): Row("on_start", (s.AWAIT_PEER_KEYS,)),
         (s.AWAIT_PEER_KEYS, PeerKeys): Row("on_peer_keys", (s.AWAIT_PEER_SHARES,)),
-        (s.AWAIT_PEER_SHARES, PeerShares): Row("on_peer_shares", (s.AWAIT_SURVIVORS,)),
-        (s.AWAIT_SURVIVORS, FetchVector): Row("on_fetch_vector", (s.AWAIT_SURVIVORS,)),
+        (s.AWAIT_PEER_SHARES, PeerShares): Row("on_peer_shares", (s.AWAIT_VECTOR,)),
+        (s.AWAIT_VECTOR, Trigger.COMPLETE): Row("on_vector", (s.AWAIT_SURVIVORS,)),
+        **{(state, FetchVector): Row("on_fetch_vector", (state,)) for state in (s.AWAIT_VECTOR, s.AWAIT_SURVIVORS)},
         (s.AWAIT_SURVIVORS, PeerComplaints): Row("on_peer_complaints", (s.AWAIT_SURVIVORS,)),
     }
     if active:
@@ -66,11 +68,14 @@ def _client_table(*, active: bool) -> Table[ClientState]:
         table[s.AWAIT_UNMASK_REQUEST, UnmaskRequest] = Row("on_unmask_request", (s.DONE,))
     else:
         table[s.AWAIT_SURVIVORS, UnmaskRequest] = Row("on_unmask_request", (s.DONE,))
-    waiting = [s.AWAIT_PEER_KEYS, s.AWAIT_PEER_SHARES, s.AWAIT_SURVIVORS] + [s.AWAIT_UNMASK_REQUEST] * active
-    for state in waiting:
+    without_vector = [s.AWAIT_PEER_KEYS, s.AWAIT_PEER_SHARES, s.AWAIT_VECTOR]
+    for state in without_vector:
+        table[state, Trigger.CONTRIBUTE] = Row("on_contribute", (state,))
+    for state in [*without_vector, s.AWAIT_SURVIVORS] + [s.AWAIT_UNMASK_REQUEST] * active:
         table[state, Abort] = Row("on_abort", (s.ABORTED,))
-        table[state, Trigger.EXPIRE] = Row("on_expire", (s.ABORTED,))
         table[state, Trigger.DROP] = Row("on_drop", (s.ABORTED,))
+        if state is not s.AWAIT_VECTOR:
+            table[state, Trigger.EXPIRE] = Row("on_expire", (s.ABORTED,))
     table[s.READY, Trigger.DROP] = Row("on_drop", (s.ABORTED,))
     return table
 
@@ -79,15 +84,16 @@ CLIENT_TABLES: Final = {"active": _client_table(active=True), "semi-honest": _cl
 
 
 PHASES: Final = {
-    ClientState.READY: Phase.TRAIN,
+    ClientState.READY: Phase.SESSION,
     ClientState.AWAIT_PEER_KEYS: Phase.ADVERTISE_KEYS,
     ClientState.AWAIT_PEER_SHARES: Phase.SHARE_KEYS,
+    ClientState.AWAIT_VECTOR: Phase.TRAIN,
     ClientState.AWAIT_SURVIVORS: Phase.MASKED_INPUT,
     ClientState.AWAIT_UNMASK_REQUEST: Phase.CONSISTENCY_CHECK,
     ClientState.DONE: Phase.UNMASK,
     ClientState.ABORTED: Phase.SESSION,
 }
-"""The phase whose message a client has sent and whose end it awaits."""
+"""The phase whose message a client has sent and whose end it awaits; TRAIN while nothing but its vector is missing."""
 
 
 def _server_table(*, active: bool) -> Table[ServerState]:
@@ -102,7 +108,7 @@ def _server_table(*, active: bool) -> Table[ServerState]:
     ]
     if not active:
         del rows[4]
-    table: dict[Any, Any] = {}
+    table: dict[Any, Any] = {(s.ADVERTISE_KEYS, Trigger.START): IGNORE}
     past: list[type[Message]] = []
     for position, (state, kinds, handler, close) in enumerate(rows):
         following = rows[position + 1][0] if position + 1 < len(rows) else s.COMPLETED

@@ -4,14 +4,20 @@ A vector that fits one chunk is added at once. Longer ones are fetched chunk by 
 at most UPLOADS clients at a time (the others wait their turn), and added when whole: a client that vanishes in the
 middle leaves no trace in the sum. Only where the agreement asks for single vectors is each of them kept.
 
-Members of a group are in the sum all or none: their vectors are added apart until the last of them has come. Long ones
-are fetched group by group, when all members of a group are ready, in the order in which groups were. So every group
-that is not whole has a member that uploads, and memory is bounded by 2 UPLOADS + 1 vectors whatever the number of
-clients (without groups, where everybody is a group of one, by UPLOADS + 1); vectors of one chunk, of which each group
-may have begun, by that and one for each group.
+While there is room and nobody waits for it, clients whose vector is not ready are invited, at most UPLOADS of them at a
+time: they are asked for their first chunks in advance, and send them without a round trip as soon as they can. So the
+last vectors, which the sum waits for, come at once.
 
-Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, and who
-waits has none.
+Members of a group are in the sum all or none: their vectors are added apart until the last of them has come. Long ones
+are fetched group by group: when all members of a group are ready, in the order in which groups were, or when the one
+that is missing is invited. So every group that is not whole has a member that uploads or is invited, and memory is
+bounded, whatever the number of clients, by the vectors of UPLOADS clients that were asked, of UPLOADS that were
+invited, the sum of each one's group, and the total: 4 UPLOADS + 1 vectors (without groups, where everybody is a group
+of one, by 2 UPLOADS + 1); vectors of one chunk, of which each group may have begun, by the total and one for each
+group.
+
+Who uploads holds up those who wait. So an upload has deadlines, one for its next chunk and one for its end, which begin
+when its vector is announced and fetched; who waits or is invited has none.
 """
 
 from __future__ import annotations
@@ -36,11 +42,12 @@ from tacit.secagg.work import WorkKind, work
 class _Upload:
     """What has come of a vector. due: when the next chunk must be there; end: when all of them must."""
 
-    words: npt.NDArray[Any]
     due: float
     end: float
     received: int = 0
     """Chunks."""
+    words: npt.NDArray[Any] | None = None
+    """Room for all of them, from the first one on."""
 
     @property
     def deadline(self) -> float:
@@ -64,7 +71,12 @@ class VectorSum:
         """By group that is not whole yet, the sum of the vectors of it that have come."""
         self._left_out: set[int] = set()
         """Members of groups that will never be whole."""
-        self._ready: set[int] = set()
+        self.ready: set[int] = set()
+        """Members that said that their vector is ready."""
+        self._invited: set[int] = set()
+        """Members that were asked for theirs before."""
+        self._last: deque[int] = deque()
+        """Members that may be invited, if they are not ready: the others of their group are."""
         self._uploads: dict[int, _Upload] = {}
         self._queue: deque[int] = deque()
 
@@ -82,13 +94,9 @@ class VectorSum:
         except ValueError as error:
             raise RemoteProtocolError(Code.VECTOR, f"chunk {chunk} of the vector: {error}") from None
 
-    def announced(self, member: int) -> bool:
-        """Whether this member said that its vector is ready."""
-        return member in self._ready
-
     def underway(self, member: int) -> bool:
         """Whether the vector of this member is being fetched, or waits for its turn or for others of its group."""
-        return member in self._ready and member not in self.settled
+        return member in self.ready and member not in self.settled
 
     def deadlines(self) -> Iterator[float]:
         """When uploads count as stalled."""
@@ -101,13 +109,24 @@ class VectorSum:
     def take(self, member: int, words: npt.NDArray[Any] | None, now: float) -> list[tuple[int, int]]:
         """A vector is ready: these words, or a long one, to be fetched; returns the (member, chunk) to ask for now."""
         group = self._agreement.group_of[member]
-        self._ready.add(member)
+        self.ready.add(member)
         if member in self._left_out:
             self.settled.add(member)
         elif words is not None:
             self._add(member, words)
-        elif self._ready.issuperset(group):
+        elif member in self._invited:
+            self._invited.remove(member)
+            self._upload(member, now)
+        elif not (missing := [other for other in group if other not in self.ready]):
             self._queue.extend(group)
+        elif len(missing) == 1:
+            self._last += missing
+        return self._admit(now)
+
+    def invite(self, now: float) -> list[tuple[int, int]]:
+        """Vectors may come from now on; returns what to ask for in advance."""
+        if self._agreement.chunks > 1:
+            self._last += (member for member, group in self._agreement.group_of.items() if len(group) == 1)
         return self._admit(now)
 
     def check(self, member: int, chunk: int) -> None:
@@ -118,9 +137,11 @@ class VectorSum:
 
     def store(self, member: int, chunk: int, words: npt.NDArray[Any], now: float) -> list[tuple[int, int]]:
         """Keep a chunk that `check` admitted; returns what to ask for now."""
-        upload, chunks = self._uploads[member], self._agreement.chunks
-        upload.words[self._agreement.chunk_span(chunk)] = words
-        upload.received, upload.due = upload.received + 1, now + self._agreement.phase_seconds
+        agreement, upload, chunks = self._agreement, self._uploads[member], self._agreement.chunks
+        if upload.words is None:
+            upload.words = np.empty(agreement.length, agreement.ring.word)
+        upload.words[agreement.chunk_span(chunk)] = words
+        upload.received, upload.due = upload.received + 1, now + agreement.phase_seconds
         if upload.received == chunks:
             del self._uploads[member]
             self._add(member, upload.words)
@@ -132,8 +153,9 @@ class VectorSum:
         if member not in self.settled:
             group = self._agreement.group_of[member]
             self._left_out.update(group)
-            self.settled |= self._ready.intersection(group)
+            self.settled |= self.ready.intersection(group)
             self._apart.pop(group, None)
+            self._invited.difference_update(group)
             self._uploads = {other: upload for other, upload in self._uploads.items() if other not in group}
             self._queue = deque(other for other in self._queue if other not in group)
         return self._admit(now)
@@ -156,11 +178,21 @@ class VectorSum:
             self.vectors[member] = words
 
     def _admit(self, now: float) -> list[tuple[int, int]]:
-        agreement, requests = self._agreement, []
-        while self._queue and len(self._uploads) < UPLOADS:
-            member = self._queue.popleft()
-            words = np.empty(agreement.length, agreement.ring.word)
-            due, end = now + agreement.phase_seconds, now + TRANSFER_LIMIT * agreement.phase_seconds
-            self._uploads[member] = _Upload(words, due, end)
-            requests += [(member, chunk) for chunk in requests_after(0, agreement.chunks)]
-        return requests
+        """Fill the room for uploads: with those who wait, else with invitations."""
+        agreement, asked = self._agreement, []
+        while len(self._uploads) < UPLOADS and (self._queue or (self._last and len(self._invited) < UPLOADS)):
+            if self._queue:
+                member = self._queue.popleft()
+                self._upload(member, now)
+            else:
+                member = self._last.popleft()
+                if member in self.ready or member in self._left_out:
+                    continue
+                self._invited.add(member)
+                self._queue.extend(other for other in agreement.group_of[member] if other != member)
+            asked.append(member)
+        return [(member, chunk) for member in asked for chunk in requests_after(0, agreement.chunks)]
+
+    def _upload(self, member: int, now: float) -> None:
+        phase = self._agreement.phase_seconds
+        self._uploads[member] = _Upload(now + phase, now + TRANSFER_LIMIT * phase)

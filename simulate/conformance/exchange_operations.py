@@ -24,6 +24,7 @@ from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
+from tacit.secagg.ring import Words
 from tacit.simulate.conformance.notation import Octets, VectorError
 from tacit.simulate.conformance.operations import Operations
 from tacit.simulate.conformance.primitive_operations import SumTerms
@@ -110,6 +111,7 @@ class SumStage(ExchangeStage):
     def __init__(self) -> None:
         super().__init__()
         self._agreement: Agreement
+        self._vectors: dict[str, Words] = {}
 
     def begin_sum(self, *, terms: SumTerms, clients: tuple[SumClient, ...], server: bool) -> bytes:
         """Begin a secure sum, of which these parties are played, at time 0. Returns its context."""
@@ -121,11 +123,21 @@ class SumStage(ExchangeStage):
                 agreement,
                 client.name,
                 signing=SigningKey(client.signing_private),
-                vector=agreement.ring.unpack(client.vector),
                 entropy=entropy_of(client.entropy),
             )
+            self._vectors[client.name] = agreement.ring.unpack(client.vector)
         self._link(agreement.session, server=agreement.server, members=agreement.cohort, round=agreement.round)
         return agreement.context
+
+    def start(self, *, party: str) -> Done:
+        """A member begins, or in the mode `none` the server."""
+        if self._agreement.secure:
+            return super().start(party=party)
+        return self.did(party, lambda machine: machine.start(0.0))
+
+    def give_vector(self, *, party: str, now: float = 0.0) -> Done:
+        """A client has made its vector."""
+        return self.did(party, lambda client: client.contribute(self._vectors[party], now))
 
     def _events(self, party: str, output: Output) -> list[dict[str, Any]]:
         match output:

@@ -1,8 +1,9 @@
 """Faults on purpose: parties that die, freeze, come back, sit behind a slow link or cheat, at a chosen moment.
 
-A fault strikes a party when it enters a phase of a round, before it sends that phase's message. Killing is SIGKILL and
-freezing SIGSTOP, to the party's own process: nothing in it gets a chance to react. The rest of the federation is not
-told: what it does about it is the real thing. How clients cheat is in cheats.py.
+A fault strikes a party when it enters a phase of a round, before it sends that phase's message. A client trains beside
+ADVERTISE_KEYS and SHARE_KEYS; it enters TRAIN when nothing but its training is left to do before its MASKED_INPUT.
+Killing is SIGKILL and freezing SIGSTOP, to the party's own process: nothing in it gets a chance to react. The rest of
+the federation is not told: what it does about it is the real thing. How clients cheat is in cheats.py.
 """
 
 from __future__ import annotations
@@ -129,8 +130,10 @@ class FaultySurroundings(Surroundings):
 
     def entering(self, round: int, phases: set[Phase]) -> None:
         """Kill or freeze this process if one of its moments has come."""
+        # Who has trained before the shares come passes by TRAIN.
+        reached = {*phases, Phase.TRAIN} if Phase.MASKED_INPUT in phases else phases
         for fault in self._moments:
-            if fault.round == round and fault.phase in phases:
+            if fault.round == round and fault.phase in reached:
                 os.kill(os.getpid(), signal.SIGSTOP if fault.kind is Kind.STALL else signal.SIGKILL)
 
     async def moved(self, count: int) -> None:

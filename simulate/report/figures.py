@@ -35,7 +35,7 @@ COLOURS = {
     Phase.UNMASK: "#D55E00",
     Phase.SESSION: "#C4C8CC",
 }
-"""What secure aggregation adds after training; ADVERTISE_KEYS is mostly waiting for the slowest client."""
+"""Keys and shares go beside the training; what secure aggregation adds comes after TRAIN."""
 WIDTH = 5.0
 MOST_ROWS = 16
 TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))

@@ -97,8 +97,9 @@ def altered(parcel: Parcel, *, message: Message | None = None, payload: Frame | 
 class Conduct:
     """How a network behaves. Faults are drawn for every message; their probabilities are between 0 and 1."""
 
+    least_delay: float = 0.0
+    """Seconds; delays are drawn uniformly between this and the most."""
     most_delay: float = 0.0
-    """Seconds, drawn uniformly."""
     loss: float = 0.0
     repetition: float = 0.0
     overtaking: float = 0.0
@@ -138,7 +139,7 @@ class Network(Generic[Item]):
             return
         for _ in range(1 + self._fault(conduct.repetition)):
             earliest = link[-1].arrival if link else now
-            delay = self._random.uniform(0, conduct.most_delay) if conduct.most_delay else 0.0
+            delay = self._random.uniform(conduct.least_delay, conduct.most_delay) if conduct.most_delay else 0.0
             link.append(_Sent(item, self._count, max(earliest, now + delay)))
             self._count += 1
         if len(link) > 1 and self._fault(conduct.overtaking):

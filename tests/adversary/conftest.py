@@ -128,7 +128,8 @@ class DeceivedFederation(MemoryFederation):
         the server, where it lied so much that it did not understand an honest answer and barred its sender.
         """
         self.hook = lambda parcel: [parcel]
-        if any(report.event == "refused" for report in self.outcome(Report, SERVER)):
+        refused = any(report.event == "refused" for report in self.outcome(Report, SERVER))
+        if refused or self.server.presence.barred:
             self.restart()
         for name, client in list(self.clients.items()):
             if client.state is TrainingState.ENDED or client.configuration != self.configuration:

@@ -95,6 +95,8 @@ def test_of_another_session_nothing_is_said_again(session: bytes, *, conversatio
 @pytest.mark.threat("client/endless-resumptions")
 def test_five_hundred_resumptions_are_answered_a_few_times() -> None:
     one = federation()
+    # The model has come, as far as the server knows of nothing else.
+    one.hook = lambda parcel: [] if (parcel.sender, parcel.kind) == (CHEAT, "share-keys") else [parcel]
     one.training_seconds = lambda: 5.0
     one.start()
     sent, links = list[int](), iter(range(1, 10_000))
@@ -201,5 +203,5 @@ def test_a_server_that_goes_on_with_what_was_never_said_loses_the_client(changes
     assert ended is not None
     assert ended.code is (Code.SESSION if "session" in changes else Code.SEQUENCE)
     said = [parcel.kind for parcel in one.log if parcel.sender == VICTIM and parcel.packet.envelope.round]
-    assert said[-1] in ("advertise-keys", "share-keys")
+    assert said[-1] in ("fetch", "share-keys")
     assert one.ended(SERVER) == Ended(None, "all rounds are done")

@@ -226,7 +226,6 @@ class Interrogation:
             run.agreement,
             VICTIM,
             signing=run.signing[VICTIM],
-            vector=run.vectors[VICTIM],
             entropy=Streams(VICTIM.encode()).of(""),
         )
 
@@ -235,6 +234,7 @@ class Interrogation:
         run = MemorySum(self.run.agreement, self.run.signing, self.run.vectors, self.run.streams)
         run.clients[VICTIM] = self._fresh()
         run.clients[VICTIM].start(0.0)
+        run.clients[VICTIM].contribute(run.vectors[VICTIM], 0.0)
         for delivery in self._told:
             run.deliver(delivery)
         run.log = [d for d in self._log if not isinstance(d.message, UnmaskShares)]

@@ -58,9 +58,7 @@ def believing(run: MemorySum, field: str) -> Agreement:
     if field in ("neighbours", "threshold"):
         change = {"parameters": replace(run.agreement.parameters, **change)}
     agreement = replace(run.agreement, **change)
-    run.clients[VICTIM] = AggregationClient(
-        agreement, VICTIM, signing=run.signing[VICTIM], vector=run.vectors[VICTIM], entropy=run.streams.of("x")
-    )
+    run.clients[VICTIM] = AggregationClient(agreement, VICTIM, signing=run.signing[VICTIM], entropy=run.streams.of("x"))
     return agreement
 
 

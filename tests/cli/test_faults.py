@@ -23,7 +23,7 @@ Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
 
 # Of the phases of a round only ANSWER_COMPLAINTS needs somebody who complains.
-ACTIVE_PHASES = ("TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
+ACTIVE_PHASES = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
 SEMI_HONEST_PHASES = tuple(phase for phase in ACTIVE_PHASES if phase != "CONSISTENCY_CHECK")
 SEMI_HONEST = '[policy]\nmodes = ["semi-honest"]\n[aggregation]\nmode = "semi-honest"'
 
@@ -111,8 +111,8 @@ def test_a_client_that_dies_in_any_phase_is_dropped_and_the_round_completed(
     for number, (phase, held) in enumerate(zip(phases, summary["rounds"], strict=True), start=1):
         included = phase in ("CONSISTENCY_CHECK", "UNMASK")
         (gone,) = held["dropped"]
-        # The server cannot tell a client that trains from one whose keys are on their way.
-        seen = "ADVERTISE_KEYS" if phase == "TRAIN" else phase
+        # What the server waits for from a client that trains is its vector.
+        seen = "MASKED_INPUT" if phase == "TRAIN" else phase
         assert (gone["party"], gone["phase"], gone["included_in_sum"]) == (f"client-{number}", seen, included)
         assert (gone["code"], gone["detail"]) == ("LEFT", "its link was lost for 0.5 s")
         assert held["status"] == "completed"
@@ -361,7 +361,7 @@ def test_a_quiet_run_shows_nothing(simulate: Simulate) -> None:
     ("option", "text", "expected"),
     [
         ("--drop", "client-2", "write PARTY@PHASE or PARTY@PHASE:ROUND, such as client-2@MASKED_INPUT:3"),
-        ("--stall", "client-2@MASKING", "MASKING is no phase; they are TRAIN, ADVERTISE_KEYS, SHARE_KEYS"),
+        ("--stall", "client-2@MASKING", "MASKING is no phase; they are ADVERTISE_KEYS, SHARE_KEYS, TRAIN"),
         ("--restart", "client-9@TRAIN", "client-9 is no party of this run; they are server, client-1, client-2"),
         ("--cheat", "client-2@lies", "lies is no cheat; they are words, commitment, complaint, upload"),
         ("--cheat", "server@words", "server is no client of this run; they are client-1, client-2, client-3, client-4"),

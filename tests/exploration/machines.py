@@ -169,10 +169,14 @@ Remember = Callable[[History, Output, Message | None, Any], History]
 
 
 class States:
-    """The numbered states of one machine. State 0 is `machine`; a state includes its history."""
+    """The numbered states of one machine. State 0 is `machine`; a state includes its history.
 
-    def __init__(self, machine: Machine[Any], post: PostOffice, remember: Remember) -> None:
+    vector: what it contributes as soon as it has started, if it contributes anything.
+    """
+
+    def __init__(self, machine: Machine[Any], post: PostOffice, remember: Remember, *, vector: Any = None) -> None:
         self.post = post
+        self._vector = vector
         self._remember = remember
         self._numbers: dict[Hashable, int] = {}
         self._machines: list[Machine[Any]] = []
@@ -217,6 +221,7 @@ class States:
             outputs = self._dropped(machine, peer)
         else:
             outputs = machine.start(0.0)
+            outputs += [] if self._vector is None else machine.contribute(self._vector, 0.0)
         history, sent = self.histories[number], []
         for output in outputs:
             history = self._remember(history, output, cause, machine)

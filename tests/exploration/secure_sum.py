@@ -1,7 +1,8 @@
 """What the explorations of the secure sum share: the parties, what is remembered of them, and the rules for clients.
 
-The cohort uses the complete graph, with vectors of one 64-bit word that fit one chunk. Of a client's past the rules
-need what it signed, opened and shared; everything else that it sent follows from its state.
+The cohort uses the complete graph, with vectors of one 64-bit word that fit one chunk, and are there when their clients
+start. Of a client's past the rules need what it signed, opened and shared; everything else that it sent follows from
+its state.
 """
 
 from __future__ import annotations
@@ -165,11 +166,11 @@ class Cohort:
                     self.agreement,
                     name,
                     signing=signing[name],  # type: ignore[arg-type]  # a stand-in
-                    vector=self.vectors[name],
                     entropy=SymbolicEntropy(name),
                 ),
                 self.post,
                 self._remember_client,
+                vector=self.vectors[name],
             )
             for name in names
         ]

@@ -17,7 +17,7 @@ import numpy as np
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Message, Resume
+from tacit.protocol.core.messages import Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.client import TrainingClient
@@ -26,7 +26,7 @@ from tacit.protocol.session.rounds import Journal, JournalEntry, JournalLine
 from tacit.protocol.session.server_link import ServerLink
 from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.configuration import Policy
-from tacit.protocol.sum.messages import AdvertiseKeys, UnmaskShares
+from tacit.protocol.sum.messages import AdvertiseKeys, ShareKeys, UnmaskShares
 from tacit.secagg.packing import WeightForm
 from tacit.secagg.shamir import SHARE_BYTES
 from tacit.simulate.world.federation import small_configuration
@@ -66,7 +66,7 @@ Stage = tuple[bytes, int, int]
 class Host:
     """A client's computer, at a moment. Two are equal if they behave alike.
 
-    said: what its client said in the sum that goes on; facts: what of its past the rules need; starts: how often its
+    said: its keys and shares in the sum that goes on; facts: what of its past the rules need; starts: how often its
     process was started.
     """
 
@@ -157,10 +157,12 @@ class Clients:
             if isinstance(output, Journal):
                 disk = (*disk, output.entry)
             elif isinstance(output, Transmit):
-                message = decode(output.frames, MESSAGES).parse()
-                facts |= learnt(host.client, message, disk, facts)
-                # What is said again says nothing new.
-                if not isinstance(message, Resume) and message not in said:
+                packet = decode(output.frames, MESSAGES)
+                if packet.envelope.sequence < host.client._link._link._sent:
+                    continue  # Said again, or a hello.
+                message = packet.parse()
+                facts |= learnt(client if isinstance(message, AdvertiseKeys) else host.client, message, disk, facts)
+                if isinstance(message, (AdvertiseKeys, ShareKeys)):
                     said.append(message)
         if client.sum is None:
             client._entropy = SymbolicEntropy(f"{client.name} start {host.starts}")
@@ -176,10 +178,8 @@ class Clients:
 
     @staticmethod
     def contribute(client: TrainingClient) -> Sequence[Output]:
-        """Its training is over. What it draws in the sum is named after that, and no other process draws it."""
-        agreement = client._agreement(client.data)
-        process: Any = client._entropy
-        client._entropy = SymbolicEntropy(f"{process.party} of {agreement.context.hex()[:8]}")
+        """Its training is over."""
+        agreement = client._agreement(client.data, client.round)
         return client.contribute(client.round, np.ones(agreement.length, agreement.ring.word), 0.0)
 
 

@@ -15,8 +15,6 @@ from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 
-import numpy as np
-
 from tacit.protocol.core.blob import announce
 from tacit.protocol.core.codec import VERSION, Envelope, Frame, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code
@@ -113,7 +111,7 @@ class SessionLyingWorld:
                 event: Event = _hearing(Resume(), session, 0, None)
             elif state in (TrainingState.TRAINING, TrainingState.LIMITING):
                 event = clients.contribute
-            elif isinstance(host.client.sum, AggregationClient):
+            elif state is TrainingState.AGGREGATING and isinstance(host.client.sum, AggregationClient):
                 event = _hearing(next(self._within(host.client.sum, host.said)), session, number, None)
             else:
                 entered |= {state} - {TrainingState.AWAIT_WELCOME}
@@ -202,7 +200,6 @@ class SessionLyingWorld:
                 agreement,
                 name,
                 signing=self.clients.signing[name],  # type: ignore[arg-type]  # a stand-in
-                vector=np.ones(agreement.length, agreement.ring.word),
                 entropy=SymbolicEntropy(f"{name} {context}"),
             )
             for member, name in enumerate(agreement.cohort)
@@ -265,6 +262,11 @@ def _hearing(
     """The client hears it as the next message of its server, who has received so many of its own, or all of them."""
 
     def event(client: TrainingClient) -> Sequence[Output]:
+        if client.sum is None and isinstance(message, (StartRound, StartSecondStage)):
+            # What it draws in a sum is named after that, and no other process draws it.
+            process: Any = client._entropy
+            context = sha256(session + bytes([round]) + encode_structure(message))
+            client._entropy = SymbolicEntropy(f"{process.party} of {context.hexdigest()[:8]}")
         link = client._link._link
         heard = link._sent if received is None else received
         frames = _frames(message, session, round, payload, sequence=link._received, link=link.number, received=heard)

@@ -35,12 +35,12 @@ def patience(one: Any, machines: Callable[[], Collection[Machine[Any]]]) -> Seco
 
 
 SUM: Seconds = {
-    ("AggregationServer", "ADVERTISE_KEYS"): 110.0,
-    ("AggregationClient", "AWAIT_PEER_KEYS"): 120.0,
+    ("AggregationServer", "ADVERTISE_KEYS"): 10.0,
+    ("AggregationClient", "AWAIT_PEER_KEYS"): 20.0,
     ("AggregationServer", "SHARE_KEYS"): 10.0,
     ("AggregationClient", "AWAIT_PEER_SHARES"): 20.0,
-    ("AggregationServer", "MASKED_INPUT"): 10.0,
-    ("AggregationClient", "AWAIT_SURVIVORS"): 30.0,
+    ("AggregationServer", "MASKED_INPUT"): 110.0,
+    ("AggregationClient", "AWAIT_SURVIVORS"): 130.0,
     ("AggregationServer", "CONSISTENCY_CHECK"): 10.0,
     ("AggregationClient", "AWAIT_UNMASK_REQUEST"): 20.0,
     ("AggregationServer", "UNMASK"): 10.0,
@@ -74,7 +74,7 @@ LONG: dict[str, Any] = {"length": 200_000, "ring_bits": 64}
     ("settings", "expected"),
     [
         ({"active": True}, SUM),
-        ({"active": True, **LONG}, SUM | {("AggregationClient", "AWAIT_SURVIVORS"): 220.0}),
+        ({"active": True, **LONG}, SUM | {("AggregationClient", "AWAIT_SURVIVORS"): 320.0}),
         ({"active": False, "secure": False}, {("PlainSumServer", "MASKED_INPUT"): 110.0}),
         (
             {"active": False, "secure": False, **LONG},

@@ -16,9 +16,9 @@ from tacit.protocol.core.messages import Phase
 
 BEGAN = 1_800_000_000.0
 PHASE_ENDS = {
-    Phase.TRAIN: 1.0,
-    Phase.ADVERTISE_KEYS: 2.0,
-    Phase.SHARE_KEYS: 2.25,
+    Phase.ADVERTISE_KEYS: 0.5,
+    Phase.SHARE_KEYS: 1.0,
+    Phase.TRAIN: 2.0,
     Phase.MASKED_INPUT: 2.5,
     Phase.ANSWER_COMPLAINTS: 2.5,
     Phase.CONSISTENCY_CHECK: 2.625,
@@ -78,7 +78,9 @@ class ScriptedRun:
             for phase, end in PHASE_ENDS.items():
                 if party in killed and phase is Phase.MASKED_INPUT:
                     break
-                following = Phase.TRAIN if phase is Phase.SESSION else [*PHASE_ENDS][[*PHASE_ENDS].index(phase) + 1]
+                following = (
+                    Phase.ADVERTISE_KEYS if phase is Phase.SESSION else [*PHASE_ENDS][[*PHASE_ENDS].index(phase) + 1]
+                )
                 self.log(party, "phase", at=end, round=number, phase=phase, seconds=end - began, next=following)
                 self.log(party, "traffic", at=end, round=number, phase=phase, sent=100, received=1000)
                 began = end

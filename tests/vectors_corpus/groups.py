@@ -13,7 +13,7 @@ from tests.vectors_corpus.messages import COUNTED, encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
 from tests.vectors_corpus.primitives import drawn, primitive
 from tests.vectors_corpus.protections import contributions
-from tests.vectors_corpus.rounds import GROUPED, begun, sum_terms, with_losses, words
+from tests.vectors_corpus.rounds import FIRST_DEADLINE, GROUPED, begun, sum_terms, with_losses, words
 from tests.vectors_corpus.script import Script
 from tests.vectors_corpus.session_faults import SessionFault
 from tests.vectors_corpus.sessions import CHEAT, LENGTH, names
@@ -83,6 +83,24 @@ def round_groups_uploads() -> Script:
     for _ in range(2):
         play.expire(SERVER, play.now + 10.0)
         play.deliver(change)
+    return ending(play, "sum")
+
+
+def round_groups_invited() -> Script:
+    groups = [[member, member + 1] for member in range(0, 10, 2)]
+    terms = sum_terms(10, active=False, ring_bits=8, length=CHUNK_BYTES + 16, groups=groups, fewest_survivors=2)
+    late = [f"client-{member}" for member in range(1, 10, 2)]
+    play = begun(
+        terms,
+        "Vectors of two chunks, of five groups that each wait for one member: four of these are asked in advance; the "
+        "fifth is ready first, and its group is fetched when one of the four is not trained in time.",
+        late,
+    )
+    play.deliver()
+    play.act(late[-1], "give vector", party=late[-1], **play.at())
+    play.deliver()
+    play.expire(SERVER, FIRST_DEADLINE)
+    play.deliver()
     return ending(play, "sum")
 
 
@@ -191,6 +209,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
         round_groups_semi_honest,
         round_groups_ring,
         round_groups_uploads,
+        round_groups_invited,
         session_groups,
     )
 } | {name: fault.script for name, fault in (FAULTS | SESSION_FAULTS).items()}

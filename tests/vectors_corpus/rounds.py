@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from tacit.protocol.core.codec import VERSION, Envelope, encode
 from tacit.protocol.core.messages import CHUNK_BYTES
+from tacit.protocol.sum.messages import FetchVector
 from tacit.secagg.graph import complete_parameters
 from tests.vectors_corpus.play import SERVER, Change, Parcel, Play, ending, unchanged
 from tests.vectors_corpus.primitives import drawn
@@ -83,13 +85,16 @@ def sum_client(terms: dict[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def begun(terms: dict[str, Any], about: str) -> Play:
-    """A play in which all clients have started."""
+def begun(terms: dict[str, Any], about: str, training: Sequence[str] = ()) -> Play:
+    """A play in which all clients have started, and have their vectors but for those who still train."""
     play = Play("secure sum", "round", about)
     clients = [sum_client(terms, name) for name in terms["cohort"]]
     play.do("begin sum", terms=terms, clients=clients, server=True)
-    for name in terms["cohort"]:
+    for name in ([SERVER] if terms["mode"] == "none" else []) + terms["cohort"]:
         play.act(name, "start", party=name)
+    for name in terms["cohort"]:
+        if name not in training:
+            play.act(name, "give vector", party=name)
     return play
 
 
@@ -179,24 +184,27 @@ def round_lost_links() -> Script:
 
 def round_chunks() -> Script:
     terms = sum_terms(3, active=False, ring_bits=8, length=CHUNK_BYTES + 16)
-    return played(terms, "Vectors of two chunks are fetched.")
+    play = begun(terms, "Vectors of two chunks are fetched, that of the third client in advance.", ["client-2"])
+    play.deliver()
+    play.act("client-2", "give vector", party="client-2")
+    play.deliver()
+    return ending(play, "sum")
 
 
 def round_stalled_uploads() -> Script:
     play = begun(
         sum_terms(7, active=False, ring_bits=8, length=CHUNK_BYTES + 16, **PLAIN),
         "Vectors of two chunks, without secure aggregation: of seven clients the second sends none, the third one of "
-        "two, and each is out a phase after its last; the fifth waits for a turn; the sixth is ready at the last "
-        "moment, and fetched from when the seventh, which says nothing, is out.",
+        "two, and each is out a phase after its last; the sixth is ready at the last moment, and the seventh too late.",
+        ["client-5", "client-6"],
     )
     late: list[Parcel] = []
 
     def change(parcel: Parcel) -> Sequence[bytes] | None:
-        held = parcel.kind == "masked-input" if parcel.sender == "client-5" else parcel.kind != "masked-input"
-        if held and parcel.sender in ("client-1", "client-2", "client-5") and play.now < FIRST_DEADLINE:
+        if parcel.sender in ("client-1", "client-2") and parcel.kind != "masked-input":
             late.append(parcel)
             return None
-        return None if parcel.sender == "client-6" else parcel.frames
+        return parcel.frames
 
     play.deliver(change)
     play.now = PHASE_SECONDS - 1
@@ -205,10 +213,45 @@ def round_stalled_uploads() -> Script:
         play.expire(SERVER, now)
         play.deliver(change)
     play.now = FIRST_DEADLINE - 1
-    play.give(next(parcel for parcel in late if parcel.sender == "client-5"))
+    play.act("client-5", "give vector", party="client-5", **play.at())
+    last: list[Parcel] = []
+
+    def slowly(parcel: Parcel) -> Sequence[bytes] | None:
+        if parcel.sender == "client-5" and parcel.kind == "vector-chunk":
+            last.append(parcel)
+            return None
+        return change(parcel)
+
+    play.deliver(slowly)
     play.expire(SERVER, FIRST_DEADLINE)
+    for parcel in last:
+        play.give(parcel)
     play.deliver(change)
     return ending(play, "sum")
+
+
+def _asked(about: str, *chunks: int) -> Script:
+    """A client that still trains is asked for these chunks of its vector of five."""
+    terms = sum_terms(3, active=False, ring_bits=8, length=4 * CHUNK_BYTES + 16, **PLAIN)
+    play = Play("secure sum", "round", about)
+    play.do("begin sum", terms=terms, clients=[sum_client(terms, "client-0")], server=False)
+    play.act("client-0", "start", party="client-0")
+    for sequence, chunk in enumerate(chunks):
+        message = FetchVector(chunk=chunk)
+        envelope = Envelope(
+            version=VERSION, type=message.TYPE, session=terms["session"], round=1, sender=SERVER, sequence=sequence
+        )
+        frames = [bytes(frame) for frame in encode(message, envelope, None)]
+        play.act("client-0", "receive", party="client-0", sender=SERVER, frames=frames)
+    return ending(play, "aborted", "UNEXPECTED")
+
+
+def fetch_vector_bad_order() -> Script:
+    return _asked("A chunk is asked for twice.", 0, 0)
+
+
+def fetch_vector_bad_window() -> Script:
+    return _asked("More chunks are asked for in advance than a window has.", 0, 1, 2, 3, 4)
 
 
 def round_plain() -> Script:
@@ -227,7 +270,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     for function in (
         round_semi_honest, round_semi_honest_dropouts, round_active, round_active_dropouts, round_early_dropouts,
         round_ring, round_chosen, round_lost_links, round_chunks, round_stalled_uploads,
-        round_plain, round_skipped_zeros,
+        round_plain, round_skipped_zeros, fetch_vector_bad_order, fetch_vector_bad_window,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

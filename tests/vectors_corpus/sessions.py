@@ -123,7 +123,7 @@ def session_repeated_round() -> Script:
         return None
 
     hold_round(play, 1, change)
-    play.expire(SERVER, PHASE_SECONDS)
+    play.expire(SERVER, TRAIN_SECONDS + PHASE_SECONDS)
     play.give(late[0])
     play.deliver()
     play.act(SERVER, "next round", model=MODEL, **play.at())

@@ -30,6 +30,7 @@ from constants import (
     SIGN_COMPLAINT,
     SIGN_SHARES,
     SIGN_SURVIVORS,
+    WINDOW,
     Refused,
     require,
 )
@@ -57,13 +58,14 @@ class AggregationClient:
         terms: Terms,
         name: str,
         signing_private: bytes,
-        vector: list[int],
         draw: Callable[[], bytes],
         send: Callable[..., None],
         report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.terms, self.me, self.signing_private = terms, terms.cohort.index(name), signing_private
-        self.vector, self.draw, self.send, self.report = vector, draw, send, report
+        self.draw, self.send, self.report = draw, send, report
+        self.vector: list[int] | None = None
+        self.asked = 0
         self.state = "READY"
         self.deadline: float | None = None
         self.opened: list[str] = []
@@ -71,6 +73,8 @@ class AggregationClient:
     def admits(self, kind: str) -> bool:
         if self.over or self.state == "READY":
             return False
+        if self.state == "AWAIT_VECTOR":
+            return kind in ("abort", "fetch-vector")
         if self.state == "AWAIT_SURVIVORS":
             following = "survivors" if self.terms.active else "unmask-request"
             return kind in ("abort", "fetch-vector", "peer-complaints", following)
@@ -118,7 +122,13 @@ class AggregationClient:
         self.advert = Advert(*keys, choices, signature)
         body = {"channel_key": keys[0], "mask_key": keys[1], "choices": choices, "signature": signature}
         self.send("advertise-keys", body, None)
-        self.go_to("AWAIT_PEER_KEYS", now + terms.train_seconds + 2 * terms.phase_seconds)
+        self.go_to("AWAIT_PEER_KEYS", now + 2 * terms.phase_seconds)
+
+    def give_vector(self, vector: list[int], now: float) -> None:
+        require(self.vector is None and len(vector) == self.terms.length, "INVALID")
+        self.vector = vector
+        if self.state == "AWAIT_VECTOR":
+            self.announce(now)
 
     def on_peer_keys(self, body: dict[str, Any], now: float) -> None:
         terms = self.terms
@@ -197,11 +207,22 @@ class AggregationClient:
         self.sharers, self.sharing = sharers, sharing_digest(terms, self.adverts_digest, sharers)
         if self.complaints:
             self.report({"event": "complaint", "against": terms.names(self.complaints)})
+        self.go_to("AWAIT_VECTOR", None)
+        if self.vector is not None:
+            self.announce(now)
+
+    def announce(self, now: float) -> None:
+        terms = self.terms
         self.mask()
-        raw = self.chunk(0) if terms.chunks == 1 else None
-        made = [self.signature(SIGN_COMPLAINT, *signed_complaint(self.sharing, o, me)) for o in self.complaints]
-        self.send("masked-input", {"complaints": terms.bitmap(self.complaints), "signatures": b"".join(made)}, raw)
-        self.go_to("AWAIT_SURVIVORS", now + terms.input_seconds + 2 * terms.phase_seconds)
+        made = [self.signature(SIGN_COMPLAINT, *signed_complaint(self.sharing, o, self.me)) for o in self.complaints]
+        body = {"complaints": terms.bitmap(self.complaints), "signatures": b"".join(made)}
+        self.send_vector(body)
+        self.go_to("AWAIT_SURVIVORS", now + terms.train_seconds + terms.input_seconds + 2 * terms.phase_seconds)
+
+    def send_vector(self, body: dict[str, Any]) -> None:
+        self.send("masked-input", body, self.chunk(0) if self.terms.chunks == 1 else None)
+        for chunk in range(self.asked):
+            self.send("vector-chunk", {"chunk": chunk}, self.chunk(chunk))
 
     def open_packet(self, owner: int, packet: bytes) -> tuple[bytes, bytes]:
         commitments, sealed = packet[:64], packet[64:]
@@ -217,6 +238,7 @@ class AggregationClient:
     def mask(self) -> None:
         terms = self.terms
         bits, length = terms.ring_bits, terms.length
+        assert self.vector is not None
         stream = mask_stream(derive(self.self_seed, SELF_SEED, self.sharing, b""), SELF_MASK, bits, length)
         self.vector = add(self.vector, stream, 1, bits)
         for peer in self.mine.peers:
@@ -226,13 +248,18 @@ class AggregationClient:
                 self.vector = add(self.vector, mask_stream(seed, PAIRWISE_MASK, bits, length), way, bits)
 
     def chunk(self, number: int) -> bytes:
+        assert self.vector is not None
         first = number * self.terms.chunk_words
         words = self.vector[first : first + self.terms.words_in(number)]
         return (pack_without_zeros if self.terms.skip_zeros else pack_words)(words, self.terms.ring_bits)
 
     def on_fetch_vector(self, body: dict[str, Any], now: float) -> None:
-        require(1 < self.terms.chunks > body["chunk"], "VECTOR")
-        self.send("vector-chunk", {"chunk": body["chunk"]}, self.chunk(body["chunk"]))
+        chunk, training = body["chunk"], self.vector is None
+        require(1 < self.terms.chunks > chunk, "VECTOR")
+        require(chunk == self.asked and (chunk < WINDOW or not training), "UNEXPECTED")
+        self.asked += 1
+        if not training:
+            self.send("vector-chunk", {"chunk": chunk}, self.chunk(chunk))
 
     def on_peer_complaints(self, body: dict[str, Any], now: float) -> None:
         terms = self.terms

@@ -64,10 +64,10 @@ class AggregationServer:
         report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.terms, self.send, self.report = terms, send, report
-        self.state = "ADVERTISE_KEYS"
-        self.own_deadline: float | None = now + terms.train_seconds + terms.phase_seconds
+        self.began = now
+        self.own_deadline: float | None
+        self.open_phase("ADVERTISE_KEYS", list(range(terms.size)), now)
         self.out: set[int] = set()
-        self.waited = set(range(terms.size))
         self.adverts: dict[int, Advert] = {}
         self.choices: dict[int, list[int]] = {}
         self.packets: dict[int, dict[int, bytes]] = {}
@@ -81,6 +81,9 @@ class AggregationServer:
         self.uploading: dict[int, list[float]] = {}
         """Until when the next chunk may come, and until when all of them."""
         self.queue: list[int] = []
+        self.invited: set[int] = set()
+        self.last: list[int] = []
+        """Who may be invited: all others of their group are ready."""
         self.whole: dict[int, list[int]] = {}
         """The vectors that have come, by member."""
         self.left_out: set[int] = set()
@@ -171,7 +174,11 @@ class AggregationServer:
             self.report({"event": "aborted", "code": reason.code, "culprit": reason.culprit or ""})
 
     def open_phase(self, state: str, waited: list[int], now: float) -> None:
-        self.state, self.waited, self.own_deadline = state, set(waited), now + self.terms.phase_seconds
+        training = self.terms.train_seconds if state == "MASKED_INPUT" else 0.0
+        self.state, self.waited, self.own_deadline = state, set(waited), now + self.terms.phase_seconds + training
+
+    def start(self, now: float) -> None:
+        """Only without masks the server speaks first."""
 
     def there(self, members: Any) -> list[int]:
         return [member for member in sorted(members) if member not in self.out]
@@ -239,6 +246,12 @@ class AggregationServer:
             bitmaps = {"sharers": terms.bitmap(self.sharers), "owners": terms.bitmap(owners)}
             self.tell(member, "peer-shares", **bitmaps, packets=packets, signatures=signatures)
         self.open_phase("MASKED_INPUT", self.sharers, now)
+        self.invite(now)
+
+    def invite(self, now: float) -> None:
+        if self.terms.chunks > 1:
+            self.last += [member for member in range(self.terms.size) if len(self.terms.group_of(member)) == 1]
+            self.start_uploads(now)
 
     def owners(self, member: int) -> list[int]:
         return [owner for owner in self.hoods[member].owners if owner in self.sharers]
@@ -257,13 +270,19 @@ class AggregationServer:
             names = {"by": terms.cohort[member], "against": terms.cohort[owner]}
             self.report({"event": "complaint", **names})
         group = terms.group_of(member)
+        missing = [other for other in group if other not in self.complaints]
         if member in self.left_out:
             self.waited.discard(member)
         elif words is not None:
             self.add_vector(member, words)
-        elif set(group) <= set(self.complaints):
+        elif member in self.invited:
+            self.invited.remove(member)
+            self.expect_chunks(member, now)
+        elif not missing:
             self.queue += group
-            self.start_uploads(now)
+        elif len(missing) == 1:
+            self.last += missing
+        self.start_uploads(now)
         for owner in complaints:
             accusing = sum(owner in others for others in self.complaints.values())
             if accusing > terms.most_complaints and owner not in self.out:
@@ -274,6 +293,7 @@ class AggregationServer:
         self.left_out |= set(group)
         for member in group:
             self.uploading.pop(member, None)
+            self.invited.discard(member)
             if member in self.queue:
                 self.queue.remove(member)
             if member in self.complaints and self.state == "MASKED_INPUT":
@@ -298,13 +318,27 @@ class AggregationServer:
             self.survivors += group
 
     def start_uploads(self, now: float) -> None:
-        while self.queue and len(self.uploading) < UPLOADS:
-            member = self.queue.pop(0)
-            phase = self.terms.phase_seconds
-            self.uploading[member] = [now + phase, now + TRANSFER_LIMIT * phase]
-            self.received[member] = []
+        asked = []
+        while len(self.uploading) < UPLOADS:
+            if self.queue:
+                asked.append(self.queue.pop(0))
+                self.expect_chunks(asked[-1], now)
+            elif self.last and len(self.invited) < UPLOADS:
+                member = self.last.pop(0)
+                if member not in self.complaints and member not in self.left_out:
+                    asked.append(member)
+                    self.invited.add(member)
+                    self.queue += [other for other in self.terms.group_of(member) if other != member]
+            else:
+                break
+        for member in asked:
             for chunk in range(min(WINDOW, self.terms.chunks)):
                 self.tell(member, "fetch-vector", chunk=chunk)
+
+    def expect_chunks(self, member: int, now: float) -> None:
+        phase = self.terms.phase_seconds
+        self.uploading[member] = [now + phase, now + TRANSFER_LIMIT * phase]
+        self.received[member] = []
 
     def on_vector_chunk(self, member: int, body: dict[str, Any], raw: bytes | None, now: float) -> None:
         terms, chunk = self.terms, body["chunk"]

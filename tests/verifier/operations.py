@@ -356,6 +356,8 @@ class Performance:
         actor = stage.parties[party] if party else stage.server()
         if name == "start":
             actor.machine.start(now)
+        elif name == "give vector":
+            actor.machine.give_vector(actor.vector, now)
         elif name == "hello":
             actor.hello(now)
         elif name == "receive":

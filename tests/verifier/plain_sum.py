@@ -10,30 +10,33 @@ from parameters import pack_words
 
 class PlainClient(AggregationClient):
     def start(self, now: float) -> None:
+        self.go_to("AWAIT_VECTOR", None)
+
+    def announce(self, now: float) -> None:
         terms = self.terms
-        self.sent = 0
-        whole = terms.chunks == 1
-        self.send("masked-input", {"complaints": terms.bitmap([]), "signatures": b""}, self.chunk(0) if whole else None)
-        if whole:
-            self.go_to("DONE", None)
-        else:
-            self.go_to("AWAIT_SURVIVORS", now + terms.train_seconds + terms.input_seconds + terms.phase_seconds)
+        self.send_vector({"complaints": terms.bitmap([]), "signatures": b""})
+        self.go_to("AWAIT_SURVIVORS", now + terms.train_seconds + terms.input_seconds + terms.phase_seconds)
+        self.end_when_sent()
 
     def admits(self, kind: str) -> bool:
-        return self.state == "AWAIT_SURVIVORS" and kind in ("abort", "fetch-vector")
+        return self.state in ("AWAIT_VECTOR", "AWAIT_SURVIVORS") and kind in ("abort", "fetch-vector")
 
     def on_fetch_vector(self, body: dict[str, Any], now: float) -> None:
-        require(body["chunk"] == self.sent, "UNEXPECTED")
-        self.send("vector-chunk", {"chunk": self.sent}, self.chunk(self.sent))
-        self.sent += 1
-        if self.sent == self.terms.chunks:
+        super().on_fetch_vector(body, now)
+        self.end_when_sent()
+
+    def end_when_sent(self) -> None:
+        if self.state == "AWAIT_SURVIVORS" and self.terms.chunks in (1, self.asked):
             self.go_to("DONE", None)
 
 
 class PlainServer(AggregationServer):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.state = "MASKED_INPUT"
+        self.open_phase("MASKED_INPUT", list(range(self.terms.size)), self.began)
+
+    def start(self, now: float) -> None:
+        self.invite(now)
 
     def admits(self, member: int, kind: str) -> bool:
         if not self.over and member not in self.out:

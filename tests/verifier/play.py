@@ -50,13 +50,12 @@ class SumClientParty:
     def __init__(self, stage: Stage, terms: Terms, client: dict[str, Any]) -> None:
         self.stage, self.terms = stage, terms
         self.conversation = Conversation(terms.session, client["name"], terms.server)
-        vector = unpack_words(client["vector"], terms.ring_bits)
-        require(len(vector) == terms.length, "INVALID")
+        self.vector = unpack_words(client["vector"], terms.ring_bits)
+        require(len(self.vector) == terms.length, "INVALID")
         self.machine = (AggregationClient if terms.secure else PlainClient)(
             terms,
             client["name"],
             client["signing_private"],
-            vector,
             entropy(client["entropy"]),
             self.send,
             self.report,

@@ -34,6 +34,7 @@ ADMITTED = {
     "FETCHING_LIMITS": ("chunk", *IN_ROUND),
     "LIMITING": IN_ROUND,
 }
+IN_SUM = ("FETCHING_MODEL", "TRAINING", "AGGREGATING", "FETCHING_LIMITS", "LIMITING")
 
 
 def about_keys(envelope: dict[str, Any]) -> bool:
@@ -74,7 +75,7 @@ class SessionClient:
 
     @property
     def deadline(self) -> float | None:
-        in_sum = self.sum.deadline if self.sum and self.state == "AGGREGATING" else None
+        in_sum = self.sum.deadline if self.sum and self.state in IN_SUM else None
         of_key = self.holder.deadline if self.holder else None
         return min((at for at in (self.own_deadline, in_sum, of_key, self.gone_at) if at is not None), default=None)
 
@@ -93,7 +94,7 @@ class SessionClient:
 
     def end(self, code: str | None) -> None:
         self.go_to("ENDED", None)
-        self.gone_at = self.holder = None
+        self.gone_at = self.holder = self.sum = None
         self.report({"event": "ended", "code": code})
 
     def receive(self, sender: str, frames: list[bytes], now: float) -> None:
@@ -127,7 +128,7 @@ class SessionClient:
         except Refused as reason:
             if first or envelope["round"] == 0:
                 self.end_session(reason.code)
-            elif self.state == "AGGREGATING" and self.sum is not None:
+            elif self.state in IN_SUM and self.sum is not None:
                 self.sum.refuse(reason.code)
                 self.after_sum(now)
             else:
@@ -167,7 +168,7 @@ class SessionClient:
 
     def check_state(self, envelope: dict[str, Any]) -> None:
         kind = envelope["type"]
-        in_sum = self.state == "AGGREGATING" and self.sum is not None and self.sum.admits(kind)
+        in_sum = self.state in IN_SUM and self.sum is not None and self.sum.admits(kind)
         of_key = self.state == "AWAIT_ROUND" and self.holder is not None and about_keys(envelope)
         require(kind in ADMITTED[self.state] or in_sum or of_key, "UNEXPECTED")
 
@@ -247,6 +248,7 @@ class SessionClient:
         self.terms = self.terms_for(cohort)
         if self.configuration["enforce"] == "clients":
             self.terms = first_stage(self.terms, self.configuration)
+        self.begin_sum(1, now)
         self.fetch("FETCHING_MODEL", Incoming(MODEL, body["model"]), now)
 
     def terms_for(self, cohort: list[str]) -> Terms:
@@ -289,7 +291,22 @@ class SessionClient:
         require(body["limits"]["size"] == -(-sum(self.configuration["tensor_sizes"]) // 8), "MODEL")
         plain = self.terms_for(cohort)
         self.terms = second_stage(plain, self.configuration, len(self.counted), body["limits"]["digest"])
+        self.begin_sum(2, now)
         self.fetch("FETCHING_LIMITS", Incoming(LIMITS, body["limits"]), now)
+
+    def begin_sum(self, stage: int, now: float) -> None:
+        """docs/spec/session.md, *Journal*: the entry, and only then the first word."""
+        self.journal.append({"session": self.terms.session, "round": self.round, "stage": stage})
+        self.report({"event": "journal", "round": self.round, "stage": stage})
+        self.sum = (AggregationClient if self.terms.secure else PlainClient)(
+            self.terms,
+            self.name,
+            self.signing_private,
+            self.draw,
+            lambda kind, body, raw: self.send(kind, self.round, body, raw),
+            self.on_sum_event,
+        )
+        self.sum.start(now)
 
     def provide(self, epoch: int, model: bytes, now: float) -> None:
         if self.holder is not None:
@@ -297,22 +314,11 @@ class SessionClient:
 
     def contribute(self, words: bytes, now: float) -> None:
         vector = unpack_words(words, self.terms.ring_bits)
-        require(self.state in ("TRAINING", "LIMITING") and len(vector) == self.terms.length, "INVALID")
-        entry = {"session": self.terms.session, "round": self.round, "stage": 2 if self.state == "LIMITING" else 1}
-        self.journal.append(entry)
-        self.report({"event": "journal", "round": entry["round"], "stage": entry["stage"]})
-        self.sum = (AggregationClient if self.terms.secure else PlainClient)(
-            self.terms,
-            self.name,
-            self.signing_private,
-            vector,
-            self.draw,
-            lambda kind, body, raw: self.send(kind, self.round, body, raw),
-            self.on_sum_event,
-        )
+        require(self.state in ("TRAINING", "LIMITING") and self.sum is not None, "INVALID")
         self.go_to("AGGREGATING", None)
-        self.sum.start(now)
-        self.after_sum(now)
+        if self.sum is not None:
+            self.sum.give_vector(vector, now)
+            self.after_sum(now)
 
     def on_sum_event(self, event: dict[str, Any]) -> None:
         if event["event"] == "aborted":
@@ -362,7 +368,7 @@ class SessionClient:
             self.end("LEFT")
         elif self.holder is not None and self.holder.deadline is not None and now >= self.holder.deadline:
             self.end_session("TIMEOUT")
-        elif self.state == "AGGREGATING":
+        elif self.sum is not None and self.sum.deadline is not None and now >= self.sum.deadline:
             self.leave_round("TIMEOUT", now)
         elif self.conversation.broken:
             self.begin_again(now)

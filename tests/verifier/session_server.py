@@ -144,7 +144,7 @@ class SessionServer:
         if self.conversations.pop(name, None) is not None:
             self.report({"event": "left", "member": name})
             self.keeper.left(name, code, now)
-        self.drop(name, "LEFT", now)
+        self.drop(name, code, now)
 
     def drop(self, name: str, code: str, now: float) -> None:
         """Out of the sum, if there is one going on, without a message about it."""
@@ -304,6 +304,7 @@ class SessionServer:
             terms, now, lambda name, kind, fields: self.send(name, kind, self.round, fields), self.on_sum_event
         )
         self.state = "IN_ROUND"
+        self.sum.start(now)
 
     def second_stage(self, counted: list[str], words: bytes, drops: list[dict[str, Any]], now: float) -> None:
         """The limits and the sum of the updates; what is refused here ends the round."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.core.machine import Machine
+from tacit.protocol.core.machine import Machine, Trigger
 from tacit.protocol.core.primitives import KEY_BYTES, SigningKey
 from tacit.protocol.session.rounds import sum_client, sum_server
 from tacit.protocol.sum.agreement import Agreement
@@ -39,11 +39,31 @@ class MemorySum(Exchange):
         self.agreement, self.signing, self.vectors = agreement, signing, vectors
         self.server = sum_server(agreement, self.now)
         self.clients = {
-            name: sum_client(
-                agreement, name, signing=signing[name], vector=vectors[name], entropy=self.streams.of(name)
-            )
+            name: sum_client(agreement, name, signing=signing[name], entropy=self.streams.of(name))
             for name in agreement.cohort
         }
+        self.training: set[str] = set()
+        """Clients whose vectors come later than everything else, when the test says `contribute`."""
+
+        self._begun = False
+
+    def start(self) -> None:
+        """Start everybody, and give those who do not train any more their vectors."""
+        self._begun = True
+        self.emit(self.agreement.server, self.server.start(self.now))
+        for name in self.clients:
+            if name not in self.dead and self.clients[name].admits(Trigger.START):
+                self.emit(name, self.clients[name].start(self.now))
+        self.contribute(*(name for name in self.clients if name not in self.training))
+
+    def contribute(self, *names: str) -> None:
+        """These clients have their vectors, where they still matter. If nobody has started, the others still train."""
+        if not self._begun:
+            self.training = set(self.clients)
+            self.start()
+        for name in names:
+            if name not in self.dead and self.clients[name].admits(Trigger.CONTRIBUTE):
+                self.emit(name, self.clients[name].contribute(self.vectors[name], self.now))
 
     @property
     def parties(self) -> dict[str, Machine[Any]]:

@@ -123,8 +123,8 @@ async def test_clients_of_a_server_that_is_gone_end_after_the_grace(federation: 
 
 @pytest.mark.asyncio
 async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) -> None:
-    """Its journal cannot be written, so its masked vector never leaves; the others complete the round."""
-    server = await federation.serve(rounds=1)
+    """Its journal cannot be written, so not even its keys leave; the others complete the round."""
+    server = await federation.serve(rounds=2)
 
     def fill_the_disk(round: int, update: Update) -> None:
         federation.journal("client-4").unlink()
@@ -136,10 +136,11 @@ async def test_a_client_whose_disk_is_full_contributes_nothing(federation: Any) 
         with pytest.raises(JournalError, match=r"client-4\.journal cannot be written .*: make room"):
             await full
     await federation.all_of(server, *clients)
-    (done,) = federation.fields("server", "round-done")
+    before, done = federation.fields("server", "round-done")
+    assert before["survivors"] == list(federation.clients)
     assert done["survivors"] == list(federation.clients[:3])
     assert [(gone["party"], gone["included_in_sum"]) for gone in done["dropped"]] == [("client-4", False)]
-    assert federation.fields("client-4", "phase")[-1]["next"] != "UNMASK"
+    assert federation.fields("client-4", "phase")[-1]["next"] == "SESSION"
 
 
 @pytest.mark.asyncio

@@ -116,13 +116,20 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
         "ends SESSION",
         {**OUT_OF_ROUND, StartRound: "FETCHING_MODEL"},
     ),
-    "fetching-model": ("aborts UNEXPECTED", {Chunk: "TRAINING", **SAME_IN_EVERY_ROUND}),
-    "training": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
-    "training-with-a-key": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    # The sum goes on beside: in the first and the fourth of these it awaits keys, in the others its vector.
+    "fetching-model": (
+        "aborts UNEXPECTED",
+        {Chunk: "TRAINING", PeerKeys: "aborts MEMBERS", **SAME_IN_EVERY_ROUND},
+    ),
+    "training": ("aborts UNEXPECTED", {FetchVector: "aborts VECTOR", **SAME_IN_EVERY_ROUND}),
+    "training-with-a-key": ("aborts UNEXPECTED", {FetchVector: "aborts VECTOR", **SAME_IN_EVERY_ROUND}),
     "aggregating": ("aborts UNEXPECTED", {PeerKeys: "aborts MEMBERS", **SAME_IN_EVERY_ROUND}),
     "second-stage": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, StartSecondStage: "aborts MEMBERS"}),
-    "second-stage-fetching": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, Chunk: "aborts MODEL"}),
-    "second-stage-limiting": ("aborts UNEXPECTED", SAME_IN_EVERY_ROUND),
+    "second-stage-fetching": (
+        "aborts UNEXPECTED",
+        {**SAME_IN_EVERY_ROUND, PeerKeys: "aborts MEMBERS", Chunk: "aborts MODEL"},
+    ),
+    "second-stage-limiting": ("aborts UNEXPECTED", {**SAME_IN_EVERY_ROUND, PeerKeys: "aborts MEMBERS"}),
     "round-unmasked": (
         "aborts UNEXPECTED",
         {

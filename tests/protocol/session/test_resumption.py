@@ -119,7 +119,8 @@ def test_links_that_break_several_times_cost_nobody_a_round(seed: int) -> None:
         if random.random() < 0.5:
             one.put(parcel)
         one.lose_link(name)
-        one.at(one.now + random.uniform(0, AWAY), lambda: restore(name))
+        # All of them together are shorter than a phase.
+        one.at(one.now + random.uniform(0, one.configuration.phase_seconds / HELLOS), lambda: restore(name))
         return []
 
     one.hook = hook

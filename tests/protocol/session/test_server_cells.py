@@ -95,7 +95,12 @@ EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     ),
     "in-round": (
         "barred",
-        {**dict.fromkeys(SUM, "dropped UNEXPECTED"), AdvertiseKeys: "dropped KEYS", **ALWAYS},
+        {
+            **dict.fromkeys(SUM, "dropped UNEXPECTED"),
+            **dict.fromkeys((AdvertiseKeys, ShareKeys), "ignored"),
+            MaskedInput: "dropped MEMBERS",
+            **ALWAYS,
+        },
     ),
     "between-rounds": ("barred", RESTING),
     "distributing": ("barred", {**RESTING, **dict.fromkeys(TO_KEEPER, "ignored"), Fetch: "served"}),
@@ -137,7 +142,7 @@ def test_cell(situation: str, kind: type[Message], plain_message: Callable) -> N
     in_sum = [("dropped", CLIENT)] if situation == "in-round" else []
     if verdict == "ignored":
         assert outputs == []
-        assert server.ignored + (server.keeper.ignored if server.keeper else 0) == 1
+        assert sum(part.ignored for part in (server, server.keeper, server.sum) if part is not None) == 1
     elif verdict.startswith("barred"):
         assert reports == [("refused", CLIENT), ("left", CLIENT), *in_sum]
         assert barred == [(0, Code[[*verdict.split(), "UNEXPECTED"][1]])]

@@ -85,7 +85,8 @@ def test_a_client_that_vanishes_in_the_middle_leaves_no_trace(sent: int, noticed
 
 @pytest.mark.usefixtures("small_chunks")
 def test_few_upload_at_a_time_and_each_within_its_window(summed: ExactSum) -> None:
-    run = memory_sum(UPLOADS + 3, active=False, length=LENGTH)
+    """Some who were asked for their vectors when they were ready, and as many who were asked before."""
+    run = memory_sum(2 * UPLOADS + 3, active=False, length=LENGTH)
     most, widest = 0, 0
     pending: dict[str, set[int]] = {}
     received: dict[str, int] = {}
@@ -104,8 +105,9 @@ def test_few_upload_at_a_time_and_each_within_its_window(summed: ExactSum) -> No
 
     run.hook = hook
     run.run()
-    assert len(summed(run).survivors) == UPLOADS + 3
-    assert (most, widest) == (UPLOADS, WINDOW)
+    assert len(summed(run).survivors) == 2 * UPLOADS + 3
+    assert UPLOADS < most <= 2 * UPLOADS
+    assert widest == WINDOW
     assert received == dict.fromkeys(run.agreement.cohort, CHUNKS)
 
 
@@ -157,14 +159,14 @@ def test_a_transfer_that_moves_is_not_late(summed: ExactSum) -> None:
 
     def hook(delivery: Delivery) -> list[Delivery]:
         if delivery.kind == "vector-chunk":
-            let_time_pass(run, 0.5)
+            let_time_pass(run, 0.25)
         return [delivery]
 
     run.hook = hook
     run.run()
     assert run.server.drops == []
     assert len(summed(run).survivors) == UPLOADS + 3
-    assert run.now == 24.5
+    assert run.now == 12.25
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -297,28 +299,6 @@ def test_a_client_refuses_to_send_what_its_vector_does_not_have(length: int, chu
     assert client.state is ClientState.ABORTED
     (aborted,) = run.outcome(ClientAborted, "c0")
     assert (aborted.code, aborted.culprit) == (Code.VECTOR, "server")
-
-
-@pytest.mark.usefixtures("small_chunks")
-def test_a_chunk_asked_for_twice_is_the_same_twice(summed: ExactSum) -> None:
-    run = memory_sum(3, active=False, length=LENGTH)
-    sent: dict[tuple[str, int], list[bytes]] = {}
-
-    def hook(delivery: Delivery) -> list[Delivery]:
-        if isinstance(delivery.message, FetchVector):
-            return [delivery, delivery]
-        if isinstance(delivery.message, VectorChunk):
-            copies = sent.setdefault((delivery.sender, delivery.message.chunk), [])
-            copies.append(bytes(delivery.payload or b""))
-            return [delivery] if len(copies) == 1 else []
-        return [delivery]
-
-    run.hook = hook
-    run.run()
-    summed(run)
-    assert len(sent) == 3 * CHUNKS
-    assert all(len(copies) == 2 and copies[0] == copies[1] for copies in sent.values())
-    assert len({copies[0] for copies in sent.values()}) == 3 * CHUNKS
 
 
 @pytest.mark.usefixtures("small_chunks")

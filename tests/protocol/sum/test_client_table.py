@@ -31,12 +31,21 @@ MODES = ("active", "semi-honest")
 Expected = dict[str, dict[str, str | set[str]]]
 
 ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
+AT_WORK: dict[str, str | set[str]] = {
+    "fetch-vector": {"AWAIT_VECTOR"},
+    "contribute": {"AWAIT_VECTOR"},
+    "complete": {"AWAIT_SURVIVORS"},
+    "abort": {"ABORTED"},
+    "drop": {"ABORTED"},
+}
+"""While only its own vector is missing nothing of the server is, and nobody is late."""
 MASKED: dict[str, str | set[str]] = {kind: {"AWAIT_SURVIVORS"} for kind in ("fetch-vector", "peer-complaints")}
 CLIENT: dict[str, Expected] = {
     "active": {
         "READY": {"start": {"AWAIT_PEER_KEYS"}, "drop": {"ABORTED"}},
-        "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, **ENDS},
-        "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_SURVIVORS"}, **ENDS},
+        "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, "contribute": {"AWAIT_PEER_KEYS"}, **ENDS},
+        "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_VECTOR"}, "contribute": {"AWAIT_PEER_SHARES"}, **ENDS},
+        "AWAIT_VECTOR": AT_WORK,
         "AWAIT_SURVIVORS": {**MASKED, "survivors": {"AWAIT_UNMASK_REQUEST"}, **ENDS},
         "AWAIT_UNMASK_REQUEST": {"unmask-request": {"DONE"}, **ENDS},
         "DONE": {},
@@ -44,8 +53,9 @@ CLIENT: dict[str, Expected] = {
     },
     "semi-honest": {
         "READY": {"start": {"AWAIT_PEER_KEYS"}, "drop": {"ABORTED"}},
-        "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, **ENDS},
-        "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_SURVIVORS"}, **ENDS},
+        "AWAIT_PEER_KEYS": {"peer-keys": {"AWAIT_PEER_SHARES"}, "contribute": {"AWAIT_PEER_KEYS"}, **ENDS},
+        "AWAIT_PEER_SHARES": {"peer-shares": {"AWAIT_VECTOR"}, "contribute": {"AWAIT_PEER_SHARES"}, **ENDS},
+        "AWAIT_VECTOR": AT_WORK,
         "AWAIT_SURVIVORS": {**MASKED, "unmask-request": {"DONE"}, **ENDS},
         "AWAIT_UNMASK_REQUEST": {},
         "DONE": {},
@@ -99,6 +109,7 @@ def client_in(mode: str, state: str) -> tuple[MemorySum, AggregationClient]:
     client = run.clients["c0"]
     if state == "READY":
         return run, client
+    run.training = {"c0"} if state == "AWAIT_VECTOR" else set()
     run.start()
     if state == "ABORTED":
         run.deliver(Delivery("server", "c0", Abort(code=Code.LEFT, detail="", culprit=""), None))
@@ -132,9 +143,10 @@ def secrets_within(client: AggregationClient) -> set[bytes]:
 
 
 SECRETS = {
-    "READY": 1,
+    "READY": 0,
     "AWAIT_PEER_KEYS": 1 + 2,
     "AWAIT_PEER_SHARES": 1 + 2 + 1 + 10,
+    "AWAIT_VECTOR": 8 + 10 + 5,
     "AWAIT_SURVIVORS": 1 + 8 + 10 + 5,
     "AWAIT_UNMASK_REQUEST": 1 + 10 + 5,
     "DONE": 0,
@@ -172,8 +184,7 @@ def test_every_message_to_a_client(mode: str, state: str, audit: Audit) -> None:
         # The server does without it: four of five are left, which both thresholds allow.
         run.emit("c0", outputs)
         if state == "READY":
-            for name in ("c1", "c2", "c3", "c4"):
-                run.emit(name, run.clients[name].start(run.now))
+            run.start()
         run.settle()
         survivors = audit(run)
         assert isinstance(survivors, Summed)
@@ -210,6 +221,15 @@ def test_every_trigger_on_a_client(mode: str, state: str) -> None:
     if "start" not in row:
         with pytest.raises(LocalProtocolError, match=f"cannot start in state {state}"):
             client.start(0.0)
+    run, client = client_in(mode, state)
+    # A vector is given once, and where the sum is begun and not yet over.
+    if state == "AWAIT_VECTOR":
+        run.contribute("c0")
+        assert client.state is ClientState.AWAIT_SURVIVORS
+    else:
+        said = "a second vector" if "contribute" in row else f"cannot contribute in state {state}"
+        with pytest.raises(LocalProtocolError, match=said):
+            client.contribute(run.vectors["c0"], 0.0)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -234,10 +254,15 @@ def test_genuine_messages_take_every_legal_row(
         return spoil(run, delivery, {2: (0,)})  # type: ignore[no-any-return]
 
     run.hook = hook
-    run.run()
+    run.training = {"c0"}
+    run.start()
+    run.advance()
+    run.contribute("c0")
+    run.settle()
     note()
     assert isinstance(audit(run), Summed)
-    assert seen == {
+    # Whose vector is there already masks it as soon as the shares have come.
+    assert seen - {("AWAIT_PEER_SHARES", "peer-shares", "AWAIT_SURVIVORS")} == {
         (state, kind, following)
         for state, row in CLIENT[mode].items()
         for kind, verdict in row.items()
@@ -248,8 +273,7 @@ def test_genuine_messages_take_every_legal_row(
 
 def test_a_vector_that_is_no_vector_of_the_ring_is_the_callers_mistake() -> None:
     run = memory_sum(3, active=True)
+    run.clients["c0"].start(0.0)
     for vector in (np.zeros(4, "<u4"), np.zeros(5, "<u8"), np.zeros((5, 1), "<u4")):
         with pytest.raises(LocalProtocolError, match="not 5 ring words"):
-            AggregationClient(
-                run.agreement, "c0", signing=run.signing["c0"], vector=vector, entropy=run.streams.of("x")
-            )
+            run.clients["c0"].contribute(vector, 0.0)

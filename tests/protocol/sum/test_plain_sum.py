@@ -14,7 +14,7 @@ from tacit.protocol.sum import agreement as agreement_module
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.messages import FetchVector, MaskedInput, VectorChunk
 from tacit.protocol.sum.plain_client import PlainSumClient
-from tacit.protocol.sum.results import ClientAborted, ServerAborted, Summed
+from tacit.protocol.sum.results import ServerAborted, Summed
 from tacit.protocol.sum.tables import ClientState
 from tests.world.exchange import Delivery
 from tests.world.sums import MemorySum, memory_sum
@@ -50,11 +50,6 @@ def skipping_sum(clients: int, *, length: int, ring_bits: int = 32) -> MemorySum
     for name, vector in run.vectors.items():
         vector[(np.arange(length) // 64 % 2 == 1) | (name == "c0")] = 0
     return run
-
-
-def start(run: MemorySum, *names: str) -> None:
-    for name in names:
-        run.emit(name, run.clients[name].start(run.now))
 
 
 def let_time_pass(run: MemorySum, seconds: float) -> None:
@@ -106,9 +101,7 @@ def test_blocks_of_zeros_stay_out_of_the_messages(
 def test_the_client_of_a_secure_sum_does_not_send_its_vector_plain() -> None:
     run = memory_sum(3, active=False)
     with pytest.raises(LocalProtocolError, match="must not leave without masks"):
-        PlainSumClient(
-            run.agreement, "c0", signing=run.signing["c0"], vector=run.vectors["c0"], entropy=run.streams.of("x")
-        )
+        PlainSumClient(run.agreement, "c0", signing=run.signing["c0"], entropy=run.streams.of("x"))
 
 
 NOBODY, SOMEBODY = encode_members((), 4), encode_members((2,), 4)
@@ -215,26 +208,6 @@ def test_a_bitmap_of_more_blocks_than_a_short_vector_has_is_refused(
     assert run.server.drops[0].detail == "chunk 0 of the vector: the bitmap speaks of more than 1 blocks"
 
 
-@pytest.mark.parametrize("asked", [[1], [CHUNKS], [2**31], [0, 0], [0, 1, 3], [0, 1, 2, 3, 4, 5, 5]])
-def test_a_client_sends_every_chunk_once_and_in_order(asked: list[int], summed: ExactSum) -> None:
-    run = plain_sum(5)
-    client = run.clients["c0"]
-    start(run, "c0")
-    assert run.advance(lambda: not run.server.training)
-    for chunk in asked[:-1]:
-        run.deliver(Delivery("server", "c0", FetchVector(chunk=chunk), None))
-    assert client.state is ClientState.AWAIT_SURVIVORS
-    run.deliver(Delivery("server", "c0", FetchVector(chunk=asked[-1]), None))
-    assert client.state is ClientState.ABORTED
-    (aborted,) = run.outcome(ClientAborted, "c0")
-    assert (aborted.code, aborted.culprit) == (Code.UNEXPECTED, "server")
-    assert f"chunk {asked[-1]} of the vector, not for {len(asked) - 1} of {CHUNKS}" in aborted.detail
-    # To an honest server all of this comes too early, and then it comes to an abort of the client: no vector of c0.
-    start(run, "c1", "c2", "c3", "c4")
-    run.settle()
-    assert summed(run).survivors == ("c1", "c2", "c3", "c4")
-
-
 @pytest.mark.parametrize("noticed", [True, False], ids=["noticed", "silent"])
 @pytest.mark.parametrize("sent", [0, 1, CHUNKS - 1, CHUNKS])
 def test_a_vector_counts_whole_or_not_at_all(sent: int, noticed: bool, summed: ExactSum) -> None:
@@ -290,13 +263,12 @@ def test_messages_said_twice_count_once(summed: ExactSum) -> None:
 @pytest.mark.parametrize("length", [5, LENGTH])
 def test_who_trains_too_long_is_left_out(length: int, summed: ExactSum) -> None:
     run = plain_sum(3, length=length)
-    assert run.server.training
-    start(run, "c0")
+    run.contribute("c0")
     run.advance()
-    assert not run.server.training
+    assert run.server.waiting == {1, 2}
     # The transfer of c0 is over; c1 may train till the end.
     let_time_pass(run, np.nextafter(TRAINED + PHASE, 0))
-    start(run, "c1")
+    run.contribute("c1")
     run.advance()
     assert run.server.waiting == {2}
     run.settle()
@@ -313,7 +285,7 @@ def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
 ) -> None:
     # c1 begins when the training should be over; its 14 chunks at 9 seconds are more than ten phases of 10 seconds.
     run = plain_sum(2, length=14 * CHUNK_WORDS)
-    start(run, "c0")
+    run.contribute("c0")
     run.advance()
     let_time_pass(run, TRAINED)
 
@@ -323,7 +295,7 @@ def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
         return [delivery]
 
     run.hook = hook
-    start(run, "c1")
+    run.contribute("c1")
     run.settle()
     assert summed(run).survivors == (("c0", "c1") if included else ("c0",))
     assert [drop.code for drop in run.server.drops] == ([] if included else [Code.TIMEOUT])
@@ -334,7 +306,7 @@ def test_a_transfer_that_moves_is_waited_for_up_to_the_hard_limit(
 @pytest.mark.parametrize(("fewest", "there"), [(0, 0), (0, 1), (2, 1), (2, 2), (4, 3), (4, 4)])
 def test_the_sum_needs_as_many_vectors_as_the_agreement_says(fewest: int, there: int, audit: Audit) -> None:
     run = plain_sum(4, length=5, fewest=fewest)
-    start(run, *run.agreement.cohort[:there])
+    run.contribute(*run.agreement.cohort[:there])
     run.advance()
     for name in run.agreement.cohort[there:]:
         run.kill(name)
@@ -359,13 +331,13 @@ def test_single_vectors_are_kept_and_handed_out_only_where_asked_for(
     """Those in the sum, whole: one client goes after its vector, another in the middle of it."""
     made = plain_sum(4, length=length)
     run = MemorySum(replace(made.agreement, single_vectors=asked), made.signing, made.vectors, made.streams)
-    start(run, "c0")
+    run.contribute("c0")
     run.advance()
     run.kill("c0")
-    start(run, "c1")
+    run.contribute("c1")
     assert run.advance(lambda: length == CHUNK_WORDS or any(isinstance(d.message, VectorChunk) for d in run.log[-1:]))
     run.kill("c1")
-    start(run, "c2", "c3")
+    run.contribute("c2", "c3")
     run.settle()
     result = summed(run)
     assert set(result.survivors) == {"c0", "c2", "c3"}

@@ -31,7 +31,14 @@ TRAINED, PHASE = 100.0, 10.0
 
 ENDS: dict[str, str | set[str]] = {"abort": {"ABORTED"}, "drop": {"ABORTED"}, "expire": {"ABORTED"}}
 CLIENT: Expected = {
-    "READY": {"start": {"AWAIT_SURVIVORS", "DONE"}, "drop": {"ABORTED"}},
+    "READY": {"start": {"AWAIT_VECTOR"}, "drop": {"ABORTED"}},
+    "AWAIT_VECTOR": {
+        "contribute": {"AWAIT_VECTOR"},
+        "complete": {"AWAIT_SURVIVORS", "DONE"},
+        "fetch-vector": {"AWAIT_VECTOR"},
+        "abort": {"ABORTED"},
+        "drop": {"ABORTED"},
+    },
     "AWAIT_SURVIVORS": {"fetch-vector": {"AWAIT_SURVIVORS", "DONE"}, **ENDS},
     "DONE": {},
     "ABORTED": {},
@@ -42,7 +49,7 @@ FINISHED: dict[str, str | set[str]] = dict.fromkeys(
 )
 SERVER: Expected = {
     "MASKED_INPUT": {
-        **{name: {"MASKED_INPUT"} for name in ("masked-input", "vector-chunk", "abort", "drop", "expire")},
+        **{name: {"MASKED_INPUT"} for name in ("start", "masked-input", "vector-chunk", "abort", "drop", "expire")},
         "complete": {"COMPLETED", "ABORTED"},
     },
     "COMPLETED": FINISHED,
@@ -59,11 +66,6 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 def plain_sum(clients: int) -> MemorySum:
     """A sum of random vectors that the server sees."""
     return memory_sum(clients, active=False, secure=False, length=16 * CHUNKS - 11)
-
-
-def start(run: MemorySum, *names: str) -> None:
-    for name in names:
-        run.emit(name, run.clients[name].start(run.now))
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def client_in(state: str) -> tuple[MemorySum, PlainSumClient]:
     client = run.clients["c0"]
     assert isinstance(client, PlainSumClient)
     if state != "READY":
-        start(run, "c0")
+        run.contribute(*["c0"] * (state != "AWAIT_VECTOR"))
     if state == "ABORTED":
         run.deliver(Delivery("server", "c0", Abort(code=Code.LEFT, detail="", culprit=""), None))
     assert run.advance(lambda: client.state.name == state)
@@ -134,7 +136,7 @@ def test_every_message_to_a_client(state: str, kind: str, summed: ExactSum) -> N
         assert (aborted.code, aborted.culprit, aborted.detail) == (code, "server", abort.message.detail)
         assert client.state is ClientState.ABORTED
     run.emit("c0", outputs)
-    start(run, "c1", "c2", "c3", "c4")
+    run.contribute("c1", "c2", "c3", "c4")
     run.settle()
     assert summed(run).survivors == run.agreement.cohort[0 if state == "DONE" else 1 :]
 
@@ -179,8 +181,11 @@ def server_in(state: str, heard: str) -> MemorySum:
     elif state == "COMPLETED":
         run.run()
     elif heard != "nothing":
-        start(run, "c0")
-        wanted = {"announced": lambda: not run.server.training, "delivered": lambda: 0 not in run.server.waiting}
+        run.contribute("c0")
+        wanted = {
+            "announced": lambda: any(d.kind == "masked-input" for d in run.log),
+            "delivered": lambda: 0 not in run.server.waiting,
+        }
         assert run.advance(wanted[heard])
     assert run.server.state.name == state
     return run
@@ -217,7 +222,7 @@ def test_every_message_to_the_server(state: str, heard: str, kind: str, summed: 
     if state != "MASKED_INPUT":
         return
     run.emit("server", outputs)
-    start(run, *run.agreement.cohort[heard != "nothing" :])
+    run.contribute(*run.agreement.cohort[heard != "nothing" :])
     run.settle()
     assert summed(run).survivors == run.agreement.cohort[0 if repeated or heard == "delivered" else 1 :]
 

@@ -46,7 +46,11 @@ def collecting(state: str, *following: str) -> dict[str, str | set[str]]:
 
 SERVER: dict[str, Expected] = {
     "active": {
-        "ADVERTISE_KEYS": {"advertise-keys": {"ADVERTISE_KEYS"}, **collecting("ADVERTISE_KEYS", "SHARE_KEYS")},
+        "ADVERTISE_KEYS": {
+            "start": IGNORED,
+            "advertise-keys": {"ADVERTISE_KEYS"},
+            **collecting("ADVERTISE_KEYS", "SHARE_KEYS"),
+        },
         "SHARE_KEYS": {
             "advertise-keys": IGNORED,
             "share-keys": {"SHARE_KEYS"},
@@ -81,7 +85,11 @@ SERVER: dict[str, Expected] = {
         "ABORTED": {**FINISHED, "confirm-survivors": IGNORED},
     },
     "semi-honest": {
-        "ADVERTISE_KEYS": {"advertise-keys": {"ADVERTISE_KEYS"}, **collecting("ADVERTISE_KEYS", "SHARE_KEYS")},
+        "ADVERTISE_KEYS": {
+            "start": IGNORED,
+            "advertise-keys": {"ADVERTISE_KEYS"},
+            **collecting("ADVERTISE_KEYS", "SHARE_KEYS"),
+        },
         "SHARE_KEYS": {
             "advertise-keys": IGNORED,
             "share-keys": {"SHARE_KEYS"},

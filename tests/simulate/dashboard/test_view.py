@@ -96,7 +96,7 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
     say(live, "server", "waiting", run.now + 2, on=["client-1", "client-3"])
     text = text_of(live)
     assert "Round 1 of 3" in text
-    assert "train advertise keys share keys masked input consistency check unmask" in text
+    assert "advertise keys share keys train masked input consistency check unmask" in text
     assert "Waits for client-1, client-3" in text
     assert "client-1 waited for" in text
     now = sections(live)["now"]
@@ -112,8 +112,8 @@ def test_an_open_round_says_where_it_is_and_who_is_waited_for(script: Any) -> No
 @pytest.mark.parametrize(
     ("mode", "phases"),
     [
-        ("active", "train advertise keys share keys masked input consistency check unmask"),
-        ("semi-honest", "train advertise keys share keys masked input unmask"),
+        ("active", "advertise keys share keys train masked input consistency check unmask"),
+        ("semi-honest", "advertise keys share keys train masked input unmask"),
         ("none", "train masked input"),
     ],
 )

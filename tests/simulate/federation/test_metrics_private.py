@@ -136,7 +136,7 @@ def held(generation: int, *, mode: str, parameters: int, **changes: Any) -> Meas
     def hook(parcel: Parcel) -> list[Parcel]:
         counting = bool(changes) and not any(sent.packet.kind is StartSecondStage for sent in one.log)
         first = one.server.round == 1 and not counting
-        if parcel.sender in late and parcel.packet.kind is MaskedInput and first:
+        if parcel.sender in late and first and (parcel.packet.kind is MaskedInput or late[parcel.sender]):
             late[parcel.sender].append(parcel)
             return []
         if parcel.packet.kind is EndRound:

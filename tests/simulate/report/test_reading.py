@@ -48,7 +48,7 @@ def test_time_and_bytes_are_added_up_by_phase(held: Any) -> None:
     found = history(held)
     for party in found.parties.values():
         assert party.seconds[Phase.TRAIN] == 2 * 1.0
-        assert party.seconds[Phase.SHARE_KEYS] == 2 * 0.25
+        assert party.seconds[Phase.SHARE_KEYS] == 2 * 0.5
         assert dict(party.sent) == dict.fromkeys(Phase, 2 * 100)
         assert dict(party.received) == dict.fromkeys(Phase, 2 * 1000)
     assert [round.moved for round in found.rounds] == [len(Phase) * 1100] * 2
@@ -79,7 +79,7 @@ def test_a_killed_client_is_in_its_phase_until_it_is_dropped(script: Any) -> Non
     (drop,) = round.drops
     assert (drop.party, drop.phase, drop.code, drop.included_in_sum) == ("client-2", "MASKED_INPUT", "TIMEOUT", False)
     last = round.spans["client-2"][-1]
-    assert (last.phase, last.start - round.began, last.end - round.began) == (Phase.MASKED_INPUT, 2.25, 2.4375)
+    assert (last.phase, last.start - round.began, last.end - round.began) == (Phase.MASKED_INPUT, 2.0, 2.4375)
     assert last.open
     assert [(trouble.party, trouble.what) for trouble in found.troubles] == [("client-2", "stopped: its log ends here")]
 

@@ -1,0 +1,73 @@
+"""How many one-way delays a round takes beyond the training of its slowest client, on links of a constant delay.
+
+A vector of several chunks; the first message of the way is start-round, the last one a client's unmask-shares.
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tacit.protocol.core.blob import WINDOW
+from tacit.protocol.session.messages import StartRound
+from tacit.protocol.session.rounds import RoundDone
+from tacit.protocol.sum import agreement as agreement_module
+from tacit.protocol.sum.messages import FetchVector, UnmaskShares
+from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
+from tacit.simulate.world.network import Conduct, Parcel
+
+DELAY = 0.25
+"""Seconds; a number of which multiples are exact."""
+SLOWEST = 10.0
+CHUNK_WORDS = 16
+PARAMETERS = WINDOW * CHUNK_WORDS - 5
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors travel in chunks of 16 words of four bytes."""
+    monkeypatch.setattr(agreement_module, "CHUNK_BYTES", 4 * CHUNK_WORDS)
+
+
+def delays(clients: int, *, together: bool = False, **changes: Any) -> float:
+    """One-way delays of a round beyond the slowest training; together: all train equally long."""
+    configuration = small_configuration(clients, **{"parameters": PARAMETERS, **changes})
+    one = MemoryFederation(configuration, clients)
+    one.network.conduct = Conduct(least_delay=DELAY, most_delay=DELAY)
+    times: list[tuple[float, Parcel]] = []
+    begun = 0
+
+    def seconds() -> float:
+        nonlocal begun
+        begun += 1
+        return SLOWEST if together else SLOWEST * begun / clients
+
+    def hook(parcel: Parcel) -> list[Parcel]:
+        times.append((one.now, parcel))
+        return [parcel]
+
+    one.training_seconds = seconds
+    one.hook = hook
+    one.run()
+    (done,) = one.outcome(RoundDone)
+    assert done.survivors == one.roster.clients
+    np.testing.assert_array_equal(done.total, one.plain_sum(done))
+    assert len({parcel.receiver for _, parcel in times if parcel.packet.kind is FetchVector}) == clients
+    # What arrives has left one delay before.
+    first = min(time for time, parcel in times if parcel.packet.kind is StartRound) - DELAY
+    ends = [time for time, parcel in times if parcel.packet.kind is UnmaskShares and parcel.receiver == SERVER]
+    last = max(ends or [time for time, parcel in times if parcel.kind == "vector-chunk"])
+    return (last - first - SLOWEST) / DELAY
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("active", 8), ("semi-honest", 6), ("none", 4)])
+@pytest.mark.parametrize("clients", [3, 8, 30])
+def test_beyond_the_slowest_training(clients: int, mode: str, expected: int) -> None:
+    assert delays(clients, mode=mode) == expected
+
+
+@pytest.mark.parametrize(("mode", "less"), [("active", 0), ("semi-honest", 2), ("none", 4)])
+@pytest.mark.parametrize(("clients", "expected"), [(3, 8), (8, 10), (30, 20)])
+def test_where_all_have_trained_at_the_same_time(clients: int, expected: int, mode: str, less: int) -> None:
+    """Some are invited and the others wait for their turn, which takes a round trip for every few of them."""
+    assert delays(clients, mode=mode, together=True) == expected - less
