@@ -151,6 +151,7 @@ class AgainstClient(Cast):
         self._tell = tell
         self._session: Session | None = None
         self._lie: Lie = honest
+        self._alone = False
         self._observation = Observation()
         self._deceived: Session | None = None
         """The session in which the lie of the case was told."""
@@ -167,11 +168,11 @@ class AgainstClient(Cast):
         await self.open()
         if case.joins:
             await self._dismiss()
-        self._lie, self._observation, self._deceived = case.lie, Observation(), None
+        self._lie, self._alone, self._observation, self._deceived = case.lie, case.alone, Observation(), None
         try:
             await self._begin_round()
             await self.listen(self._settled)
-            self._conclude()
+            await self._conclude()
             if case.joins:
                 await self._dismiss()
             afterwards = await self._honest_round()
@@ -198,6 +199,7 @@ class AgainstClient(Cast):
             self._tell(f"waiting for {self.live!r} to join at {where}: start it if it does not run")
             await self.listen(lambda: self._session is not None)
             return
+        self._hold_back(session)
         session.model = draw_model(self._configuration)
         session.emit(session.host, session.server.next_round(session.model, 0.0))
         await self.go_on(session)
@@ -251,19 +253,27 @@ class AgainstClient(Cast):
             return False
         return bool(self._observation.refusal) or session.over or session.held()
 
-    def _conclude(self) -> None:
-        """Of what comes from now on only the round with the lie counts."""
+    def _hold_back(self, session: Session) -> None:
+        """Our other clients hear nothing, and nothing is heard of them, as long as the case wants it."""
+        session.network.cut = {*self._keyring.ours} if self._alone else set()
+
+    async def _conclude(self) -> None:
+        """Of what comes from now on only the round with the lie counts; who was held back sees it through."""
         session = self._deceived
         assert session is not None
         self._observation.round = session.server.round
         shared = [done for done in session.outcome(RoundDone) if done.round == session.server.round]
         self._observation.summed = any(self.live in done.survivors for done in shared)
+        self._alone = False
+        self._hold_back(session)
+        await self.go_on(session)
 
     async def hear(self, parcel: Parcel, envelope: Envelope | None, message: Message | None) -> None:
         if isinstance(message, Hello):
             if self._session is not None:
                 self._session.over = True
             self._session = Session(self._keyring, self.live, self._configuration)
+            self._hold_back(self._session)
         session = self._session
         if session is None or session.over:
             return

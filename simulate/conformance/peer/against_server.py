@@ -66,7 +66,6 @@ class Actor:
     """One of our clients. `case` is what it plays."""
 
     name: str
-    stage: RoundKnowledge
     case: Case = HONEST
     lied: int | None = None
     """The round of its lie, once it is told."""
@@ -98,9 +97,7 @@ class OurClients(MemoryFederation):
             members=(roster, keyring.signing),
         )
         self.outside = self.host
-        self.actors = {
-            name: Actor(name, RoundKnowledge(len(roster.clients), roster.index(name))) for name in keyring.ours
-        }
+        self.actors = {name: Actor(name) for name in keyring.ours}
 
     def joined(self, actor: Actor) -> bool:
         """Whether it is in a session."""
@@ -109,8 +106,16 @@ class OurClients(MemoryFederation):
     def join(self, actor: Actor) -> None:
         """Begin a conversation, as if there had never been another."""
         self.disks.pop(actor.name, None)
+        self.due = [parcel for parcel in self.due if parcel.sender != actor.name]
         actor.models, actor.contributions, actor.link = {}, {}, None
         self.start_client(actor.name)
+
+    def stage(self, actor: Actor) -> RoundKnowledge:
+        """What its lie may know: where it stands in the round that it is in, or else in the roster."""
+        current = self.clients[actor.name].sum
+        if current is None:
+            return RoundKnowledge(len(self.roster.clients), self.roster.index(actor.name))
+        return RoundKnowledge(current.agreement.size, current.agreement.places[actor.name])
 
     def train(self, name: str, round: int) -> Words:
         update = self.actors[name].contributions[round] = draw_update(self.clients[name].configuration)
@@ -181,14 +186,15 @@ class AgainstServer(Cast):
         actor, packet = self._world.actors[parcel.sender], parcel.packet
         envelope, joining = packet.envelope, actor.case.joins and actor.lied is None
         if joining and packet.kind is AdvertiseKeys:
-            # The server waits for this message: nothing of it is under way that belongs to the former conversation.
+            # The server waits for this message, and what follows it is not said: nothing is under way that belongs to
+            # the former conversation.
             actor.lie_in(envelope.round)
             self._world.join(actor)
             return
         if actor.link is None or actor.link.session != envelope.session:
             actor.link = Link(actor.name, self.live, envelope.session, Traffic(), MESSAGES)
         said = saying(packet)
-        lies = [said] if joining else list(actor.case.lie(actor.stage, said))
+        lies = [said] if joining else list(actor.case.lie(self._world.stage(actor), said))
         if lies != [said] and actor.lied is None:
             actor.lie_in(said.round)
         for lie in lies:

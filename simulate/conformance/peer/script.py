@@ -72,11 +72,11 @@ def with_received(parcel: Parcel, received: int) -> Parcel:
 
 @dataclass(frozen=True)
 class RoundKnowledge:
-    """What a lie may know of a round with all clients of the roster."""
+    """What a lie may know of a round. Where our side is the server, all clients of the roster are in it."""
 
     size: int
     liar: int
-    """Position of the client that is lied to, or that lies, in roster and cohort."""
+    """Position in the cohort of the client that is lied to, or that lies."""
     threshold: int = 0
     parameters: int = 0
     """Of the model; like the threshold, only where our side proposes the configuration."""
@@ -160,6 +160,8 @@ class Case:
     lie: Lie = honest
     joins: bool = False
     """Whether the lie is told while joining."""
+    alone: bool = False
+    """Whether nothing comes of our other clients before the client has refused: it hears of the model alone."""
 
 
 @dataclass(frozen=True)

@@ -140,19 +140,32 @@ def _nan(stage: RoundKnowledge) -> bytes:
     return np.full(stage.parameters, np.nan, "<f4").tobytes()
 
 
-def _model_with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
+def _unasked(stage: RoundKnowledge, said: Saying) -> Saying:
+    nobody = encode_members((), stage.size)
+    request = UnmaskRequest(survivors=nobody, signers=nobody, signatures=b"", answered=nobody, answers=b"")
+    return Saying(request, said.round)
+
+
+def _modelled(lie: Lie) -> Lie:
+    """Lies about the model. Who goes on with it stumbles over what comes next; for others that comes too late."""
+
+    def told(stage: RoundKnowledge, said: Saying) -> list[Saying]:
+        lies = [*lie(stage, said)]
+        last = isinstance(said.message, Chunk) and (said.message.chunk + 1) * CHUNK_BYTES >= 4 * stage.parameters
+        return [*lies, _unasked(stage, said)] if last else lies
+
+    return told
+
+
+def _with_nan(stage: RoundKnowledge, said: Saying) -> list[Saying]:
     if isinstance(said.message, StartRound):
         return [replace(said, message=structs.replace(said.message, model=announce(_nan(stage), Label.MODEL)))]
     if isinstance(said.message, Chunk):
         start = said.message.chunk * CHUNK_BYTES
         return [replace(said, payload=_nan(stage)[start : start + CHUNK_BYTES])]
+    if isinstance(said.message, Abort) and said.round:
+        return []  # Our machine refuses keys that are signed for a model that it does not know of.
     return [said]
-
-
-def _unasked(stage: RoundKnowledge, said: Saying) -> list[Saying]:
-    nobody = encode_members((), stage.size)
-    request = UnmaskRequest(survivors=nobody, signers=nobody, signatures=b"", answered=nobody, answers=b"")
-    return [said, Saying(request, said.round)]
 
 
 def _foreign_survivors(stage: RoundKnowledge, said: Saying) -> list[Saying]:
@@ -233,11 +246,12 @@ CLIENT_CASES: Final = (
     Case("other-sender", "calls itself otherwise", refuses_session(Code.SENDER),
          enveloped(StartRound, sender="nobody")),
     Case("out-of-turn", "asks to unmask before anything was masked", refuses_round(Code.UNEXPECTED),
-         instead(StartRound, _unasked)),
+         instead(PeerKeys, lambda stage, said: [_unasked(stage, said), said])),
     Case("other-model", "sends another model than announced", refuses_round(Code.MODEL),
-         carried(Chunk, payload=lambda payload: flipped(bytes(payload), 0))),
-    Case("model-with-nan", "sends a model with NaN", refuses_round(Code.MODEL), _model_with_nan),
-    Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL), carried(Chunk, payload=PICKLE)),
+         _modelled(carried(Chunk, payload=lambda payload: flipped(bytes(payload), 0))), alone=True),
+    Case("model-with-nan", "sends a model with NaN", refuses_round(Code.MODEL), _modelled(_with_nan), alone=True),
+    Case("pickled-model", "sends a pickle for a model", refuses_round(Code.MODEL),
+         _modelled(carried(Chunk, payload=PICKLE)), alone=True),
     Case("own-key-missing", "leaves the client's keys out of the list", refuses_round(Code.MEMBERS),
          altered(PeerKeys, _without_own_key)),
     Case("own-key-altered", "lists other keys for the client", refuses_round(Code.KEYS),
