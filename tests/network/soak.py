@@ -129,7 +129,7 @@ class Soak:
 
     def _start(self, name: str, *arguments: str) -> Process:
         recorded = str(self._hosts.path / "recorded")
-        process = self._hosts.launch(name, [sys.executable, _RECORDED, recorded, *arguments])
+        process = self._hosts.start(name, recorded, *arguments, script=_RECORDED)
         self._running[name] = process
         self._names[process.process.pid] = name
         return process
