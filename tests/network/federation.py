@@ -61,7 +61,8 @@ class NetworkHosts(Hosts):
         self, *, rounds: int, width: int = 8, phase: int = 60, stay: bool = False
     ) -> tuple[Process, dict[str, Process]]:
         """Start everybody: the server, and the clients by their names. stay: clients wait for other sessions."""
-        path = self.experiment(rounds=rounds, clients=len(self.names) - 1)
+        clients = len(self.names) - 1
+        path = self.experiment(rounds=rounds, clients=clients, max_weight=100 + 3 * clients)
         text = path.read_text().replace("grace = 1", f"grace = {self._grace}")
         path.write_text(
             text.replace("width = 8", f"width = {width}")
