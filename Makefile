@@ -31,7 +31,7 @@ end-to-end: setup ## make whole runs of the command, with kills and wrong input 
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "end_to_end and not exhaustive and not network"
 
 network: setup ## run federations in network namespaces: partitions, slow wires, strangers (minutes; needs root)
-	$(BIN)/python -m pytest -m network tests/network
+	$(BIN)/python -m pytest -rs -m network tests/network
 
 ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (about an hour; needs root)

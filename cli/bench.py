@@ -116,6 +116,23 @@ def network(
 
 
 @app.command()
+def start(
+    repeats: Annotated[int, typer.Option(min=1, max=99, help="Runs of each; medians are told.")] = 3,
+    json_file: JsonFile = None,
+) -> None:
+    """How long it takes until something happens: help, a refusal, and first rounds, by the commands themselves.
+
+    Exit status: 0 done; 1 a command failed, or the file cannot be written; 2 wrong input.
+
+    In the JSON file: "seconds", with "help", "wrong_input", "simulate_first_round", "hosts_first_round" (server and
+    three clients between hosts), and, within that, "imports" and "training".
+    """
+    from tacit.simulate.bench.start import measure
+
+    _measured(lambda progress: measure(repeats, progress), _show_start, json_file)
+
+
+@app.command()
 def inference(
     context: typer.Context,
     directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Results of `tacit distill`.")] = None,
@@ -267,6 +284,24 @@ def _show_network(console: Console, figures: dict[str, Any]) -> None:
         f"server without torch: {memory['alone_mb']:.0f} MB alone, {memory['connected_mb']:.0f} MB with "
         f"{memory['connected']} clients connected ({memory['kb_per_client']:.0f} kB each)",
     )
+
+
+def _show_start(console: Console, figures: dict[str, Any]) -> None:
+    seconds = figures["seconds"]
+    beyond = seconds["hosts_first_round"] - seconds["imports"] - seconds["training"]
+    rows = [
+        ("tacit --help", seconds["help"]),
+        ("tacit simulate with a wrong key", seconds["wrong_input"]),
+        ("tacit simulate: the first round is done", seconds["simulate_first_round"]),
+        (
+            f"tacit server and {figures['clients']} x tacit client: the first round is done",
+            seconds["hosts_first_round"],
+        ),
+        ("  of which imports, all at once", seconds["imports"]),
+        ("  of which training", seconds["training"]),
+        ("  and all else", beyond),
+    ]
+    console.print(table(("what", "seconds"), [(what, f"{taken:.2f}") for what, taken in rows], title="until"))
 
 
 def _show_crypten(console: Console, figures: dict[str, Any]) -> None:

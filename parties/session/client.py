@@ -31,16 +31,7 @@ from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import (
-    Accepted,
-    Journal,
-    JournalEntry,
-    JournalLine,
-    Limit,
-    RosterChanged,
-    RoundOver,
-    Train,
-)
+from tacit.protocol.session.rounds import Accepted, Journal, Limit, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.ring import Words
 
@@ -122,6 +113,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         """Whose memory is kept in a file, where there is any."""
         self._written: Remembered | None = None
         """What the file holds."""
+        self._kept = False
+        """Whether something new is remembered, of what has not left yet."""
 
     async def run(self) -> Ended:
         """Join, take part, and return how the session ended. EndpointError if the server cannot be reached at all."""
@@ -183,9 +176,13 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     async def _perform_own(self, endpoint: ClientEndpoint, output: Output) -> None:
         if isinstance(output, Transmit):
+            if self._kept:
+                # On the disk before anything that depends on it leaves.
+                await asyncio.to_thread(self._write_memory)
+                self._kept = False
             await endpoint.send(output.frames)
         elif isinstance(output, Journal):
-            await asyncio.to_thread(self._record, output.entry)
+            await asyncio.to_thread(self._settings.journal.write, output.entry)
         elif isinstance(output, Train):
             self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
             self._bench.begin(partial(self._work, output))
@@ -244,6 +241,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         """Contribute what is still wanted; nothing of what is not reaches this."""
         self._draft = draft
         self._learner.keep(draft)
+        self._kept = True
         return self._machine.contribute(round, words, now)
 
     def _reencrypt(self, order: Reencrypt, proceed: Proceed) -> _Tell:
@@ -282,12 +280,6 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 ) from error
             self._diary.write("remembered", round=remembered.round)
         self._owner = owner
-
-    def _record(self, entry: JournalLine) -> None:
-        """On the disk before anything of it leaves: what is remembered of a round, and that it was entered."""
-        if isinstance(entry, JournalEntry):
-            self._write_memory()
-        self._settings.journal.write(entry)
 
     def _write_memory(self) -> None:
         if self._owner is not None and self._learner.remembered is not self._written:

@@ -1,7 +1,8 @@
 """Server and clients of a whole session over real links, without models: for figures of the network alone.
 
-Machines, CURVE and ZeroMQ are the real ones; nobody trains, and nothing loads torch. A client contributes zeros with a
-weight of one as soon as it has the model, and its journal goes nowhere. The server stands in a process of its own.
+Machines, CURVE and ZeroMQ are the real ones; nobody trains, and nothing loads torch. A client waits for as long as its
+training would take once it has the model, contributes zeros with a weight of one, and its journal goes nowhere. The
+server stands in a process of its own.
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class BenchedSession:
 
     configuration: Configuration
     rounds: int
+    training_seconds: float
+    """Of every client, in every round."""
     keys: dict[str, PartyKeys]
     roster: Roster
 
     @classmethod
-    def of(cls, clients: int, *, parameters: int, rounds: int) -> BenchedSession:
+    def of(cls, clients: int, *, parameters: int, rounds: int, training_seconds: float = 0.0) -> BenchedSession:
         """So many clients with new keys, and a model of so many parameters, in active mode."""
         names = (SERVER, *(f"client-{number + 1}" for number in range(clients)))
         keys = {name: generate(name) for name in names}
@@ -62,19 +65,23 @@ class BenchedSession:
             clip=1.0, value_bits=16, max_weight=1, ring_bits=24, form=WeightForm.SCALAR, tensor_sizes=(parameters,),
             metrics=(), layout=bytes(32), task=b"", train_seconds=PATIENCE, phase_seconds=PATIENCE,
         )  # fmt: skip
-        return cls(configuration=configuration, rounds=rounds, keys=keys, roster=Roster(tuple(members)))
+        return cls(
+            configuration=configuration,
+            rounds=rounds,
+            training_seconds=training_seconds,
+            keys=keys,
+            roster=Roster(tuple(members)),
+        )
 
 
 @dataclass
 class TimedRound:
-    """A round as the server saw it, in seconds from the moment at which it said that it begins."""
+    """A round as the server saw it, in seconds from the moment at which it said that it begins, less the training."""
 
     seconds: float = 0.0
     """Until the last shares for unmasking had come, and the sum was there."""
-    upload_bytes: int = 0
-    """Of the clients' vectors."""
-    upload_seconds: float = 0.0
-    """Between the first piece of a vector and the last."""
+    uploaded: float = 0.0
+    """When the last piece of a vector had come, by the clock of the machine."""
 
 
 @dataclass
@@ -121,14 +128,19 @@ class ServerProcess:
         return received
 
 
-async def join_all(cast: BenchedSession, address: str, progress: Callable[[str], None]) -> None:
-    """All clients, in this process, until the session is over. BenchmarkError if one ends early."""
+async def join_all(cast: BenchedSession, address: str, progress: Callable[[str], None]) -> dict[int, float]:
+    """All clients, in this process, until the session is over. BenchmarkError if one ends early.
+
+    Returns when the first of them began to send its vector, by round and by the clock of the machine.
+    """
     packing = cast.configuration.packing()
     words = packing.encode(np.zeros(packing.values_length), 1, {}, np.random.default_rng(0)).words
     progress("running the rounds")
+    began: dict[int, float] = {}
     async with asyncio.TaskGroup() as clients:
         for name in cast.roster.clients:
-            clients.create_task(_join(cast, name, address, words))
+            clients.create_task(_join(cast, name, address, words, began))
+    return began
 
 
 def _serve(pipe: Connection, cast: BenchedSession) -> None:
@@ -163,7 +175,6 @@ class _TimedEnd:
         )
         self.found = ServerMeasurement(alone_bytes=resident_bytes())
         self._began = 0.0
-        self._first_piece = 0.0
         self._round = TimedRound()
         self._ended = False
 
@@ -180,19 +191,12 @@ class _TimedEnd:
         now = time.monotonic()
         if isinstance(event, Received):
             if self._machine.phase is Phase.MASKED_INPUT:
-                self._count(sum(len(frame) for frame in event.frames), now)
+                self._round.uploaded = now
             await self._perform(self._machine.feed(event.sender, event.frames, now))
         elif isinstance(event, LinkLost):
             self._machine.link_lost(event.peer, now)
         elif isinstance(event, LinkUp):
             self._machine.link_back(event.peer)
-
-    def _count(self, length: int, now: float) -> None:
-        if not self._round.upload_bytes:
-            # What came at once with this piece took no time that is known.
-            self._first_piece = now
-        self._round.upload_bytes += length
-        self._round.upload_seconds = now - self._first_piece
 
     async def _perform(self, outputs: Iterable[Output]) -> None:
         number = len(self.found.rounds) + 1
@@ -213,15 +217,15 @@ class _TimedEnd:
         now = time.monotonic()
         if done.total is None or done.total[:-1].any():
             raise BenchmarkError(f"round {done.round} has no sum, or a wrong one: {done.detail}")
-        self._round.seconds = now - self._began
+        self._round.seconds = now - self._began - self._cast.training_seconds
         self.found.rounds.append(self._round)
         self._round, self._began = TimedRound(), 0.0
         last = len(self.found.rounds) == self._cast.rounds
         await self._perform((self._machine.finish if last else self._machine.next_round)(self._model, now))
 
 
-async def _join(cast: BenchedSession, name: str, address: str, words: Words) -> None:
-    """A client for the whole session."""
+async def _join(cast: BenchedSession, name: str, address: str, words: Words, began: dict[int, float]) -> None:
+    """A client for the whole session. began: see join_all."""
     keys = cast.keys[name]
     machine = TrainingClient(
         name,
@@ -234,14 +238,16 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words) -> 
         grace=PATIENCE,
     )
     ended: Ended | None = None
+    trained: tuple[float, int] | None = None
+    """When it will have trained, and in which round."""
 
     async def perform(outputs: Iterable[Output]) -> None:
-        nonlocal ended
+        nonlocal ended, trained
         for output in outputs:
             if isinstance(output, Transmit):
                 await endpoint.send(output.frames)
             elif isinstance(output, Train):
-                await perform(machine.contribute(output.round, words, time.monotonic()))
+                trained = time.monotonic() + cast.training_seconds, output.round
             elif isinstance(output, Ended):
                 ended = output
 
@@ -250,8 +256,14 @@ async def _join(cast: BenchedSession, name: str, address: str, words: Words) -> 
     ) as endpoint:
         await perform(machine.start(time.monotonic()))
         while ended is None:
+            if trained is not None and trained[0] <= time.monotonic():
+                round, trained = trained[1], None
+                vector = machine.contribute(round, words, time.monotonic())
+                began.setdefault(round, time.monotonic())
+                await perform(vector)
+            until = trained[0] - time.monotonic() if trained is not None else _LOOK_AGAIN
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN):
+                async with asyncio.timeout(min(until, _LOOK_AGAIN)):
                     event = await endpoint.receive()
                     now = time.monotonic()
                     if isinstance(event, Received):

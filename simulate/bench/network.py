@@ -2,8 +2,9 @@
 
 Server and clients are those of federation_ends.py, on links of the relay (relay.py): no TCP handshakes are delayed and
 nothing is lost. A round counts from the server's word that it begins until the sum is there, model and vector in
-chunks included. How many one-way delays that is follows from the same rounds through a relay that delays nothing, so
-that neither the work of the parties nor that of the relay is counted.
+chunks included, less the time for which clients train, which is longer than it takes to share keys meanwhile. How many
+one-way delays that is follows from the same rounds through a relay that delays nothing, so that neither the work of the
+parties nor that of the relay is counted.
 """
 
 from __future__ import annotations
@@ -19,8 +20,12 @@ from tacit.simulate.bench.federation_ends import BenchedSession, ServerMeasureme
 from tacit.simulate.bench.relay import MOST_BANDWIDTH_MBIT, Shaping, relaying
 
 ROUND_PARAMETERS: Final = 10_000
+TRAINING_SECONDS: Final = 0.5
+TRAINING_DELAYS: Final = 5
+"""What training lasts at least: keys and shares take three delays, and the work."""
 UPLOAD_PARAMETERS: Final = 4_000_000
 UPLOAD_CLIENTS: Final = 3
+UPLOAD_ROUNDS: Final = 5
 UPLOAD_MBIT: Final = 1_000.0
 _BITS: Final = 8
 
@@ -39,11 +44,15 @@ class NetworkBenchmark:
 
 def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[str, Any]:
     """Run the sessions and return the figures. BenchmarkError if one fails."""
-    cast = BenchedSession.of(setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds)
-    without = _seconds(_play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay")))
+    training = max(TRAINING_SECONDS, TRAINING_DELAYS * max(setting.delays_ms, default=0.0) / 1000)
+    cast = BenchedSession.of(
+        setting.clients, parameters=ROUND_PARAMETERS, rounds=setting.rounds, training_seconds=training
+    )
+    found, _ = _play(cast, Shaping(bandwidth_mbit=MOST_BANDWIDTH_MBIT), _told(progress, "no delay"))
+    without = _seconds(found)
     delayed = {}
     for delay in setting.delays_ms:
-        found = _play(cast, Shaping(latency_ms=delay), _told(progress, f"{delay:g} ms"))
+        found, _ = _play(cast, Shaping(latency_ms=delay), _told(progress, f"{delay:g} ms"))
         delayed[f"{delay:g}"] = {
             "seconds": _seconds(found),
             "one_way_delays": (_seconds(found) - without) / (delay / 1000),
@@ -52,6 +61,7 @@ def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[
         "clients": setting.clients,
         "rounds": setting.rounds,
         "parameters": ROUND_PARAMETERS,
+        "training_seconds": training,
         "seconds_without_delay": without,
         "by_delay_ms": delayed,
         "upload": {f"{delay:g}": _upload(delay, progress) for delay in (0.0, *setting.delays_ms)},
@@ -60,17 +70,22 @@ def measure(setting: NetworkBenchmark, progress: Callable[[str], None]) -> dict[
 
 
 def _upload(delay: float, progress: Callable[[str], None]) -> dict[str, float]:
-    """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share."""
-    cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=3)
+    """Vectors of several megabytes from all clients at once, over a line of 1 Gbit/s that they share.
+
+    From when the first piece is sent until the last one has come, less one delay: that is nobody's bandwidth.
+    """
+    cast = BenchedSession.of(UPLOAD_CLIENTS, parameters=UPLOAD_PARAMETERS, rounds=UPLOAD_ROUNDS)
     shaping = Shaping(latency_ms=delay or None, bandwidth_mbit=UPLOAD_MBIT)
-    found = _play(cast, shaping, _told(progress, f"1 Gbit/s, {delay:g} ms"))
-    mbit = median(one.upload_bytes * _BITS / 1e6 / one.upload_seconds for one in found.rounds)
-    return {"megabytes": found.rounds[0].upload_bytes / 1e6, "mbit": mbit, "of_the_line": mbit / UPLOAD_MBIT}
+    found, began = _play(cast, shaping, _told(progress, f"1 Gbit/s, {delay:g} ms"))
+    words, ring = cast.configuration.packing().length, cast.configuration.ring_bits
+    megabits = UPLOAD_CLIENTS * words * ring / 1e6
+    mbit = median(megabits / (one.uploaded - began[round] - delay / 1000) for round, one in enumerate(found.rounds, 1))
+    return {"megabytes": megabits / _BITS, "mbit": mbit, "of_the_line": mbit / UPLOAD_MBIT}
 
 
 def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]:
     cast = BenchedSession.of(connected, parameters=ROUND_PARAMETERS, rounds=1)
-    found = _play(cast, Shaping(), _told(progress, f"{connected} clients"))
+    found, _ = _play(cast, Shaping(), _told(progress, f"{connected} clients"))
     return {
         "connected": connected,
         "alone_mb": found.alone_bytes / 1e6,
@@ -79,15 +94,18 @@ def _memory(connected: int, progress: Callable[[str], None]) -> dict[str, float]
     }
 
 
-def _play(cast: BenchedSession, shaping: Shaping, progress: Callable[[str], None]) -> ServerMeasurement:
+def _play(
+    cast: BenchedSession, shaping: Shaping, progress: Callable[[str], None]
+) -> tuple[ServerMeasurement, dict[int, float]]:
+    """What the server found, and what join_all returns."""
     progress("starting")
     with ServerProcess(cast) as server, relaying(shaping) as relay:
         address = server.address if relay is None else relay.address(server.address)
         try:
-            asyncio.run(join_all(cast, address, progress))
+            began = asyncio.run(join_all(cast, address, progress))
         except ExceptionGroup as errors:
             raise BenchmarkError(str(errors.exceptions[0])) from None
-        return server.measurement()
+        return server.measurement(), began
 
 
 def _told(progress: Callable[[str], None], what: str) -> Callable[[str], None]:

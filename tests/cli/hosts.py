@@ -17,6 +17,8 @@ from typing import IO, Any
 
 import numpy as np
 
+from tests.cli import warm
+
 TACIT = str(Path(sys.executable).with_name("tacit"))
 PATIENCE = 480.0  # Seconds until a wait counts as lost; no test takes them.
 CLASSES = ("0", "1", "2")
@@ -70,26 +72,32 @@ def free_port() -> int:
 class Process:
     """A command on a host; `until` follows what it says."""
 
-    def __init__(self, arguments: Sequence[str], folder: Path) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        self.process = subprocess.Popen(
-            arguments,
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+    def __init__(self, process: subprocess.Popen[str] | warm.WarmProcess) -> None:
+        self.process = process
         self.said: list[str] = []
         self.complained: list[str] = []
         self._lines: queue.Queue[str | None] = queue.Queue()
         self._readers = [
             threading.Thread(target=self._read, args=pair, daemon=True)
-            for pair in ((self.process.stdout, self.said), (self.process.stderr, self.complained))
+            for pair in ((process.stdout, self.said), (process.stderr, self.complained))
         ]
         for reader in self._readers:
             reader.start()
+
+    @classmethod
+    def of(cls, command: Sequence[str], folder: Path) -> Process:
+        """A process of this command."""
+        return cls(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+        )
 
     def _read(self, stream: IO[str], kept: list[str]) -> None:
         for line in stream:
@@ -179,7 +187,7 @@ class Hosts:
 
     def start(self, name: str, *arguments: str) -> Process:
         """Start a command on the host of this name."""
-        process = Process([TACIT, *arguments], self.path / name)
+        process = Process(warm.start(arguments, self.path / name))
         self._running.append(process)
         return process
 
@@ -190,9 +198,9 @@ class Hosts:
         return process
 
     def command(self, name: str, *arguments: str) -> None:
-        """Run a command there that must succeed."""
-        done = self.run(name, *arguments)
-        assert done.process.returncode == 0, done.everything
+        """Run a command there that must succeed, and that loads little."""
+        done = subprocess.run([TACIT, *arguments], cwd=self.path / name, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     def stop(self) -> None:
         """Kill whoever is left."""

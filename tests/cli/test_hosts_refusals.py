@@ -235,7 +235,7 @@ def other_roster(hosts: Hosts, name: str) -> Process:
 
 
 def other_version(hosts: Hosts, name: str) -> Process:
-    process = Process([sys.executable, "-c", OTHER_VERSION, "client", "party.toml"], hosts.path / name)
+    process = Process.of([sys.executable, "-c", OTHER_VERSION, "client", "party.toml"], hosts.path / name)
     process.end()
     return process
 

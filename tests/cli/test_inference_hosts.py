@@ -15,10 +15,11 @@ from click.testing import Result
 
 from tacit.parties.runs.student import read_student
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
+from tests.cli import warm
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
-    from hosts import TACIT, Process, free_port
+    from hosts import Process, free_port
     from test_infer import SIZES
 
 pytestmark = pytest.mark.end_to_end
@@ -78,7 +79,7 @@ class House:
         return self.write("alice", **given)
 
     def start(self, name: str, *options: str) -> Process:
-        process = Process([TACIT, ROLES[name], "party.toml", *options], self.path / name)
+        process = Process(warm.start([ROLES[name], "party.toml", *options], self.path / name))
         self._running.append(process)
         return process
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cli.hosts import CLASSES, PATIENCE, TACIT, Hosts, Process
+from tests.cli import warm
+from tests.cli.hosts import CLASSES, PATIENCE, Hosts, Process
 from tests.network.namespaces import Family, Network, network
 from tests.network.wire import Shape
 
@@ -37,15 +38,22 @@ class NetworkHosts(Hosts):
         data = f'[data]\nsource = "own.npz"\nclasses = [{classes}]\n'
         return self.party(name, f'connect = "{connect}"\ngrace = {self._grace}\n{data}')
 
-    def start(self, name: str, *arguments: str) -> Process:
-        return self.launch(name, [TACIT, *arguments]) if name else super().start(name, *arguments)
+    def start(self, name: str, *arguments: str, script: str = "") -> Process:
+        if not name:
+            return super().start(name, *arguments)
+        space = self.network.space(name)
+        process = Process(
+            warm.start(arguments, self.path / name, namespace=space, open_files=OPEN_FILES, script=script)
+        )
+        self._running.append(process)
+        return process
 
     def launch(self, name: str, command: Sequence[str]) -> Process:
-        """Start a command in the namespace of this name, and in its folder, if it has one."""
+        """Start another command in the namespace of this name, and in its folder, if it has one."""
         # As many open files as a shell or a service usually gets, whatever it is here.
         usual = ["prlimit", f"--nofile={OPEN_FILES}:"]
         folder = self.path / name
-        process = Process([*self.network.within(name), *usual, *command], folder if folder.is_dir() else self.path)
+        process = Process.of([*self.network.within(name), *usual, *command], folder if folder.is_dir() else self.path)
         self._running.append(process)
         return process
 
@@ -53,7 +61,8 @@ class NetworkHosts(Hosts):
         self, *, rounds: int, width: int = 8, phase: int = 60, stay: bool = False
     ) -> tuple[Process, dict[str, Process]]:
         """Start everybody: the server, and the clients by their names. stay: clients wait for other sessions."""
-        path = self.experiment(rounds=rounds, clients=len(self.names) - 1)
+        clients = len(self.names) - 1
+        path = self.experiment(rounds=rounds, clients=clients, max_weight=100 + 3 * clients)
         text = path.read_text().replace("grace = 1", f"grace = {self._grace}")
         path.write_text(
             text.replace("width = 8", f"width = {width}")

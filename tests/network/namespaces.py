@@ -51,7 +51,7 @@ class Network:
     def open(self) -> None:
         """Make them."""
         for name in ("router", *self._numbers):
-            self._ip("", f"netns add {self._space(name)}")
+            self._ip("", f"netns add {self.space(name)}")
             self._made.append(name)
         for name in self._made:
             # IPv6 addresses of an interface would go when it goes down.
@@ -75,7 +75,7 @@ class Network:
             self._ip(
                 "router",
                 *made,
-                f"link set {far} netns {self._space(name)}",
+                f"link set {far} netns {self.space(name)}",
                 f"address add 10.77.{number}.1/24 dev {port}",
                 f"address add fd77:0:0:{number}::1/64 dev {port} nodad",
                 f"link set {port} up",
@@ -84,7 +84,7 @@ class Network:
 
     def within(self, name: str) -> list[str]:
         """The beginning of a command that is to run in a party's namespace, or in that of the `router`."""
-        return ["ip", "netns", "exec", self._space(name)]
+        return ["ip", "netns", "exec", self.space(name)]
 
     def address(self, name: str, family: Family = 4) -> str:
         """Where a party is reached, as it stands in tcp://HOST:PORT."""
@@ -114,7 +114,7 @@ class Network:
             with self._wires as wires:
                 wires.communicate()
         for name in self._made:
-            self._ip("", f"netns delete {self._space(name)}")
+            self._ip("", f"netns delete {self.space(name)}")
 
     def _settled(self, name: str) -> list[str]:
         number, host = self._numbers[name], self._hosts[name]
@@ -125,14 +125,15 @@ class Network:
             f"-6 route replace default via fd77:0:0:{number}::1",
         ]
 
-    def _space(self, name: str) -> str:
+    def space(self, name: str) -> str:
+        """The namespace of a party."""
         return f"{self._prefix}-{name}"
 
     def _port(self, name: str) -> str:
         return f"port{self._numbers[name]}"
 
     def _ip(self, name: str, *commands: str) -> None:
-        space = ["-netns", self._space(name)] if name else []
+        space = ["-netns", self.space(name)] if name else []
         for command in commands:
             subprocess.run(["ip", *space, *command.split()], check=True, capture_output=True)
 

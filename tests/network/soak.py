@@ -31,7 +31,8 @@ from tests.network.federation import NetworkHosts, federation
 from tests.network.namespaces import obstacle
 
 CLIENTS: Final = 5
-PHASES: Final = ("TRAIN", "ADVERTISE_KEYS", "SHARE_KEYS", "MASKED_INPUT", "CONSISTENCY_CHECK", "UNMASK")
+PHASES: Final = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN", "CONSISTENCY_CHECK", "UNMASK")
+"""Vectors are small: there is no time between when all are ready and when all have come."""
 EVENTS: Final = (("calm", 11), ("kill", 3), ("partition", 4), ("both", 1), ("server", 1))
 """What happens in a round, and how often in twenty."""
 LONGEST_AWAY: Final = 12.0
@@ -129,7 +130,7 @@ class Soak:
 
     def _start(self, name: str, *arguments: str) -> Process:
         recorded = str(self._hosts.path / "recorded")
-        process = self._hosts.launch(name, [sys.executable, _RECORDED, recorded, *arguments])
+        process = self._hosts.start(name, recorded, *arguments, script=_RECORDED)
         self._running[name] = process
         self._names[process.process.pid] = name
         return process

@@ -18,13 +18,12 @@ def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytes
     assert done.exit_code == 0, done.output
     figures = json.loads(file.read_text(encoding="utf-8"))
     (delayed,) = figures["by_delay_ms"].values()
-    # It cannot be fewer than there and back once for the model, the vector, and four more phases.
-    assert delayed["one_way_delays"] > 10
-    assert delayed["seconds"] > 10 * 0.1
+    # It cannot be fewer: the beginning, the model asked for and given, the vector, two questions and two answers.
+    assert delayed["seconds"] > 8 * 0.1
     for upload in figures["upload"].values():
         # Three vectors of 24-bit words.
-        assert 3 * 3 * 0.8 <= upload["megabytes"] < 3 * 3 * 0.8 * 1.1
-        assert 0 < upload["of_the_line"] < 1.1
+        assert 3 * 3 * 0.8 <= upload["megabytes"] < 3 * 3 * 0.8 + 0.001
+        assert 0 < upload["of_the_line"] < 1
     assert 0 < figures["memory"]["alone_mb"] <= figures["memory"]["connected_mb"]
     assert figures["memory"]["connected"] == 4
 

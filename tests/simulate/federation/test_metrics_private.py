@@ -234,7 +234,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
         "configuration_hash", "evaluates", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
     },
-    "listening": {"address"},
+    "listening": {"address", "session"},
     "link-up": {"peer"},
     "link-lost": {"peer"},
     "joined": {"member"},

@@ -350,5 +350,5 @@ def test_the_preload_turns_every_failure_into_an_import_error(monkeypatch: pytes
         raise OSError(f"no {name}")
 
     monkeypatch.setattr("importlib.import_module", fail)
-    with pytest.raises(ImportError, match=r"sklearn\.datasets cannot be imported \(OSError: no sklearn\.datasets\)"):
+    with pytest.raises(ImportError, match=r"torch\._dynamo cannot be imported \(OSError: no torch\._dynamo\)"):
         runpy.run_module("tacit.simulate.federation.preload")

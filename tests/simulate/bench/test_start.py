@@ -1,0 +1,29 @@
+"""`tacit bench start` runs the commands that it times."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.simulate.bench import start
+from tacit.simulate.bench.ends import BenchmarkError
+
+
+@pytest.mark.end_to_end
+def test_every_command_does_what_it_is_timed_for(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    done = CliRunner().invoke(app, ["bench", "start", "--repeats", "1", "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    seconds = json.loads(file.read_text(encoding="utf-8"))["seconds"]
+    assert 0 < seconds["training"] < seconds["hosts_first_round"]
+    assert 0 < seconds["help"] < seconds["simulate_first_round"]
+    assert {"wrong_input", "imports"} < seconds.keys()
+    assert "tacit server and 3 x tacit client" in done.output
+
+
+def test_a_command_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(start, "_command", lambda arguments: ["sh", "-c", "echo no such thing >&2; exit 9"])
+    with pytest.raises(BenchmarkError, match="tacit --help ended with status 9: no such thing"):
+        start.measure(1, lambda said: None)
