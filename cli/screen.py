@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from tacit.cli.output import say, table
+from tacit.cli.output import roster_changes, say, table
 from tacit.cli.party_table import PartyTable
 
 UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
@@ -69,6 +69,10 @@ class Screen:
             self._say(f"  {party} cheats: {fields['detail']}", style="yellow")
         elif event == "left-out":
             self._say(f"  left out with their groups: {', '.join(fields['members'])}", style="yellow")
+        elif event == "roster":
+            self._say(f"  {roster_changes(fields)}", style="yellow")
+        elif event == "roster-refused":
+            self._say(f"  stays with its roster: {fields['reason']}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":

@@ -63,6 +63,10 @@ class ClientJob:
     seed: int | None = None
     """Of batches and rounding; None draws from the operating system's randomness."""
     device: str = "cpu"
+    accepted_groups: str = ""
+    """The fingerprint of a roster in which it may be in another group than before."""
+    keep_roster: Callable[[Roster], None] = lambda roster: None
+    """Called with every later version of the roster that it takes up, before the session is over."""
 
 
 class ClientWork:
@@ -102,6 +106,8 @@ class ClientWork:
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
+            accepted_groups=job.accepted_groups,
+            keep_roster=job.keep_roster,
         )
         party = ClientParty(
             settings,

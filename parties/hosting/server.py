@@ -62,6 +62,8 @@ class ServerJob:
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
     device: str = "cpu"
+    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
+    """A later version of this roster, by which the rounds that are left are to go."""
 
 
 OnSum = Callable[[RoundDone, Total, Keeper, Configuration], None]
@@ -117,7 +119,7 @@ async def serve(
 
     if not job.completed:
         save(0)
-    settings = ServerSettings(
+    settings: ServerSettings | None = ServerSettings(
         address=job.address,
         keys=job.keys,
         roster=job.roster,
@@ -127,14 +129,18 @@ async def serve(
         smallest_cohort=experiment.policy.smallest_cohort,
         join_seconds=experiment.deadlines.join,
         grace=experiment.deadlines.grace,
+        newer_roster=job.newer_roster,
     )
     with EventLog(run.events(job.keys.name), job.keys.name) as log:
-        diary = Diary(log, tell)
-        diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
-        party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
-        with Stopwatch() as stopwatch:
-            ended = await party.run()
-        diary.write("work", seconds=dict(stopwatch.seconds))
+        while settings is not None:
+            # A diary counts the traffic of one session.
+            diary = Diary(log, tell)
+            diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
+            party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
+            with Stopwatch() as stopwatch:
+                ended = await party.run()
+            diary.write("work", seconds=dict(stopwatch.seconds))
+            settings = party.successor
         return ended
 
 

@@ -12,6 +12,8 @@ import resource
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -22,6 +24,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve
 from tacit.parties.hosting.state import Status
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
@@ -91,12 +94,18 @@ def without_seed(experiment: Experiment) -> Experiment:
 
 
 def check_roster(experiment: Experiment, roster: Roster) -> None:
-    """Raise ValueError, naming the key, if the clients of this roster cannot run the experiment."""
+    """Raise ValueError, naming the key, if the clients of this roster cannot begin the experiment."""
     clients, there = experiment.federation.clients, len(roster.clients)
     if clients > there:
         raise ValueError(
             f"federation.clients = {clients}: the roster has {there}; set it to {there}, or add the others"
         )
+    check_changed(experiment, roster)
+
+
+def check_changed(experiment: Experiment, roster: Roster) -> None:
+    """Raise ValueError if the experiment cannot go on with this roster; it may have lost clients since it began."""
+    clients = experiment.federation.clients
     if experiment.federation.group_size and not roster.groups:
         raise ValueError(
             f"federation.group_size = {experiment.federation.group_size}: between hosts the roster has the groups, and "
@@ -158,7 +167,8 @@ async def run_server(
             experiment = without_seed(experiment)
         hosted = choose_run(party.folder, experiment)
         experiment, run = hosted.experiment, hosted.run
-        check_roster(experiment, party.roster)
+        check_changed(experiment, party.roster)
+        watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
         status.experiment, status.rounds = experiment.name, experiment.federation.rounds
         status.round = hosted.completed
         tell("run", {"directory": str(run.path), "completed": hosted.completed, "rounds": status.rounds})
@@ -172,6 +182,7 @@ async def run_server(
             completed=hosted.completed,
             weights_seed=hosted.weights_seed,
             device=party.file.device,
+            newer_roster=watch.newer,
         )
         ended = "all rounds were done before"
         if job.rounds > 0:

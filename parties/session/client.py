@@ -20,18 +20,18 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.diary import Diary, told_of
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import Belonging, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
-from tacit.protocol.core.errors import ProtocolError
+from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, Limit, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, Limit, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.ring import Words
 
@@ -59,6 +59,10 @@ class ClientSettings:
     grace: float
     connect_seconds: float | None = None
     """How long to try to reach the server; None: as long as its patience."""
+    accepted_groups: str = ""
+    """The fingerprint of a roster in which it may be in another group than before."""
+    keep_roster: Callable[[Roster], None] = lambda roster: None
+    """Called with every later version of the roster that it takes up, before the session is over."""
 
 
 OnModel = Callable[[Learner, Flat, Group | None, int], None]
@@ -93,6 +97,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             entropy=os.urandom,
             patience=settings.patience,
             grace=settings.grace,
+            accepted_groups=settings.accepted_groups,
         )
         super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
@@ -130,7 +135,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                         # Else the message would be waited for, and nobody would hear it.
                         await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now()))
                     raise
-                if ended.code is None and (last := self._bench.present) is not None:
+                if ended.code in (None, Code.ROSTER) and (last := self._bench.present) is not None:
                     # The last model may still be at work.
                     await asyncio.wait([last])
                     self._take_work(last)
@@ -190,6 +195,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
+        elif isinstance(output, RosterChanged):
+            await asyncio.to_thread(self._settings.keep_roster, output.roster)
+            self._diary.write("roster", **told_of(output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
@@ -243,7 +251,12 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     def _read_last(self, last: LastModel, proceed: Proceed) -> _Tell:
         learner = self._learner
         group = Group(last.key, self._machine.name)
-        self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)
+        plain = learner.plain(last.model, last.key)
+        self._on_model(learner, plain, group, self._machine.round)
+        if learner.remembers:
+            # There may be another session, from this model.
+            learner.keep_model(self._machine.round, plain)
+            self._write_memory()
         return lambda now: []
 
     @cached_property

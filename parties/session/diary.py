@@ -9,16 +9,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.message_times import Direction, MessageTimes
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.membership import Difference
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Roster
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Receives every event with its fields, for a live view; must return at once."""
+
+
+def told_of(roster: Roster, difference: Difference) -> dict[str, Any]:
+    """The fields of the event that a later version of the roster is taken up."""
+    return {"version": roster.version, "fingerprint": roster.fingerprint, **asdict(difference)}
 
 
 class Diary:

@@ -80,7 +80,7 @@ class Shell(Generic[MachineT, EndpointT]):
                     await self._perform(endpoint, self._take_work(finished))
                 await self._perform(endpoint, self._machine.expire(self._diary.now()))
                 self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
-                self._tell_alive()
+                await self._perform(endpoint, self._from_time_to_time())
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
@@ -109,11 +109,17 @@ class Shell(Generic[MachineT, EndpointT]):
             else:
                 await self._perform_own(endpoint, output)
 
-    def _tell_alive(self) -> None:
+    def _from_time_to_time(self) -> list[Output]:
         now = self._diary.now()
-        if now - self._told_alive >= ALIVE_SECONDS:
-            self._told_alive = now
-            self._diary.mention("alive")
+        if now - self._told_alive < ALIVE_SECONDS:
+            return []
+        self._told_alive = now
+        self._diary.mention("alive")
+        return self._look_around()
+
+    def _look_around(self) -> list[Output]:
+        """What follows from something outside that nobody tells of."""
+        return []
 
     def _may_stop(self) -> bool:
         """Whether leaving now costs nothing that could not be had again."""

@@ -52,6 +52,8 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         grace=experiment.deadlines.grace,
         seed=None if seed is None else client_seed(seed, index),
         device=plan.device,
+        # A resumed run gives everybody new keys, and so every client a group with other ones than its journal has.
+        accepted_groups=role.roster.fingerprint,
     )
     try:
         with EventLog(run.events(name), name) as log:

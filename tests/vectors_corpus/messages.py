@@ -72,6 +72,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
     "start-second-stage": {"cohort": octets(b"\x1e"), "limits": {"digest": octets(drawn("limits")), "size": 5}},
     "end-round": {"code": None, "detail": ""},
+    "new-roster": {"roster": octets(drawn("roster", 100)), "signature": octets(drawn("signature", 64))},
     "finish": {},
     "resume": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},

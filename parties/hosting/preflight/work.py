@@ -22,7 +22,7 @@ from tacit.parties.hosting.server_host import check_roster
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import class_digest
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.session.groups import check_group, group_hash, journalled_group
+from tacit.protocol.session.groups import check_group, journalled_group
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.configuration import Configuration
@@ -98,7 +98,7 @@ def journal(subject: ClientSubject) -> str:
     if subject.running:
         raise Untested("a process of this party has it now")
     lines = JournalFile(subject.folder.journal(subject.keys.name)).read()
-    check_group(journalled_group(lines), group_hash(subject.roster, subject.keys.name))
+    check_group(journalled_group(lines), subject.roster, subject.keys.name)
     stages = sum(isinstance(line, JournalEntry) for line in lines)
     return f"{stages} stages of rounds" if lines else "empty: this client was in no round yet"
 
