@@ -122,6 +122,8 @@ def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
         line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        if held_out := fields.get("held_out"):
+            line += f"  held-out accuracy after round {held_out['round']}: {held_out['accuracy']:.3f}"
     else:
         line += f": {fields['detail']}"
     clipped = f"  {fields['clipped']:,} coordinates clipped" if fields["clipped"] else ""

@@ -173,3 +173,12 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     weight_decay: Annotated[
         float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)
     ] = 0.05
+    held_out: Annotated[
+        float,
+        Meta(
+            description="Part of its own images, rounded down, that each client never trains on, and judges the model "
+            "on that a round begins with; of all clients together the secure sum tells the accuracy. 0: none.",
+            ge=0.0,
+            le=0.5,
+        ),
+    ] = 0.0

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 METRICS: Final = ("samples", "correct", "loss", "clipped")
 """What clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
 
+HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
+"""What they report beside it of images that they keep from training: how many they are, and what the model that the
+round began with makes of them."""
+
 LOSS_UNIT: Final = 2.0**-16
 
 
@@ -89,7 +93,8 @@ def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int |
         # One key serves both; it is renewed as often as either asks.
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
-    metrics = METRICS + protection.metrics(model, terms.clients)
+    judged = HELD_OUT_METRICS if training.held_out else ()
+    metrics = METRICS + judged + protection.metrics(model, terms.clients)
     packing = Proposal(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )

@@ -33,7 +33,7 @@ SECURE_SUM = (
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
-    "clipped", "cohort", "survivors", "dropped", "seconds",
+    "clipped", "held_out", "cohort", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
@@ -54,7 +54,8 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     )
     seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
     listed = [
-        {key: event[key] for key in ROUND_KEYS}
+        # Runs that were begun by an earlier version lack some.
+        {key: event.get(key) for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
         | {"local": {name: done[number] for name, done in local.items() if number in done}}
         for number, event in sorted(rounds.items())

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tacit.parties.learning.keeper import Keeper
-from tacit.parties.learning.task import LOSS_UNIT
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,
@@ -184,6 +184,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "train_accuracy": metrics["correct"] / samples if samples else None,
             "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
             "clipped": metrics.get("clipped"),
+            "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,
             **judged,
         }
+
+
+def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:
+    """What a sum says of the model after this round, which the next one began with; None if nothing."""
+    images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
+    if not images:
+        return None
+    return {"round": round, "images": images, "accuracy": correct / images, "loss": loss * LOSS_UNIT / images}

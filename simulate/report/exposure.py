@@ -112,7 +112,8 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
         "server",
         (
             f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
-            "number of samples, correct answers, loss and clipped coordinates",
+            "number of samples, correct answers, loss and clipped coordinates"
+            + (", of images that it does not train on as well" if history.held_out else ""),
             _sums(history),
             *SEEN_BY_EVERY_SERVER,
         ),
@@ -132,6 +133,7 @@ def _sums(history: History) -> str:
     return (
         f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
         "and of their numbers of samples, correct answers, losses and clipped coordinates"
+        + ("; of images that they do not train on as well" if history.held_out else "")
     )
 
 

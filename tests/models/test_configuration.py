@@ -32,6 +32,7 @@ FIELDS = [
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
+    (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
 ]
 
 
