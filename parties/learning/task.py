@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tacit.models.layout import Layout
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
@@ -60,7 +61,7 @@ def class_digest(names: Sequence[str]) -> bytes:
     return digest(Label.CLASSES, *(name.encode() for name in names))
 
 
-def check_classes(task: Work, names: Sequence[str]) -> None:
+def check_classes(task: Work | StatisticsTask, names: Sequence[str]) -> None:
     """Raise OtherClassesError unless these are the classes of the task, in its order."""
     if len(names) != task.classes or class_digest(names) != task.class_digest:
         shown = ", ".join(names[:8]) + ", ..." * (len(names) > 8)

@@ -2,7 +2,8 @@
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
 with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
-coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `incidents`
+coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics`
+(mean and deviation of the pixels, where a first sum told them), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
 privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
@@ -69,6 +70,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
+        "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
         "privacy": privacy.guarantee(experiment, listed, updates),

@@ -9,9 +9,10 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.statistics import StatisticsKeeper
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
@@ -54,6 +55,9 @@ class ServerSettings:
     grace: float
 
 
+STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
+"""What the server tells of a sum of pixels."""
+
 OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
 
 
@@ -67,7 +71,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: Keeper,
+        keeper: Keeper | StatisticsKeeper,
         diary: Diary,
         *,
         on_round: OnRound,
@@ -144,9 +148,12 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
         unusable, fields = finished.result()
-        self._diary.write("round-done", **fields)
+        self._tell_round(fields)
         following = self._machine.next_round if self._rounds_left else self._machine.finish
         return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        self._diary.write("round-done", **fields)
 
     def _apply(self, done: RoundDone) -> tuple[str, dict[str, Any]]:
         """Apply the sum of a round, if there is one; returns why that is impossible, and the fields of its event."""
@@ -188,6 +195,23 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "seconds": self._diary.now() - done.began,
             **judged,
         }
+
+
+class StatisticsServerParty(ServerParty):
+    """Runs rounds until one has a sum of pixels, at most as many as it is told.
+
+    on_round: as of ServerParty; what it returns goes into the event "statistics".
+    """
+
+    def __init__(self, settings: ServerSettings, keeper: StatisticsKeeper, diary: Diary, *, on_round: OnRound) -> None:
+        diary.outside = True
+        super().__init__(settings, keeper, diary, on_round=on_round)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        if fields["status"] == "completed":
+            self._rounds_left = 0
+        told = {key: fields.get(key) for key in STATISTICS_KEYS}
+        self._diary.write("statistics", **told)
 
 
 def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:

@@ -93,6 +93,7 @@ def _server(history: History, experiment: Experiment) -> Exposure:
     return Exposure(
         "server",
         (
+            *_statistics(experiment, "all clients together"),
             _sums(history),
             *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
@@ -114,6 +115,7 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
             f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
             "number of samples, correct answers, loss and clipped coordinates"
             + (", of images that it does not train on as well" if history.held_out else ""),
+            *_statistics(experiment, "each client"),
             _sums(history),
             *SEEN_BY_EVERY_SERVER,
         ),
@@ -123,6 +125,12 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
             "of one client, and every client's policy allowed that.",
         ),
     )
+
+
+def _statistics(experiment: Experiment, whose: str) -> tuple[str, ...]:
+    """What a first sum tells, if there was one."""
+    what = f"how many pixels the images of {whose} have, their sum, and that of their squares, by channel"
+    return (what,) if experiment.data.statistics == "sum" else ()
 
 
 def _sums(history: History) -> str:
