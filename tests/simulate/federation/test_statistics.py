@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tacit.models.configuration import DataConfiguration
 from tacit.models.data import read
 from tacit.models.moments import moments
 from tacit.parties.runs.directory import RunDirectory
@@ -31,6 +30,8 @@ clients = 4
 rounds = 1
 seed = 1
 [data]
+source = "{source}"
+partition = "iid"
 {data}
 [model]
 image_size = 8
@@ -46,9 +47,19 @@ RSM = '[protection]\nscheme = "fedrsm"\n'
 
 
 def ran(path: Path, data: str, more: str = "", **options: Any) -> dict[str, Any]:
-    text = TOML.format(data=data, model='name = "lenet"' if more == RSM else VIT, more=more)
+    source = path.parent / "images.npz"
+    generator = np.random.default_rng(1)
+    arrays = {}
+    for part, count in (("train", 120), ("test", 30)):
+        arrays[f"y_{part}"] = labels = np.arange(count) % 3
+        noise = generator.integers(0, 100, (count, 8, 8))
+        arrays[f"x_{part}"] = (noise + 70 * labels[:, None, None]).astype(np.uint8)
+    np.savez(source, **arrays)
+    text = TOML.format(source=source, data=data, model='name = "lenet"' if more == RSM else VIT, more=more)
     plan = new_plan(parse(text, "test"), path, **options)
-    return asyncio.run(simulate(plan, lambda party, event, fields: None))
+    asyncio.run(simulate(plan, lambda party, event, fields: None))
+    summary: dict[str, Any] = json.loads(plan.run.summary.read_bytes())
+    return summary
 
 
 @pytest.mark.parametrize("more", [RSM, "[encryption]\n"], ids=["fedrsm", "encrypted"])
@@ -78,7 +89,7 @@ def test_the_rounds_are_those_of_a_run_that_is_given_the_same(tmp_path: Path) ->
 
 def expected(path: Path) -> dict[str, Any]:
     """Of all pixels in one place, less those of the images that the server shows."""
-    experiment, source = load(path / "experiment.toml"), read(DataConfiguration())
+    experiment, source = load(path / "experiment.toml"), read(load(path / "experiment.toml").data)
     shown = experiment.protection.shown(source.train.labels, len(source.class_names))
     own = np.setdiff1d(np.arange(len(source.train.images)), shown)
     together = moments(source.train.images, channels=1, image_size=8, indices=own)
