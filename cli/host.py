@@ -210,6 +210,8 @@ def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
     say = partial(output.say, console)
     if event == "accepted":
         say(f"accepted {fields['scheme']}, {fields['mode']} mode")
+    elif event == "gave-statistics":
+        say("its sums of pixels are in those of all; training follows")
     elif event == "round-over":
         say(f"round {fields['round']:>3}  " + (f"over: {fields['detail']}" if fields["code"] else "completed"))
     elif event == "evaluated":

@@ -56,6 +56,8 @@ class Screen:
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
                 f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
             )
+        elif event == "statistics":
+            self._say(_statistics_line(fields))
         elif event == "round-done":
             self._say(_round_line(fields, total, self._bytes))
             self._bytes = 0
@@ -126,10 +128,19 @@ def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
         line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        if held_out := fields.get("held_out"):
+            line += f"  held-out accuracy after round {held_out['round']}: {held_out['accuracy']:.3f}"
     else:
         line += f": {fields['detail']}"
     clipped = f"  {fields['clipped']:,} coordinates clipped" if fields["clipped"] else ""
     return f"{line}  {fields['seconds']:.1f} s  {_megabytes(moved)}{clipped}"
+
+
+def _statistics_line(fields: dict[str, Any]) -> str:
+    if fields["status"] != "completed":
+        return f"no sum of pixels: {fields['detail']}"
+    mean, std = (", ".join(f"{value:.4f}" for value in fields[key]) for key in ("mean", "std"))
+    return f"pixels of {len(fields['survivors'])} clients: mean {mean}, standard deviation {std}"
 
 
 def _judged(fields: dict[str, Any]) -> str:

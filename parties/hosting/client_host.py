@@ -16,10 +16,13 @@ from typing import Any, Final
 
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
-from tacit.parties.hosting.client import ClientImages, ClientJob, ClientWork
+from tacit.models.interruption import Proceed
+from tacit.models.moments import Moments, moments
+from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.hosting.state import Status
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, check_classes
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.links.endpoint import EndpointError
@@ -99,11 +102,16 @@ class _Sessions:
             diary = Diary(self._log, self._tell)
             try:
                 held = self._job.roster
-                ended = await ClientWork(self._job, self._images, diary).run()
+                work = ClientWork(self._job, self._images, self._moments, diary)
+                ended = await work.run()
                 said = ""
                 if self._job.roster is not held:
                     # The server goes on at once.
                     pause, give_up = SHORTEST_PAUSE, time.monotonic() + self._job.patience
+                    continue
+                if work.first(ended):
+                    give_up = time.monotonic() + self._job.patience
+                    await asyncio.sleep(REJOIN_SECONDS)
                     continue
                 if not self._stay:
                     return ended
@@ -122,6 +130,12 @@ class _Sessions:
     def _keep_roster(self, roster: Roster) -> None:
         write_roster(roster, self._roster_file, replace=True)
         self._job = replace(self._job, roster=roster)
+
+    def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
+        """Of this host's own pixels."""
+        check_classes(task, self._source.class_names)
+        images = self._source.train.images
+        return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
 
     def _images(self, task: Task) -> ClientImages:
         """This host's own, as the task wants them."""

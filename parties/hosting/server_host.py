@@ -19,13 +19,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tacit.models.configuration import DataConfiguration
 from tacit.models.data import normalise, read
 from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ServerFile
 from tacit.parties.hosting.roster_watch import RosterWatch
-from tacit.parties.hosting.server import ServerImages, ServerJob, serve
+from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
 from tacit.parties.runs.experiment import Experiment, load
@@ -116,12 +117,18 @@ def check_changed(experiment: Experiment, roster: Roster) -> None:
 
 
 def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
-    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError."""
+    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError.
+
+    Where the clients are to sum up statistics, others stand in their place.
+    """
     agreed, own = experiment.data, file.data
+    if agreed.statistics == "sum":
+        agreed = standing_in(agreed, agreed.channels or _own_channels(file))
     if not agreed.mean:
         raise ValueError(
             "data.mean and data.std are missing in the experiment: hosts do not see each other's images, and all must "
-            "normalise alike; `tacit data inspect` says those of a data set"
+            'normalise alike; `tacit data inspect` says those of a data set, and data.statistics = "sum" has the '
+            "clients sum them up"
         )
     names, test, stimuli = agreed.classes, None, None
     if own is not None:
@@ -147,6 +154,15 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
         shown = protection.shown(test.source.test.labels, len(names))
         stimuli = Stimuli.of(test.normalised(test.source.test.images, shown))
     return ServerImages(names, agreed.mean, agreed.std, test=test, stimuli=stimuli)
+
+
+def _own_channels(file: ServerFile) -> int:
+    if file.data is None:
+        raise ValueError(
+            'data.channels is missing in the experiment: with data.statistics = "sum" a server without images must be '
+            "told how many channels they have, 1 for grey images and 3 for coloured ones"
+        )
+    return read(file.data).test.images.channels
 
 
 async def run_server(
@@ -186,8 +202,11 @@ async def run_server(
         )
         ended = "all rounds were done before"
         if job.rounds > 0:
-            images = server_images(party.file, experiment)
-            ended = (await serve(job, lambda: images, tell)).detail
+
+            def images(data: DataConfiguration) -> ServerImages:
+                return server_images(party.file, msgspec.structs.replace(experiment, data=data))
+
+            ended = (await serve(job, images, tell)).detail
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
         summary["ended"] = ended
         write_json(summary, run.summary)

@@ -14,8 +14,10 @@ from typing import Final
 
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
+from tacit.models.moments import Moments
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.learning.remembered import Remembered, SetBackError
+from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_statistics_task, statistics_words
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
@@ -71,7 +73,8 @@ OnModel = Callable[[Learner, Flat, Group | None, int], None]
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
 
-    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
+    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); moments:
+    counts the client's own pixels there, None for one that has none; on_update:
     called there with every update before it is masked; on_model: called there with every model of the server that only
     the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
     result of; make_machine: what the machine is made by, where a simulation wants another one.
@@ -83,6 +86,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         learner: Callable[[Configuration], Learner],
         diary: Diary,
         *,
+        moments: Callable[[StatisticsTask, Proceed], Moments] | None = None,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
         surroundings: Surroundings | None = None,
@@ -102,6 +106,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
         self._make_learner = learner
+        self._moments = moments
         self._on_update = on_update
         self._on_model = on_model
         self._draft: Draft | None = None
@@ -194,18 +199,23 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._bench.begin(partial(self._read_last, output))
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
+            self._diary.outside = chosen.scheme == SCHEME
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
             self._diary.write("roster", **told_of(output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
+            if self._diary.outside and code is None:
+                self._diary.write("gave-statistics")
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
             # It may be over before its update was made.
             self._bench.drop()
             self._draft = None
 
     def _work(self, job: Train, proceed: Proceed) -> _Tell:
+        if self._machine.configuration.scheme == SCHEME:
+            return self._count(job.round, proceed)
         learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
@@ -225,6 +235,15 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._contribute(draft, learner.encode(draft), job.round, proceed)
         counts = learner.counts(draft)
         return lambda now: self._go_by(draft, job.round, counts, now)
+
+    def _count(self, round: int, proceed: Proceed) -> _Tell:
+        configuration = self._machine.configuration
+        task = read_statistics_task(configuration)
+        if self._moments is None:
+            raise TaskError("the server asks for statistics of pixels, and this client has none")
+        words = statistics_words(configuration, self._moments(task, proceed))
+        proceed()
+        return lambda now: self._machine.contribute(round, words, now)
 
     def _limit(self, limit: Limit, proceed: Proceed) -> _Tell:
         draft = self._draft

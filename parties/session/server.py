@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from tacit.parties.learning.keeper import Keeper
-from tacit.parties.learning.task import LOSS_UNIT
+from tacit.parties.learning.statistics import StatisticsKeeper
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,
@@ -60,6 +61,9 @@ class ServerSettings:
     """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
 
 
+STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
+"""What the server tells of a sum of pixels."""
+
 OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
 
 
@@ -73,7 +77,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: Keeper,
+        keeper: Keeper | StatisticsKeeper,
         diary: Diary,
         *,
         on_round: OnRound,
@@ -155,11 +159,14 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
         unusable, fields = finished.result()
-        self._diary.write("round-done", **fields)
+        self._tell_round(fields)
         if self._rounds_left and (changed := self._change_roster(unusable)):
             return changed
         following = self._machine.next_round if self._rounds_left else self._machine.finish
         return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        self._diary.write("round-done", **fields)
 
     def _look_around(self) -> list[Output]:
         return self._change_roster() if self._machine.state is SessionState.GATHERING else []
@@ -217,6 +224,32 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "train_accuracy": metrics["correct"] / samples if samples else None,
             "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
             "clipped": metrics.get("clipped"),
+            "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,
             **judged,
         }
+
+
+class StatisticsServerParty(ServerParty):
+    """Runs rounds until one has a sum of pixels, at most as many as it is told.
+
+    on_round: as of ServerParty; what it returns goes into the event "statistics".
+    """
+
+    def __init__(self, settings: ServerSettings, keeper: StatisticsKeeper, diary: Diary, *, on_round: OnRound) -> None:
+        diary.outside = True
+        super().__init__(settings, keeper, diary, on_round=on_round)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        if fields["status"] == "completed":
+            self._rounds_left = 0
+        told = {key: fields.get(key) for key in STATISTICS_KEYS}
+        self._diary.write("statistics", **told)
+
+
+def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:
+    """What a sum says of the model after this round, which the next one began with; None if nothing."""
+    images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
+    if not images:
+        return None
+    return {"round": round, "images": images, "accuracy": correct / images, "loss": loss * LOSS_UNIT / images}

@@ -25,7 +25,7 @@ from tacit.secagg.packing import Packing, WeightForm
 
 Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
-Scheme = Literal["fedavg", "fedsgd"]
+Scheme = Literal["fedavg", "fedsgd", "statistics"]
 InitialModel = Literal["clients", "server"]
 Enforce = Literal["server", "clients"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -196,10 +196,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             min_length=1,
         ),
     ] = ("active",)
-    schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
-        "fedavg",
-        "fedsgd",
-    )
+    schemes: Annotated[
+        tuple[Scheme, ...],
+        Meta(
+            description='Accepted training.algorithm; "statistics": a first sum, of pixels (data.statistics = "sum").',
+            min_length=1,
+        ),
+    ] = ("fedavg", "fedsgd", "statistics")
     least_contributors: Annotated[
         int,
         Meta(

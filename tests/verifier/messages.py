@@ -88,7 +88,7 @@ CONFIGURATION = Map(
     max_weight=Integer(1, 2**31),
     train_seconds=Real(lambda value: 0 < value <= 86400),
     phase_seconds=Real(lambda value: 0 < value <= 86400),
-    scheme=choice("fedavg", "fedsgd"),
+    scheme=choice("fedavg", "fedsgd", "statistics"),
     min_contributors=Integer(0, LARGEST_COHORT),
     enforce=choice("clients", "server"),
     group_key=Boolean(),

@@ -15,7 +15,7 @@ from primitives import digest
 @dataclass
 class Policy:
     modes: list[str] = field(default_factory=lambda: ["active"])
-    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd"])
+    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd", "statistics"])
     least_contributors: int = 1
     smallest_cohort: int = 3
     threshold_floor: int = 0

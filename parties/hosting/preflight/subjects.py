@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import torch
 
+from tacit.models.configuration import DataConfiguration
 from tacit.models.data import read
 from tacit.models.datasets.samples import Source
 from tacit.parties.hosting.client_host import own_images
 from tacit.parties.hosting.party_file import ClientFile, ServerFile
 from tacit.parties.hosting.preflight.checks import Subject, Untested
-from tacit.parties.hosting.server import ServerImages, task_of
+from tacit.parties.hosting.server import ServerImages, standing_in, task_of
 from tacit.parties.hosting.server_host import HostedRun, begun_run, server_images
 from tacit.parties.learning.task import configure
 from tacit.parties.links.endpoint import EndpointError
@@ -44,12 +45,22 @@ class ClientSubject(Subject[ClientFile]):
         return own_images(self.file)
 
     @cached_property
+    def agreed(self) -> DataConfiguration:
+        """What the experiment says of images; where a sum will say it, something in its place. Untested if it does not
+        say all."""
+        agreed = chosen(self).data
+        if agreed.channels:
+            agreed = standing_in(agreed, agreed.channels)
+        if not agreed.classes or not agreed.mean:
+            raise Untested(
+                "the experiment leaves data.classes, data.channels, data.mean or data.std to the server's own file"
+            )
+        return agreed
+
+    @cached_property
     def proposal(self) -> Configuration:
         """What a server with this experiment will propose. Untested if that is not known; ValueError."""
-        experiment = chosen(self)
-        agreed = experiment.data
-        if not agreed.classes or not agreed.mean:
-            raise Untested("the experiment leaves data.classes, data.mean or data.std to the server's own file")
+        experiment, agreed = chosen(self), self.agreed
         if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
             raise Untested(f'protection.scheme = "{experiment.protection.scheme}" shows images that the server has')
         return proposed(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std))

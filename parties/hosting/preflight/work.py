@@ -18,6 +18,7 @@ from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
+from tacit.parties.hosting.server import ServerImages, first_configuration
 from tacit.parties.hosting.server_host import check_roster
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import class_digest
@@ -87,6 +88,9 @@ def server_classes(subject: ServerSubject) -> str:
 def policy(subject: ClientSubject) -> str:
     """This client's policy accepts what the server will propose."""
     proposal, own = subject.proposal, subject.file.policy
+    if (experiment := chosen(subject)).data.statistics == "sum":
+        agreed = subject.agreed
+        own.check(first_configuration(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std)))
     own.check(proposal)
     own.check_groups(proposal, [len(group) for group in subject.roster.groups])
     parameters = own.check_cohort(proposal, proposal.clients)
@@ -106,7 +110,7 @@ def journal(subject: ClientSubject) -> str:
 def client_memory(subject: ClientSubject) -> str:
     """There is memory for the model, an update, its masks, and the images."""
     experiment, proposal = chosen(subject), subject.proposal
-    size, channels = experiment.model.image_size, len(experiment.data.mean)
+    size, channels = experiment.model.image_size, len(subject.agreed.mean)
     floats = _CLIENT_FLOATS[experiment.training.optimizer] * sum(proposal.tensor_sizes)
     images = _FLOAT * len(subject.source.train.images) * channels * size * size
     # The vector, a mask that is added to it, and its bytes on their way.
@@ -126,7 +130,7 @@ def server_memory(subject: ServerSubject) -> str:
 def training(subject: ClientSubject) -> str:
     """The client's part begins as it will on the day: its images as the task wants them, and the model for them."""
     experiment, device = chosen(subject), resolve_device(subject.file.device)
-    agreed = experiment.data
+    agreed = subject.agreed
     data = normalise(subject.source, image_size=experiment.model.image_size, mean=agreed.mean, std=agreed.std)
     Learner(subject.proposal, data.x_train, data.y_train, seed=None, device=device)
     size = experiment.model.image_size
