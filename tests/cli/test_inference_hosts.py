@@ -78,7 +78,11 @@ class House:
         return self.write("alice", **given)
 
     def start(self, name: str, *options: str) -> Process:
-        process = Process([TACIT, ROLES[name], "party.toml", *options], self.path / name)
+        return self.launch(name, ROLES[name], "party.toml", *options)
+
+    def launch(self, name: str, *arguments: str) -> Process:
+        """Start a command on the host of this name."""
+        process = Process([TACIT, *arguments], self.path / name)
         self._running.append(process)
         return process
 
