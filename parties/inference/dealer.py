@@ -15,7 +15,6 @@ from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, 
 from tacit.parties.inference.owner import ServingParty, ServingSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.dealer import InferenceDealer
@@ -72,10 +71,10 @@ class DealerParty(ServingParty[InferenceDealer]):
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
-                if machine.session == NO_SESSION and output.code is not None:
-                    self.diary.write("refused", member=output.culprit, code=output.code.name, detail=output.detail)
-                else:
+                if machine in self._service.sessions.values():
                     self._tell_end(output, owners=list(machine.owners))
+                elif output.code is not None:
+                    self.diary.write("refused", member=output.culprit, code=output.code.name, detail=output.detail)
                 if machine in self._work:
                     self._work.pop(machine).stop()
 
