@@ -15,11 +15,12 @@ from PIL import Image
 from tacit.parties.hosting.own_images import own_images
 from tacit.parties.hosting.preflight import own, reach, work
 from tacit.protocol.core import codec
+from tests.cli.hosts import EXPERIMENT, Process
+from tests.cli.inference_house import House
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
-    from hosts import EXPERIMENT, Process
-    from test_inference_hosts import House, student  # noqa: F401
+    from test_inference_hosts import student  # noqa: F401
     from test_preflight import expect, looked
 
 pytestmark = pytest.mark.end_to_end
