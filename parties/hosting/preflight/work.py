@@ -30,7 +30,7 @@ from tacit.protocol.sum.configuration import Configuration
 
 _LIST: Final = 8
 """Classes that are named in a line."""
-_SIZE: Final = 32
+SIZE: Final = 32
 """Pixels to which images in files are brought, where no experiment says to how many."""
 _FLOAT: Final = 4
 _CLIENT_FLOATS: Final = {"adamw": 7, "sgd": 5}
@@ -114,7 +114,7 @@ def client_memory(subject: ClientSubject) -> str:
     floats = _CLIENT_FLOATS[experiment.training.optimizer] * sum(proposal.tensor_sizes)
     images = _FLOAT * len(subject.source.train.images) * channels * size * size
     # The vector, a mask that is added to it, and its bytes on their way.
-    return _fits(_FLOAT * floats + 3 * _vector_bytes(proposal) + images)
+    return fits(_FLOAT * floats + 3 * _vector_bytes(proposal) + images, "model, vectors and images")
 
 
 def server_memory(subject: ServerSubject) -> str:
@@ -124,7 +124,8 @@ def server_memory(subject: ServerSubject) -> str:
     images = 0 if source is None else _FLOAT * len(source.test.images) * channels * size * size
     # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
     vectors = min(proposal.clients, (2 if subject.roster.groups else 1) * UPLOADS) + 1
-    return _fits(_FLOAT * _SERVER_FLOATS * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images)
+    needed = _FLOAT * _SERVER_FLOATS * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images
+    return fits(needed, "model, vectors and images")
 
 
 def training(subject: ClientSubject) -> str:
@@ -147,7 +148,7 @@ def _described(subject: ClientSubject | ServerSubject) -> str:
 
 def _read(samples: Samples, part: str, where: str) -> str:
     # Decodes as many as stand for all.
-    statistics(samples.images, image_size=_SIZE)
+    statistics(samples.images, image_size=SIZE)
     kind = {1: "grey", 3: "coloured"}.get(samples.images.channels, f"{samples.images.channels}-channel")
     return f"{len(samples.images):,} {kind} {part} images in {where}, of {len(np.unique(samples.labels))} classes"
 
@@ -174,9 +175,10 @@ def _vector_bytes(proposal: Configuration) -> int:
     return int(packing.length * np.dtype(packing.ring.word).itemsize)
 
 
-def _fits(needed: int) -> str:
+def fits(needed: int, what: str) -> str:
+    """What is said where there is memory for this; NotFit, Untested."""
     available = available_memory()
-    least = f"at least {math.ceil(needed / 1e6):,} MB needed for model, vectors and images"
+    least = f"at least {math.ceil(needed / 1e6):,} MB needed for {what}"
     if available is None:
         raise Untested(f"{least}; this system does not say what is available")
     room = f"{least}, {available / 1e6:,.0f} MB available"
