@@ -263,7 +263,7 @@ WRONG: dict[str, tuple[Callable[[Hosts], Path], str, str]] = {
 
 
 UNTESTED: dict[str, tuple[Callable[[Hosts], Path], str]] = {
-    "statistics": (without_statistics, r"leaves data\.classes, data\.mean or data\.std to the server's own file"),
+    "statistics": (without_statistics, r"leaves data\.classes, data\.channels, data\.mean or data\.std to"),
     "stimuli": (with_stimuli, r'protection\.scheme = "fedrsm" shows images that the server has'),
 }
 
