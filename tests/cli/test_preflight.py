@@ -429,7 +429,7 @@ def test_another_version(hosts: Hosts, server: Process, tacit: Invoke, monkeypat
         expect(tacit("preflight", path), "version", "wrong", "protocol version .*: install the same release on both")
     server.until("refused: member client-4, code VERSION")
     monkeypatch.setattr(reach, "SECONDS", 2.0)
-    expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this client; its log says why")
+    expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this party; its log says why")
 
 
 def test_a_party_that_runs_is_left_alone(hosts: Hosts, server: Process, tacit: Invoke) -> None:
