@@ -134,9 +134,10 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             async with endpoint:
                 try:
                     await self._perform(endpoint, self._machine.start(self._diary.now()))
-                    ended = await self._serve(endpoint)
+                    # What has been numbered leaves before what is said last.
+                    ended = await self._serve_until_stopped(endpoint)
                 except asyncio.CancelledError:
-                    if self._linked:
+                    if self._linked and self._ended is None:
                         # Else the message would be waited for, and nobody would hear it.
                         await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now()))
                     raise

@@ -1,7 +1,7 @@
 """Version 2 of the wire is frozen: its vectors stay as they are, and further ones may come beside them.
 
 A change of what federation, secure sum or group key say, or compute, is another version, with vectors of its own.
-Private inference has a version number of its own, which is open, and protections are not part of the wire.
+Private inference is open, and protections are not part of the wire.
 """
 
 import json
