@@ -134,8 +134,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             async with endpoint:
                 try:
                     await self._perform(endpoint, self._machine.start(self._diary.now()))
-                    # What has been numbered leaves before what is said last.
-                    ended = await self._serve_until_stopped(endpoint)
+                    ended = await self._serve(endpoint)
                 except asyncio.CancelledError:
                     if self._linked and self._ended is None:
                         # Else the message would be waited for, and nobody would hear it.

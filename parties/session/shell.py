@@ -22,6 +22,9 @@ from tacit.protocol.session.server import TrainingServer
 ALIVE_SECONDS = 1.0
 """How often a party tells that it is there."""
 
+LAST_SECONDS = 2.0
+"""How long a party that is stopped goes on with what it has begun to do."""
+
 LEAST_WAIT = 0.001
 """Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
 
@@ -94,6 +97,17 @@ class Shell(Generic[MachineT, EndpointT]):
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
+        """Do what the machine says, and all of it when cancelled meanwhile: its messages are numbered, and where one is
+        missing, what is said last is not understood."""
+        performing = asyncio.ensure_future(self._perform_all(endpoint, outputs))
+        try:
+            await asyncio.shield(performing)
+        except asyncio.CancelledError:
+            await asyncio.wait([performing], timeout=LAST_SECONDS)
+            performing.cancel()
+            raise
+
+    async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.
         said = {output.phase for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
         self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
