@@ -7,7 +7,7 @@ UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
 # What proves and documents the packages, and is in no wheel.
 TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.mutants tests.network tests.world docs.generate
-SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j2' -o -path 'simulate/dashboard/*.*') $(wildcard tests/vectors/*)
+SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j2' -o -path 'simulate/dashboard/*.*' -o -name digits.npz) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2

@@ -78,7 +78,7 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     source: Annotated[
         str,
         Meta(
-            description='"digits" (1,797 images that come with scikit-learn); "cifar10", "cifar100", "svhn", "gtsrb", '
+            description='"digits" (the 1,797 images of scikit-learn, bundled); "cifar10", "cifar100", "svhn", "gtsrb", '
             '"tiny-imagenet", "fed-isic2019" or "folder" (a folder of images for each class), all in directory; or the '
             "path of an .npz file with x_train, y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
             min_length=1,
