@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from importlib.metadata import version
 from typing import Annotated, Literal
 
@@ -31,7 +34,26 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the command."""
-    app()
+    statuses: list[int] = []
+    # Registered first, and so called last.
+    atexit.register(_end_at_once, statuses)
+    try:
+        app()
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            statuses.append(ended.code)
+        raise
+
+
+def _end_at_once(statuses: list[int]) -> None:
+    """Do without taking the interpreter apart, which takes seconds once torch is loaded; unless it ends by a defect."""
+    if statuses:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            return
+        os._exit(statuses[0])
 
 
 @app.callback(invoke_without_command=True)

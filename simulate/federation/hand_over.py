@@ -1,9 +1,14 @@
-"""The fork server's children that are handed nothing: loaded by the fork server, so that they end without a word.
+"""How the fork server and its children end: loaded by the fork server, before anything else.
 
 A supervisor connects to the fork server, which forks, and then writes what the child is to do. One that is interrupted
 or killed in between leaves a child that reads the end of a file, and of which multiprocessing would print a traceback.
+
+The fork server itself has nothing to tidy up; taking torch apart would take it seconds, in which whoever reads the
+supervisor's output waits, because the fork server has inherited it.
 """
 
+import atexit
+import os
 import pickle
 import sys
 from types import TracebackType
@@ -16,3 +21,4 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
 
 
 sys.excepthook = _report
+atexit.register(os._exit, 0)

@@ -151,10 +151,12 @@ def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
     """Help must answer at once; the file it would need most is torch, which takes seconds."""
     slow = {"torch", "timm", "sklearn", "crypten"} | (set() if arguments == ["config"] else {"numpy", "zmq"})
     program = (
-        "import atexit, sys\n"
-        f"atexit.register(lambda: print('loaded', sorted({slow!r} & sys.modules.keys()), file=sys.stderr))\n"
+        "import sys\n"
         "from tacit.cli.main import main\n"
-        "main()\n"
+        "try:\n"
+        "    main()\n"
+        "finally:\n"
+        f"    print('loaded', sorted({slow!r} & sys.modules.keys()), file=sys.stderr)\n"
     )
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == (0 if arguments else 2)
