@@ -50,10 +50,10 @@ def infer(
     Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
-    from tacit.simulate.private_inference.request import Request
+    from tacit.simulate.private_inference.inference_request import InferenceRequest
 
     def work(progress: Callable[[str], None]) -> dict[str, Any]:
-        request = Request(directory=directory, images=images, source=data)
+        request = InferenceRequest(directory=directory, images=images, source=data)
         progress("loading torch")
         # If the parties cannot be started here, that is told by whoever starts them.
         with suppress(OSError):

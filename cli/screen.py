@@ -28,7 +28,7 @@ class Screen:
         self._place = place
         self._say = partial(say, console)
         self._bytes = 0
-        self._table = PartyTable()
+        self._table = PartyTable(experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Screen:

@@ -82,10 +82,10 @@ def train(
     order = torch.Generator().manual_seed(seed)
     statistics = NOTHING
     with seeded(seed, device):
-        for _ in range(configuration.epochs):
+        for epoch in range(configuration.epochs):
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
-                proceed()
+                proceed(epoch * len(x) + statistics.samples, configuration.epochs * len(x))
                 logits = _logits(model, inputs, configuration, len(x))
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
@@ -115,7 +115,7 @@ def gradient(
     model.zero_grad(set_to_none=True)
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
-        proceed()
+        proceed(statistics.samples, len(x))
         logits = model(inputs)
         loss_sum = cross_entropy(logits, labels, reduction="sum")
         statistics += _statistics(logits, labels, loss_sum)

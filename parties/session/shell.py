@@ -128,7 +128,7 @@ class Shell(Generic[MachineT, EndpointT]):
         if now - self._told_alive < ALIVE_SECONDS:
             return []
         self._told_alive = now
-        self._diary.mention("alive")
+        self._diary.mention("alive", **({"done": self._bench.done} if self._bench.present else {}))
         return self._look_around()
 
     def _look_around(self) -> list[Output]:

@@ -22,6 +22,8 @@ class Workbench:
     def __init__(self) -> None:
         self.present: asyncio.Future[Any] | None = None
         """What is wanted now; None when there is nothing, or its result was taken."""
+        self.done = 0.0
+        """The share of the present work that is done, 0 to 1, as far as it says so."""
         self._last: asyncio.Future[Any] | None = None
         """What may still be in the thread."""
         self._unwanted = threading.Event()
@@ -29,7 +31,7 @@ class Workbench:
     def begin(self, work: Work) -> None:
         """Do this, in the place of what was begun before. It calls what it is given as often as it can."""
         self.drop()
-        before, self._unwanted = self._last, threading.Event()
+        before, self._unwanted, self.done = self._last, threading.Event(), 0.0
         self.present = self._last = asyncio.ensure_future(self._in_turn(before, work, self._unwanted))
 
     def take(self) -> asyncio.Future[Any] | None:
@@ -47,11 +49,11 @@ class Workbench:
             self.present.add_done_callback(lambda dropped: dropped.cancelled() or dropped.exception())
             self.present = None
 
-    @staticmethod
-    async def _in_turn(before: asyncio.Future[Any] | None, work: Work, unwanted: threading.Event) -> Any:
-        def proceed() -> None:
+    async def _in_turn(self, before: asyncio.Future[Any] | None, work: Work, unwanted: threading.Event) -> Any:
+        def proceed(done: int = 0, total: int = 0, /) -> None:
             if unwanted.is_set():
                 raise Interrupted
+            self.done = done / total if total else 0.0
 
         if before is not None:
             await asyncio.wait([before])

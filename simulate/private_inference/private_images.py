@@ -22,7 +22,7 @@ from tacit.parties.runs.student import DistillationExperiment, Student, read_stu
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
-from tacit.simulate.private_inference.request import Request
+from tacit.simulate.private_inference.inference_request import InferenceRequest
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Chosen:
     """int64 [N], where they are known."""
 
 
-def chosen(request: Request, student: Student) -> Chosen:
+def chosen(request: InferenceRequest, student: Student) -> Chosen:
     """The images of the request, normalised as those are that the student has learned from.
 
     ValueError for more test images than there are, and for images that cannot be decoded or are none for this student.
@@ -58,7 +58,7 @@ def chosen(request: Request, student: Student) -> Chosen:
 
 
 def infer(
-    request: Request,
+    request: InferenceRequest,
     *,
     input: Input,
     batch: int,

@@ -22,7 +22,7 @@ from tacit.parties.runs.student import DistillationExperiment, Student, read_stu
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference import DEALER
-from tacit.simulate.private_inference.request import Request
+from tacit.simulate.private_inference.inference_request import InferenceRequest
 from tests.protocol.inference.totals import by_operation
 
 Invoke = Callable[..., Result]
@@ -211,7 +211,7 @@ def test_files_are_scaled_to_the_pixels_of_digits(out: Path, tmp_path: Path) -> 
     (digit,) = data.source.test.images.pixels(np.array([0]), size=8)
     assert digit.max() == 16
     Image.fromarray(np.rint(digit[..., 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / "digit.png")
-    found = private_images.chosen(Request(directory=out, images=str(tmp_path / "digit.png")), student)
+    found = private_images.chosen(InferenceRequest(directory=out, images=str(tmp_path / "digit.png")), student)
     # The same numbers but for the mean of three equal colours, taken in float64 on the way.
     assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
 

@@ -9,7 +9,7 @@ from tacit.parties.runs.student import distilled
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class InferenceRequest:
     """Images to ask a student about.
 
     Raises ValueError for a directory without a student, and for images that are not there.
