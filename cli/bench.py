@@ -124,8 +124,9 @@ def start(
 
     Exit status: 0 done; 1 a command failed, or the file cannot be written; 2 wrong input.
 
-    In the JSON file: "seconds", with "help", "wrong_input", "simulate_first_round", "hosts_first_round" (server and
-    three clients between hosts), and, within that, "imports" and "training".
+    In the JSON file: "seconds", with "help", "wrong_input", "simulate_first_round", "infer" (20 images),
+    "hosts_first_round" (server and three clients between hosts), and, within that, "imports" and "training"; and
+    "profile": the seconds that each package takes of what parties load.
     """
     from tacit.simulate.bench.start import measure
 
@@ -293,6 +294,7 @@ def _show_start(console: Console, figures: dict[str, Any]) -> None:
         ("tacit --help", seconds["help"]),
         ("tacit simulate with a wrong key", seconds["wrong_input"]),
         ("tacit simulate: the first round is done", seconds["simulate_first_round"]),
+        (f"tacit infer, {figures['images']} images", seconds["infer"]),
         (
             f"tacit server and {figures['clients']} x tacit client: the first round is done",
             seconds["hosts_first_round"],
@@ -301,7 +303,8 @@ def _show_start(console: Console, figures: dict[str, Any]) -> None:
         ("  of which training", seconds["training"]),
         ("  and all else", beyond),
     ]
-    console.print(table(("what", "seconds"), [(what, f"{taken:.2f}") for what, taken in rows], title="until"))
+    for title, timed in (("until", rows), ("loading what parties need", figures["profile"].items())):
+        console.print(table(("what", "seconds"), [(what, f"{taken:.2f}") for what, taken in timed], title=title))
 
 
 def _show_crypten(console: Console, figures: dict[str, Any]) -> None:

@@ -16,10 +16,13 @@ def test_every_command_does_what_it_is_timed_for(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     done = CliRunner().invoke(app, ["bench", "start", "--repeats", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
-    seconds = json.loads(file.read_text(encoding="utf-8"))["seconds"]
+    figures = json.loads(file.read_text(encoding="utf-8"))
+    seconds, profile = figures["seconds"], figures["profile"]
     assert 0 < seconds["training"] < seconds["hosts_first_round"]
     assert 0 < seconds["help"] < seconds["simulate_first_round"]
-    assert {"wrong_input", "imports"} < seconds.keys()
+    assert {"wrong_input", "imports", "infer"} < seconds.keys()
+    assert next(iter(profile)) == "torch"
+    assert 0 < profile["timm"] < profile["torch"]
     assert "tacit server and 3 x tacit client" in done.output
 
 
