@@ -90,7 +90,9 @@ class PartyTable:
             rows.append((name, phase, f"{now - row.since:.0f} s", *moved, f"{now - row.heard:.0f} s ago", waits))
         headings = ("party", "phase", "for", "sent", "received", "last heard", "waits for")
         yield table(headings, rows, left=("phase", "waits for"))
-        if len(self._ends) > 1:
+        if self._round >= self._rounds:
+            yield Text("all rounds are done; the summary is made, and the report is drawn")
+        elif len(self._ends) > 1:
             each = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
             left = max(0.0, (self._rounds - self._round) * each - (now - self._ends[-1]))
             yield Text(f"{self._round} of {self._rounds} rounds are done; about {_duration(left)} left")
