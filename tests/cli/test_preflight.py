@@ -16,7 +16,7 @@ import zmq
 from click.testing import Result
 
 from tacit.parties.hosting.preflight import own, reach, work
-from tacit.protocol.core import codec
+from tacit.protocol.session.messages import MESSAGES
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -424,9 +424,9 @@ def test_another_version(hosts: Hosts, server: Process, tacit: Invoke, monkeypat
     """The server refuses it by name, and hears no more of that client: the next look says so."""
     path = hosts.client("client-4")
     with monkeypatch.context() as other:
-        other.setattr(codec, "VERSION", codec.VERSION + 1)
-        other.setattr(reach, "VERSION", codec.VERSION)
-        expect(tacit("preflight", path), "version", "wrong", "protocol version .*: install the same release on both")
+        other.setitem(vars(MESSAGES), "version", 4)
+        pattern = "protocol version 2, here 4 of a federation: install the same release on both sides"
+        expect(tacit("preflight", path), "version", "wrong", pattern)
     server.until("refused: member client-4, code VERSION")
     monkeypatch.setattr(reach, "SECONDS", 2.0)
     expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this party; its log says why")
