@@ -80,7 +80,9 @@ class Screen:
             if event != "dropped" or fields["code"] != "LEFT":
                 details = ", ".join(f"{key} {value}" for key, value in fields.items() if value)
                 self._say(f"  {event}: {details}", style="yellow")
-        elif event == "failed":
+        elif event == "hosted":
+            self._say(_hosted_line(fields))
+        elif event == "failed" and not fields.get("again"):
             self._say(f"  {party}: {fields['reason']}", style="red")
 
     def _losses(self, threshold: int) -> str:
@@ -122,6 +124,14 @@ class Screen:
             f"{summary['wall_seconds']:.1f} s; "
             f"everything is in {self._place}"
         )
+
+
+def _hosted_line(fields: dict[str, Any]) -> str:
+    where = "1 process" if fields["workers"] == 1 else f"{fields['workers']} processes"
+    return (
+        f"{fields['clients']} clients share {where} and train in turns, up to {fields['turns']} in each "
+        f"({fields['reason']}); a round may train for {fields['train_seconds']:,.0f} s"
+    )
 
 
 def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Self
 
 import zmq
+import zmq.asyncio
 
 from tacit.parties.links.address import resolve
 from tacit.parties.links.endpoint import (
@@ -47,7 +48,14 @@ class UnreachableError(EndpointError):
 class ClientEndpoint(Endpoint):
     """A link to one server. Made by connect(); closed by close() or `async with`."""
 
-    def __init__(self, address: str, keys: PartyKeys, server: Member, limits: Limits) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: PartyKeys,
+        server: Member,
+        limits: Limits,
+        context: zmq.asyncio.Context | None = None,
+    ) -> None:
         monitored = (
             zmq.EVENT_CONNECTED
             | zmq.EVENT_CLOSED
@@ -57,7 +65,7 @@ class ClientEndpoint(Endpoint):
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         )
-        super().__init__(zmq.DEALER, address, limits, monitored)
+        super().__init__(zmq.DEALER, address, limits, monitored, context)
         self._name = keys.name
         self._server = server.name
         self._linked = False
@@ -83,15 +91,16 @@ class ClientEndpoint(Endpoint):
         server: Member,
         limits: Limits | None = None,
         connect_deadline: float = 30.0,
+        context: zmq.asyncio.Context | None = None,
     ) -> Self:
         """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
-        event is its LinkUp.
+        event is its LinkUp. context: one that several clients share, whose owner ends it.
 
         Raises AddressError for an invalid address or an unknown name and NotAdmittedError as soon as the server
         refuses the key; at the deadline WrongServerError when handshakes failed (a tunnel without a server behind it
         looks the same, so they are repeated) and UnreachableError when nothing answered.
         """
-        endpoint = cls(address, keys, server, limits or Limits())
+        endpoint = cls(address, keys, server, limits or Limits(), context)
         try:
             try:
                 await resolve(address)

@@ -28,7 +28,8 @@ from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
 
-Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
+LONGEST_SECONDS = 86400.0
+Seconds = Annotated[float, Meta(gt=0.0, le=LONGEST_SECONDS)]
 
 
 class ExperimentError(ValueError):
@@ -114,6 +115,20 @@ class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     grace: Annotated[Seconds, Meta(description="Seconds for a lost client to reconnect.")] = 10.0
 
 
+class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[simulate]: how a simulation spreads over its machine."""
+
+    workers: Annotated[
+        int,
+        Meta(
+            description="Processes that host all clients, which take turns in them; the model is the same, bit for "
+            "bit. 0: a process for every client, or, where there is not memory for that, as many workers as cores.",
+            ge=0,
+            le=1000,
+        ),
+    ] = 0
+
+
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A complete experiment. Raises ValueError, naming key, value and remedy, if the keys contradict each other."""
 
@@ -140,6 +155,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
     deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = Deadlines()
+    simulate: Annotated[
+        Simulation, Meta(description="How `tacit simulate` spreads over one machine; hosts do not look at it.")
+    ] = Simulation()
     policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
         # Made when it is needed: a protection may be registered later.
         default_factory=ClientPolicy
@@ -356,12 +374,14 @@ def with_overrides(
     clients: int | None = None,
     rounds: int | None = None,
     seed: int | None = None,
+    workers: int | None = None,
     where: str = "overrides",
 ) -> Experiment:
     """The experiment with other values for those given, checked again as a whole. Raises ExperimentError."""
     data = msgspec.to_builtins(experiment)
     given = {"clients": clients, "rounds": rounds, "seed": seed}
     data["federation"].update({key: value for key, value in given.items() if value is not None})
+    data["simulate"].update({} if workers is None else {"workers": workers})
     return _build(Experiment, data, where)
 
 

@@ -130,6 +130,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 keys=settings.keys,
                 server=settings.roster.server,
                 connect_deadline=settings.connect_seconds or settings.patience,
+                context=self._surroundings.context,
             )
             async with endpoint:
                 try:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
+
+import zmq.asyncio
 
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.diary import Diary
@@ -30,7 +33,15 @@ LEAST_WAIT = 0.001
 
 
 class Surroundings:
-    """What happens around a party that is none of its doing: nothing. Simulations put faults here."""
+    """Where a party is: what it shares with others of its process, and what happens around it that is none of its
+    doing. Here that is nothing; simulations put faults in its place.
+
+    bench: where it does what takes long; context: of its sockets.
+    """
+
+    def __init__(self, bench: Executor | None = None, context: zmq.asyncio.Context | None = None) -> None:
+        self.bench = bench
+        self.context = context
 
     def entering(self, round: int, phases: set[Phase]) -> None:
         """The party is about to say or do what belongs to these phases."""
@@ -50,7 +61,7 @@ class Shell(Generic[MachineT, EndpointT]):
         self._machine = machine
         self._surroundings = surroundings
         self._diary = diary
-        self._bench = Workbench()
+        self._bench = Workbench(surroundings.bench)
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopping = False

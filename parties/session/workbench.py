@@ -1,7 +1,8 @@
 """What a party does in a thread: one thing after the other, and only what is still wanted.
 
 Work that begins takes the place of what was begun before. That is interrupted where it says so (Proceed), and nobody
-hears of its result; what follows begins when it has ended. So two never work on the same model.
+hears of its result; what follows begins when it has ended. So two never work on the same model. Parties that share a
+process may share the thread too: then they take turns.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import copy_context
 from typing import Any
 
 from tacit.models.interruption import Interrupted, Proceed
@@ -17,9 +20,10 @@ Work = Callable[[Proceed], Any]
 
 
 class Workbench:
-    """The thread of one party."""
+    """The thread of one party. executor: where it is; None: wherever there is room."""
 
-    def __init__(self) -> None:
+    def __init__(self, executor: Executor | None = None) -> None:
+        self._executor = executor
         self.present: asyncio.Future[Any] | None = None
         """What is wanted now; None when there is nothing, or its result was taken."""
         self.done = 0.0
@@ -55,7 +59,11 @@ class Workbench:
                 raise Interrupted
             self.done = done / total if total else 0.0
 
+        def take_turn() -> Any:
+            # It may have waited for others.
+            proceed()
+            return work(proceed)
+
         if before is not None:
             await asyncio.wait([before])
-        proceed()
-        return await asyncio.to_thread(work, proceed)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, copy_context().run, take_turn)

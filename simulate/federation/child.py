@@ -55,8 +55,9 @@ class Origin:
 class Control:
     """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
 
-    def __init__(self, connection: Connection, origin: Origin) -> None:
+    def __init__(self, connection: Connection, origin: Origin, log: Path) -> None:
         self._connection = connection
+        self._log = log
         self._origin = origin
         self._sending = threading.Lock()
 
@@ -69,6 +70,11 @@ class Control:
         except OSError:
             self.abandon()
 
+    def failure(self, error: BaseException) -> dict[str, Any]:
+        """The last message of what has failed so; the traceback goes to the log."""
+        traceback.print_exception(error)
+        return {"failed": " ".join(_describe(error).split()), "log": str(self._log)}
+
     def abandon(self) -> NoReturn:
         """The supervisor is gone: leave nothing of it, and end."""
         self._origin.remove_remains()
@@ -80,7 +86,7 @@ def run(
 ) -> NoReturn:
     """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
     _send_output_to(log)
-    control = Control(connection, origin)
+    control = Control(connection, origin, log)
     loop = asyncio.new_event_loop()
     party = loop.create_task(_run_target(control, preload, target, arguments))
     threading.Thread(target=_watch, args=(connection, loop, party, control), daemon=True).start()
@@ -91,8 +97,7 @@ def run(
     except asyncio.CancelledError as cancelled:
         control.send({"stopped": str(cancelled)})
     except BaseException as error:
-        traceback.print_exc()
-        control.send({"failed": " ".join(_describe(error).split()), "log": str(log)})
+        control.send(control.failure(error))
         _end(1)
     _end(result.get("status", 0) if isinstance(result, dict) else 0)
 

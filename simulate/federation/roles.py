@@ -1,4 +1,4 @@
-"""What every process of a simulation is given, and what it is told to run.
+"""What every party of a simulation is given, and what it is told to run.
 
 A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
 supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are
@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from tacit.parties.links.endpoint import EndpointError
@@ -58,14 +59,16 @@ class Plan:
 
 @dataclass(frozen=True)
 class Role:
-    """What every process of a run is given."""
+    """What every party of a run is given."""
 
     plan: Plan
     keys: PartyKeys
     roster: Roster
+    images: Path
+    """The folder where the server leaves them for the others."""
 
-    def surroundings(self) -> Surroundings:
-        """What is to happen around this party."""
+    def surroundings(self) -> Surroundings | None:
+        """What is to happen around this party, if anything."""
         return self.plan.faults.of(self.keys.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
@@ -94,6 +97,6 @@ def explain(error: Exception) -> dict[str, Any]:
     return {"detail": " ".join(str(error).split()), "status": FAILED}
 
 
-def tell(control: Control) -> Callable[[str, dict[str, Any]], None]:
-    """Pass every event on to the supervisor."""
-    return lambda event, fields: control.send({"event": event, **fields})
+def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
+    """Pass every event of a party on to the supervisor."""
+    return lambda event, fields: control.send({"party": party, "event": event, **fields})

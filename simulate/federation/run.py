@@ -1,4 +1,4 @@
-"""A federation on one machine: one process per party, started, watched and ended from here.
+"""A federation on one machine: its processes, started, watched and ended from here.
 
 The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays what the parties
 tell to whoever shows it, and makes the summary from their event logs. It never loads torch.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from dataclasses import replace
 from datetime import datetime
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit.parties.links.keys import generate
@@ -19,6 +22,7 @@ from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.hosting import choose
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
@@ -99,15 +103,21 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     server, *clients = keys.values()
     grouped = zip(clients, plan.experiment.groups(), strict=True)
     roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
-    roles = {name: Role(plan, keys[name], roster) for name in names}
+    hosting = choose(plan.experiment, names[1:], plan.faults.named)
+    if hosting.reason:
+        show(SERVER, "hosted", hosting.told(plan.experiment))
+    patient = replace(plan, experiment=hosting.patient(plan.experiment))
     failure: SimulationError | None = None
-    async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
-        try:
-            ended = await Supervisor(processes, roles, show).follow()
-        except InputError:
-            raise
-        except SimulationError as error:
-            failure, ended = error, str(error)
+    # In the folder that goes with this process, however it ends.
+    with TemporaryDirectory(dir=get_temp_dir()) as images:
+        roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
+        async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
+            try:
+                ended = await Supervisor(processes, roles, hosting, show).follow()
+            except InputError:
+                raise
+            except SimulationError as error:
+                failure, ended = error, str(error)
     summary = summarise(plan.run, plan.experiment, wall_seconds=time.monotonic() - plan.began)
     summary["ended"] = ended
     if plan.verify and failure is None:

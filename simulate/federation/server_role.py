@@ -16,6 +16,7 @@ from tacit.parties.runs.directory import write_arrays
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
+from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
 
@@ -31,6 +32,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         if wanted.statistics == "sum":
             wanted = standing_in(wanted, wanted.channels or read(wanted).train.images.channels)
         data = load(wanted, image_size=experiment.model.image_size)
+        shared_images.keep(data.source, role.images)
         stimuli = prepare_stimuli(experiment.protection, data)
         return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli)
 
@@ -55,7 +57,9 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         device=plan.device,
     )
     try:
-        return server_outcome(await serve(job, images, tell(control), on_sum=record, surroundings=role.surroundings()))
+        return server_outcome(
+            await serve(job, images, tell(control, role.keys.name), on_sum=record, surroundings=role.surroundings())
+        )
     except USER_ERRORS as error:
         return explain(error)
 

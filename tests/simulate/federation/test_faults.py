@@ -23,6 +23,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.cheats import CheatingClient
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
+from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
 from tacit.simulate.federation.supervision import Supervisor
@@ -216,12 +217,13 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
     """The client is killed before or after the server has ended."""
     end: Script = [("server", {"finished": {"detail": "all rounds are done", "status": 0}}), ("server", Exit(0, None))]
     killed: Script = [("client-1", Exit(None, "SIGKILL"))]
-    listening: Script = [("server", {"event": "listening", "address": "tcp://127.0.0.1:1"})]
+    listening: Script = [("server", {"party": "server", "event": "listening", "address": "tcp://127.0.0.1:1"})]
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
     keys = {name: generate(name) for name in PARTIES[:2]}
     roster = Roster(members=(keys["server"].member("server"), keys["client-1"].member("client")))
     plan = Plan(Experiment(), RunDirectory(tmp_path), 1, 0, 0, faults=read(restart=["client-1@UNMASK:9"]))
-    roles = {name: Role(plan, own, roster) for name, own in keys.items()}
-    supervisor = Supervisor(cast(Processes, processes), roles, lambda party, event, fields: None)
+    roles = {name: Role(plan, own, roster, tmp_path) for name, own in keys.items()}
+    hosting = Hosting({"client-1": ("client-1",)})
+    supervisor = Supervisor(cast(Processes, processes), roles, hosting, lambda party, event, fields: None)
     assert asyncio.run(supervisor.follow()) == "all rounds are done"
     assert processes.started == ["server"] + ["client-1"] * starts
