@@ -13,7 +13,6 @@ from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
-from tacit.models.partition import divide
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
@@ -24,6 +23,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
+from tacit.simulate.federation.weights import shares
 
 
 async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:
@@ -34,10 +34,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
     seed = experiment.federation.seed
 
     def share(source: Source) -> Indices:
-        labels, clients = source.train.labels, len(role.roster.clients)
-        shares = divide(labels, experiment.data, clients=clients, seed=plan.split_seed, centres=source.train.centres)
-        # Without what the server shows to everybody.
-        return np.setdiff1d(shares[index], experiment.protection.shown(labels, len(source.class_names)))
+        return shares(experiment, source, plan.split_seed)[index]
 
     def images(task: Task) -> ClientImages:
         source = read(experiment.data)
