@@ -143,7 +143,7 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     import numpy as np
 
     from tacit.models.data import read, statistics
-    from tacit.models.partition import divide
+    from tacit.simulate.federation.weights import largest_weight, shares
 
     progress.update(reading, description=f"reading {experiment.data.source}")
     source = read(experiment.data)
@@ -152,7 +152,7 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
     progress.update(reading, description="mean and standard deviation of the pixels")
     mean, std = statistics(source.train.images, image_size=experiment.model.image_size)
     labels, centres, classes = source.train.labels, source.train.centres, len(source.class_names)
-    shares = divide(labels, experiment.data, clients=experiment.federation.clients, seed=seed, centres=centres)
+    parts = shares(experiment, source, seed)
     return {
         "source": experiment.data.source,
         "channels": source.train.images.channels,
@@ -171,7 +171,10 @@ def _figures(experiment: Experiment, progress: Progress) -> dict[str, Any]:
         "partition": experiment.data.partition,
         "alpha": experiment.data.alpha if experiment.data.partition == "dirichlet" else None,
         "seed": seed if experiment.data.partition != "centre" else None,
-        "clients_by_class": [np.bincount(labels[share], minlength=classes).tolist() for share in shares],
+        "clients_by_class": [np.bincount(labels[part], minlength=classes).tolist() for part in parts],
+        "seed_is_set": experiment.federation.seed is not None,
+        "max_weight": experiment.aggregation.max_weight,
+        "largest_weight": largest_weight(experiment, parts),
     }
 
 
@@ -200,6 +203,13 @@ def _show(figures: dict[str, Any], console: Console) -> None:
     division = [f"{key} {figures[key]}" for key in ("alpha", "seed") if figures[key] is not None]
     title, clients = ", ".join([figures["partition"], *division]), figures["clients_by_class"]
     names = [f"client-{number + 1}" for number in range(len(clients))]
+    say(console, _weight_line(figures))
+    if figures["seed"] is not None and not figures["seed_is_set"]:
+        say(
+            console,
+            f"the split below is that of seed {figures['seed']}: the experiment sets no federation.seed, and so each "
+            "run draws a split of its own",
+        )
     if len(clients) <= MOST_COLUMNS:
         _print_whole(_class_table(figures, dict(zip(names, clients, strict=True)), title), console)
         return
@@ -211,6 +221,15 @@ def _show(figures: dict[str, Any], console: Console) -> None:
         largest = figures["class_names"][counts.index(most)]
         rows.append((name, f"{total:,}", str(sum(map(bool, counts))), largest, f"{most / total:.0%}"))
     _print_whole(table(("client", "images", "classes", "most images of", "share"), rows, title=title), console)
+
+
+def _weight_line(figures: dict[str, Any]) -> str:
+    """What the largest client needs of aggregation.max_weight."""
+    needed, given = figures["largest_weight"], figures["max_weight"]
+    line = f"largest weight of a client: {needed:,}; aggregation.max_weight "
+    if not given:
+        return f"{line}is not set, and computed from the split of a run"
+    return line + (f"= {given} is enough" if given >= needed else f"= {given} is too small: leave it out, or raise it")
 
 
 def _class_table(figures: dict[str, Any], clients: dict[str, list[int]], title: str) -> Table:

@@ -47,6 +47,11 @@ def table(
     return made
 
 
+def warn(remark: object) -> None:
+    """Says on standard error what a user must know who sees nothing else."""
+    say(Console(stderr=True, highlight=False), f"tacit: {remark}", style="yellow")
+
+
 def failure(complaint: object, status: int) -> typer.Exit:
     """Complains; returns what ends the command."""
     say(Console(stderr=True, highlight=False), f"tacit: {complaint}", style="red")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tacit.cli.output import WRONG_INPUT, complaining, failure
+from tacit.cli.output import WRONG_INPUT, complaining, failure, warn
 
 
 def report(
@@ -33,7 +33,8 @@ def report(
 
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
-            typer.echo(write_report(RunDirectory(directory), *others or (), out=out))
+            page = write_report(RunDirectory(directory), *others or (), out=out, on_unread=warn)
+            typer.echo(page)
     except OSError as error:
         place = error.filename or out or directory / "report.html"
         raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None

@@ -106,19 +106,21 @@ def simulate(
             cheat=cheat or (),
             parties=parties,
         )
-        browser = None
-        if dashboard is not None:
-            # Imported here: few runs have one.
-            from tacit.simulate.dashboard.server import Dashboard
-
-            earlier = recorded(resume / "events") if resume is not None else ()
-            browser = Dashboard(context.with_resource(listening(dashboard)), chosen, earlier)
-            context.call_on_close(browser.close)
+        door = None if dashboard is None else context.with_resource(listening(dashboard))
         options = {"device": device, "verify": verify, "began": BEGAN, "faults": faults}
         if resume is not None:
             plan = federation.resumed_plan(chosen, RunDirectory(resume), **options)
         else:
             plan = federation.new_plan(chosen, out or federation.default_directory(chosen.name), **options)
+        browser = None
+        if door is not None:
+            # Imported here: few runs have one.
+            from tacit.simulate.dashboard.server import Dashboard
+
+            browser = Dashboard(door, chosen, recorded(plan.run.path / "events"))
+            context.call_on_close(browser.close)
+    for line in plan.unread:
+        output.warn(line)
     screen = Screen(Console(highlight=False, quiet=quiet), chosen, plan.run.path)
 
     def show(party: str, event: str, fields: dict[str, Any]) -> None:
@@ -147,7 +149,7 @@ def simulate(
         raise output.failure(error, output.WRONG_INPUT) from None
     except ServerLostError as error:
         raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
-    except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
+    except (SimulationError, VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
     output.keep_json(json_file, summary)
     screen.finish(summary)

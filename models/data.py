@@ -136,14 +136,15 @@ def read(configuration: ImagesConfiguration) -> Source:
     return _renamed(source, configuration.classes) if configuration.classes else source
 
 
-def load(configuration: DataConfiguration, *, image_size: int) -> Dataset:
+def load(configuration: DataConfiguration, *, image_size: int, source: Source | None = None) -> Dataset:
     """The images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
-    ValueError for an image file that cannot be decoded, or where there are no training or no test images."""
+    ValueError for an image file that cannot be decoded, or where there are no training or no test images.
+    source: what `read` found, if somebody has read it."""
     if configuration.statistics == "sum":
         raise ValueError(
             'data.statistics = "sum": there are no clients here whose pixels could be summed; leave it out'
         )
-    source = read(configuration)
+    source = source or read(configuration)
     for samples, what in ((source.train, "training"), (source.test, "test")):
         if not len(samples.images):
             raise ValueError(f"data.source {configuration.source!r} holds no {what} images")

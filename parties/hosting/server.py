@@ -240,6 +240,7 @@ def describe(configuration: Configuration) -> dict[str, Any]:
         "ring_bits": packing.ring.bits,
         "vector_bytes": packing.length * packing.ring.wire_bytes,
         "step": packing.quantiser.step,
+        "max_weight": configuration.max_weight,
         "threshold": parameters.threshold,
         "neighbours": parameters.neighbours,
         "configuration_hash": configuration.hash().hex(),

@@ -9,6 +9,7 @@ statistics.json       mean and deviation of the pixels, where a first sum told t
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
 memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
+run.lock              held by the process that writes, whose number it has
 logs/PARTY.log        output and tracebacks of the processes
 moves/ROUND.npz       in some experiments: which coordinates of the model the round moved, as packed bits
 verify/ROUND/         with --verify: each client's update and the server's sum
@@ -28,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
+from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
 
 _PROGRESS = "progress"
@@ -35,6 +37,10 @@ _PROGRESS = "progress"
 
 class RunDirectoryError(Exception):
     """The directory cannot serve; the message names it and says what to do."""
+
+
+class RunInUseError(RunDirectoryError):
+    """Another process writes into the directory; the message names it."""
 
 
 @contextlib.contextmanager
@@ -152,6 +158,25 @@ class RunDirectory:
             if not file.is_file():
                 raise RunDirectoryError(f"{path} is no run directory that can be resumed: {file.name} is missing")
         return run
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Be the one process that writes into it. RunInUseError if there is another, OSError if that is not known."""
+        lock = self.path / "run.lock"
+        with writing(lock):
+            try:
+                release = FILES.lock(lock)
+            except BlockingIOError:
+                who = lock.read_text().strip()
+                raise RunInUseError(
+                    f"{self.path} is being written by process {who or 'that has just begun'}: wait for it, or stop it"
+                ) from None
+        try:
+            with writing(lock):
+                lock.write_text(f"{os.getpid()}\n")
+            yield
+        finally:
+            release()
 
     def progress(self) -> Progress:
         """What the model file says. RunDirectoryError if it is no model of a run."""

@@ -10,7 +10,7 @@ import tomllib
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -28,7 +28,10 @@ from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
 
-LONGEST_SECONDS = 86400.0
+UNKNOWN_WEIGHT: Final = 2000
+"""Largest weight of one client where the experiment names none and nobody can compute it."""
+LONGEST_SECONDS: Final = 86400.0
+
 Seconds = Annotated[float, Meta(gt=0.0, le=LONGEST_SECONDS)]
 
 
@@ -99,8 +102,14 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         int, Meta(description="Bits of a quantised value, which is a coordinate times its weight.", ge=2, le=32)
     ] = 20
     max_weight: Annotated[
-        int, Meta(description="Largest weight of one client: the number of its samples.", ge=1, le=2**31)
-    ] = 2000
+        int,
+        Meta(
+            description="Largest weight of one client: the number of its samples. 0: a simulation computes what its "
+            "split needs; between hosts, where nobody knows the sizes of the others, it is 2000.",
+            ge=0,
+            le=2**31,
+        ),
+    ] = 0
     ring_bits: Annotated[
         int, Meta(description="Width of a word of the sum; 0 computes the whole bytes that are enough.", ge=0, le=64)
     ] = 0
@@ -185,6 +194,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         del chosen["ring_bits"]
         if not self.protection.counts_samples(self.training):
             chosen["max_weight"] = 1
+        chosen["max_weight"] = chosen["max_weight"] or UNKNOWN_WEIGHT
         return Proposal(
             **chosen,
             clients=self.federation.clients,

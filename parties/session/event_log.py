@@ -7,7 +7,7 @@ accepted: keys, shares and arrays are bytes or objects, so that none can slip in
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -71,25 +71,43 @@ class EventLog:
         self.close()
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
+def read(path: Path, on_foreign: Callable[[int, str], object] | None = None) -> Iterator[dict[str, Any]]:
     """The events of a log, oldest first, without an incomplete last line.
 
-    Raises EventLogError, with file and line number, when the file cannot be read or a complete line is not an event.
+    on_foreign: called with number and fault of a complete line that is no event of this party; the log ends before it.
+    Without this, EventLogError names file and line; it is raised, too, when the file cannot be read.
     """
+    party = None
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return
-                try:
-                    record = json.loads(line)
-                except ValueError as error:
-                    raise EventLogError(f"{path}:{number}: not a JSON line: {error}") from error
-                if not isinstance(record, dict) or not {"time", "party", "event"} <= record.keys():
-                    raise EventLogError(f"{path}:{number}: not an event with time, party and event")
-                yield record
+                event, fault = _parse(line, party)
+                if fault and on_foreign is not None:
+                    on_foreign(number, fault)
+                    return
+                if fault:
+                    raise EventLogError(f"{path}:{number}: {fault}")
+                party = event["party"]
+                yield event
     except OSError as error:
         raise EventLogError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _parse(line: bytes, party: str | None) -> tuple[dict[str, Any], str]:
+    """A line of a log, and why it is none, or ""; party: whose log it is, once that is known."""
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        return {}, f"not a JSON line: {error}"
+    if not isinstance(event, dict) or not {"time", "party", "event"} <= event.keys():
+        return {}, "not an event with time, party and event"
+    if not isinstance(event["time"], int | float) or not abs(event["time"]) < float("inf"):
+        return {}, "its time is no number"
+    if party not in (None, event["party"]):
+        return {}, f"an event of {event['party']!r} in the log of {party!r}"
+    return event, ""
 
 
 def _unsuitable(value: object) -> str | None:

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, claim, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, claim, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.simulate.experiments.data import StudyImages, find, halve, sample
 from tacit.simulate.experiments.study import Arm, ArmResult, RunCost, RunResult, Size, Study
@@ -223,6 +223,8 @@ def _plan(work: PreparedStudy, job: Job) -> Plan:
     try:
         # A run with a seed that was interrupted goes on bit for bit as if it had not been.
         return resumed_plan(job.experiment, RunDirectory.open(job.directory), **options)
+    except RunInUseError:
+        raise
     except RunDirectoryError:
         shutil.rmtree(job.directory, ignore_errors=True)
         return new_plan(job.experiment, job.directory, **options)

@@ -24,7 +24,6 @@ from tacit.models.data import Dataset, normalise
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
-from tacit.models.partition import divide
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
@@ -33,22 +32,21 @@ from tacit.parties.runs.directory import write_arrays
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Surroundings
-from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Plan, Role, client_outcome, explain, tell
 from tacit.simulate.federation.shared_images import kept
+from tacit.simulate.federation.weights import shares
 
 
 class Worker:
     """What the clients of one process share: the images, the thread in which they take turns, and sockets."""
 
-    def __init__(self, plan: Plan, roster: Roster, images: Path) -> None:
+    def __init__(self, plan: Plan, images: Path) -> None:
         self.thread = ThreadPoolExecutor(1)
         self.context = zmq.asyncio.Context()
         self.context.set(zmq.MAX_SOCKETS, self.context.get(zmq.SOCKET_LIMIT))
         self._plan = plan
-        self._roster = roster
         self._images = images
         self._data: tuple[Task, Dataset] | None = None
 
@@ -60,17 +58,7 @@ class Worker:
     @cached_property
     def shares(self) -> list[Indices]:
         """The training images of every client of the roster."""
-        plan, train = self._plan, self.source.train
-        shown = plan.experiment.protection.shown(train.labels, len(self.source.class_names))
-        shares = divide(
-            train.labels,
-            plan.experiment.data,
-            clients=len(self._roster.clients),
-            seed=plan.split_seed,
-            centres=train.centres,
-        )
-        # Without what the server shows to everybody.
-        return [np.setdiff1d(share, shown) for share in shares]
+        return shares(self._plan.experiment, self.source, self._plan.split_seed)
 
     def data(self, task: Task) -> Dataset:
         """The images as the task wants them."""
@@ -83,7 +71,7 @@ class Worker:
 async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> None:
     """Have each of these clients join at the address and take part; tells how each of them ended."""
     torch.set_num_threads(1)
-    worker = Worker(roles[0].plan, roles[0].roster, roles[0].images)
+    worker = Worker(roles[0].plan, roles[0].images)
 
     async def host(role: Role) -> None:
         ended: dict[str, Any]

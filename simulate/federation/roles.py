@@ -54,6 +54,8 @@ class Plan:
     record_moves: bool = False
     """Record which coordinates of the model every round moves."""
     faults: Faults = field(default_factory=Faults)
+    unread: tuple[str, ...] = ()
+    """What of the logs of a resumed run could not be read, and was moved."""
     began: float = field(default_factory=time.monotonic)
 
 

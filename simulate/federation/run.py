@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, write_json, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
@@ -27,6 +27,7 @@ from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
 from tacit.simulate.federation.verification import verify
+from tacit.simulate.report.reading import set_aside
 
 GRACE_SECONDS = 5.0
 """How long processes get to end by themselves before they are made to."""
@@ -57,8 +58,13 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 
 
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
-    """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, or cannot be read;
-    OSError if the disk is full."""
+    """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, cannot be read, or is
+    going on; EventLogError if a log cannot be read, OSError if the disk is full."""
+    with run.alone():
+        return _resumed_plan(experiment, run, set_aside(run), **options)
+
+
+def _resumed_plan(experiment: Experiment, run: RunDirectory, unread: list[str], **options: Any) -> Plan:
     done = run.progress()
     rounds_left = experiment.federation.rounds - done.round
     if rounds_left <= 0:
@@ -71,7 +77,7 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
             f"anew{_from_plain(run)}"
         )
     run.keep_experiment(experiment_toml(experiment))
-    return Plan(experiment, run, rounds_left, done.round, done.split_seed, **options)
+    return Plan(experiment, run, rounds_left, done.round, done.split_seed, unread=tuple(unread), **options)
 
 
 def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
@@ -95,9 +101,17 @@ def _from_plain(run: RunDirectory) -> str:
 async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     """Run the rounds and return the summary, which is written too.
 
-    InputError if the server cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a
-    wrong sum; OSError if summary or report cannot be written.
+    RunDirectoryError if another process has begun to write there since the plan was made; InputError if the server
+    cannot start, SimulationError if it cannot go on; VerificationError if --verify finds a wrong sum; OSError if
+    summary or report cannot be written.
     """
+    with plan.run.alone():
+        if plan.run.model.exists() and plan.run.progress().round != plan.completed:
+            raise RunInUseError(f"{plan.run.path} was continued by another process just now: give the command again")
+        return await _simulate(plan, show)
+
+
+async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     names = party_names(plan.experiment.federation.clients)
     keys = {name: generate(name) for name in names}
     server, *clients = keys.values()

@@ -19,6 +19,7 @@ from tacit.secagg.packing import Total
 from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
+from tacit.simulate.federation.weights import shares, weighed
 
 LOOPBACK: Final = "tcp://127.0.0.1:*"
 
@@ -26,12 +27,17 @@ LOOPBACK: Final = "tcp://127.0.0.1:*"
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
-    plan, experiment = role.plan, role.plan.experiment
+    plan = role.plan
+    try:
+        source = read(plan.experiment.data)
+        experiment = weighed(plan.experiment, shares(plan.experiment, source, plan.split_seed))
+    except USER_ERRORS as error:
+        return explain(error)
 
     def images(wanted: DataConfiguration) -> ServerImages:
         if wanted.statistics == "sum":
-            wanted = standing_in(wanted, wanted.channels or read(wanted).train.images.channels)
-        data = load(wanted, image_size=experiment.model.image_size)
+            wanted = standing_in(wanted, wanted.channels or source.train.images.channels)
+        data = load(wanted, image_size=experiment.model.image_size, source=source)
         shared_images.keep(data.source, role.images)
         stimuli = prepare_stimuli(experiment.protection, data)
         return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -171,6 +173,17 @@ class Clock:
     """How often the clock was set meanwhile, as far as messages show."""
 
 
+class Unread(NamedTuple):
+    """From where on a log could not be read, and why."""
+
+    path: Path
+    line: int
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.path} is read up to line {self.line - 1}: line {self.line} is not of this run ({self.fault})"
+
+
 @dataclass
 class History:
     """A whole run. `server` is None if the server's log is missing."""
@@ -197,6 +210,8 @@ class History:
     """Whether all parties are processes of one user."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Messages that the server refused, by code."""
+    unread: list[Unread] = field(default_factory=list)
+    """Logs that are torn, or that something else has written into."""
 
     @property
     def clients(self) -> list[PartyHistory]:

@@ -7,7 +7,7 @@ wrote goes through jinja's escaping. The same logs give the same page.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
@@ -35,7 +35,7 @@ from tacit.simulate.report.figures import (
     secure_sum_window,
     timeline,
 )
-from tacit.simulate.report.history import History, PartyHistory, RoundHistory
+from tacit.simulate.report.history import History, PartyHistory, RoundHistory, Unread
 from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.reasons import reason
 from tacit.simulate.report.words import FILTERS
@@ -46,15 +46,17 @@ MOST_TROUBLES = 200
 """Rows of a table; the logs hold the rest."""
 
 
-def write_report(run: RunDirectory, *others: Path, out: Path | None = None) -> Path:
+def write_report(
+    run: RunDirectory, *others: Path, out: Path | None = None, on_unread: Callable[[Unread], object] = lambda log: None
+) -> Path:
     """Write the page, by default as report.html in the run directory; returns its path. Raises as make_report does."""
     path = out or run.path / "report.html"
-    path.write_text(make_report(run, *others), encoding="utf-8")
+    path.write_text(make_report(run, *others, on_unread=on_unread), encoding="utf-8")
     return path
 
 
-def make_report(run: RunDirectory, *others: Path) -> str:
-    """The page; others: logs of other hosts, or directories of such.
+def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], object] = lambda log: None) -> str:
+    """The page; others: logs of other hosts, or directories of such. on_unread: called for logs with a foreign line.
 
     RunDirectoryError, ExperimentError or EventLogError if the directory holds no run, or a broken one.
     """
@@ -62,15 +64,18 @@ def make_report(run: RunDirectory, *others: Path) -> str:
         raise RunDirectoryError(f"{run.path} is no run directory: {run.experiment.name} is missing")
     experiment = load(run.experiment)
     history = read_history(run.path / "events", *others)
+    for log in history.unread:
+        on_unread(log)
+    aside = sorted(path.name for path in (run.path / "events").glob("*.unread"))
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(FILTERS, reason=reason)
     template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(_page(experiment, history))
+    return environment.from_string(template).render(_page(experiment, history, aside))
 
 
-def _page(experiment: Experiment, history: History) -> dict[str, Any]:
+def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dict[str, Any]:
     server = history.parties.get(history.server) if history.server else None
     began = history.sessions[0][0] if history.sessions else None
     last = history.completed[-1].result if history.completed else None
@@ -82,7 +87,11 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
         "began": "" if began is None else f"{datetime.fromtimestamp(began, UTC):%d %B %Y, %H:%M} UTC",
         "last": last,
         "moved": sum((server.sent + server.received).values()) if server else None,
-        "notices": _notices(experiment, history),
+        "notices": [
+            *(f"{log._replace(path=Path(log.path.name))}." for log in history.unread),
+            *(f"{name} has what was no event when the run was resumed: it is not shown here." for name in aside),
+            *_notices(experiment, history),
+        ],
         "curves": _curves(history),
         "held_out": history.held_out,
         "clipping": _clipping(history),

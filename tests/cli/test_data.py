@@ -45,6 +45,8 @@ def test_without_arguments_it_shows_what_the_default_simulation_uses(tmp_path: P
     assert result.stderr == ""
     assert "digits: 1,437 training and 360 test images in 10 classes; 1 channel; 8 x 8\n" in result.stdout
     assert "dirichlet, alpha 1.0, seed 0" in result.stdout
+    assert "the split below is that of seed 0: the experiment sets no federation.seed, and so each" in result.stdout
+    assert "largest weight of a client: 384; aggregation.max_weight is not set, and computed from" in result.stdout
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("for an experiment between hosts: "))
     assert line.endswith(
         'mean = [0.0192], std = [0.0236], classes = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]'
@@ -81,6 +83,9 @@ def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
         "partition": "centre",
         "alpha": None,
         "seed": None,
+        "seed_is_set": False,
+        "max_weight": 0,
+        "largest_weight": 8,
         "clients_by_class": [[1] * 8] * 3,
     }
     assert "3 channels; 2 sizes from 8 x 10 to 9 x 10\n" in result.stdout
@@ -174,3 +179,13 @@ def test_the_parts_of_a_division_become_files(tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == f"{tmp_path / 'parts' / 'server.npz'}: 360 images"
     again = divided("--out", tmp_path / "parts")
     assert (again.exit_code, "choose another directory" in again.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("given", "verdict"), [(1437, "is enough"), (100, "is too small: leave it out, or raise it")])
+def test_a_largest_weight_that_is_set_is_judged(tmp_path: Path, given: int, verdict: str) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(f"[federation]\nseed = 7\n[aggregation]\nmax_weight = {given}\n", encoding="utf-8")
+    result = inspect(experiment)
+    assert result.exit_code == 0
+    assert f"aggregation.max_weight = {given} {verdict}\n" in result.stdout
+    assert "draws a split of its own" not in result.stdout, "the experiment has a seed"

@@ -58,9 +58,13 @@ def test_a_broken_experiment_is_refused(run: RunDirectory) -> None:
     assert refused(run.path).startswith(f"tacit: {run.experiment}: is not TOML")
 
 
-def test_a_broken_log_is_refused(run: RunDirectory) -> None:
+def test_a_broken_log_is_read_as_far_as_it_goes_and_that_is_said(run: RunDirectory) -> None:
     run.events("server").write_text("nonsense\n")
-    assert refused(run.path).startswith(f"tacit: {run.events('server')}:1: not a JSON line")
+    done = invoke(run.path)
+    assert (done.exit_code, done.stdout.strip()) == (0, str(run.path / "report.html"))
+    said = f"{run.events('server')} is read up to line 0: line 1 is not of this run (not a JSON line: "
+    assert done.stderr.startswith(f"tacit: {said}")
+    assert "<li>server.jsonl is read up to line 0: line 1 is not of this run" in (run.path / "report.html").read_text()
 
 
 def test_a_file_that_cannot_be_written_is_refused(run: RunDirectory, tmp_path: Path) -> None:

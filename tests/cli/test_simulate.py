@@ -226,18 +226,13 @@ def test_a_run_with_an_aborted_round_has_its_own_status(
     assert run.summary["ended"] in run.result.stdout
 
 
-def test_a_defect_in_a_party_is_one_line_and_a_traceback_in_its_log(
-    tacit: Invoke, tmp_path: Path, small: Path, watch: Callable[[Show], None]
-) -> None:
-    """The server finds its event log replaced by a directory: an error that no check foresees."""
+def test_a_log_that_cannot_be_read_is_found_before_anything_starts(tacit: Invoke, tmp_path: Path, small: Path) -> None:
     run = Run(tacit("simulate", small, "--rounds", 1, "--out", tmp_path / "run"), tmp_path / "run")
     (run.directory / "events" / "server.jsonl").unlink()
     (run.directory / "events" / "server.jsonl").mkdir()
     result = tacit("simulate", "--resume", run.directory, "--rounds", 2)
     assert result.exit_code == 2
-    assert result.stderr == (
-        f"tacit: server: {run.directory}/events/server.jsonl: cannot be opened: Is a directory; choose another place\n"
-    )
+    assert result.stderr == (f"tacit: {run.directory}/events/server.jsonl: cannot be read: Is a directory\n")
     assert run.model, "an earlier run is never removed"
 
 

@@ -1,12 +1,13 @@
 """The directory of a run: made once, never over something else, and what is recorded there for --verify."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from tacit.parties.runs.directory import Progress, RunDirectory, RunDirectoryError, write_arrays
+from tacit.parties.runs.directory import Progress, RunDirectory, RunDirectoryError, RunInUseError, write_arrays
 
 
 def test_a_new_directory_has_its_folders(tmp_path: Path) -> None:
@@ -88,3 +89,23 @@ def test_rounds_are_listed_by_number(tmp_path: Path) -> None:
     for round in (10, 9, 1):
         write_arrays(run.verification(round, "client-1"), words=np.zeros(1, np.uint32))
     assert [path.name for path in run.verified_rounds()] == ["1", "9", "10"]
+
+
+def test_a_directory_has_one_writer_which_the_other_is_told(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    with run.alone():
+        with pytest.raises(RunInUseError, match=f"run is being written by process {os.getpid()}: wait for it, or stop"):
+            run.alone().__enter__()
+        # Its lock is new, and nothing stands in it yet.
+        (run.path / "run.lock").write_text("")
+        with pytest.raises(RunInUseError, match="by process that has just begun"):
+            run.alone().__enter__()
+    with run.alone():
+        pass
+
+
+def test_a_directory_that_nobody_can_lock(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    (run.path / "run.lock").mkdir()
+    with pytest.raises(OSError, match=r"run\.lock cannot be written: Is a directory"):
+        run.alone().__enter__()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tacit.parties.session.event_log import EventLogError
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import History
-from tacit.simulate.report.reading import read_history
+from tacit.simulate.report.reading import read_history, set_aside
 
 
 def history(run: Any) -> History:
@@ -189,14 +188,48 @@ def test_no_logs_at_all(script: Any) -> None:
         ("stranger", {}, "no 'public_key'"),
     ],
 )
-def test_events_that_are_not_ours_are_refused(held: Any, event: str, fields: Any, problem: str) -> None:
+def test_a_log_is_read_up_to_an_event_that_is_not_ours(held: Any, event: str, fields: Any, problem: str) -> None:
+    before = history(held)
+    number = len(held.run.events("server").read_bytes().splitlines()) + 1
     held.log("server", event, **fields)
-    with pytest.raises(EventLogError, match=f"does not write: .*{re.escape(problem)}"):
-        history(held)
+    held.log("server", "ended", code="LEFT", detail="never read")
+    found = history(held)
+    (unread,) = found.unread
+    assert (unread.path, unread.line) == (held.run.events("server"), number)
+    assert str(unread).startswith(f"{unread.path} is read up to line {number - 1}: line {number} is not of this run (")
+    assert problem in unread.fault
+    assert replace(found, unread=[]) == before
 
 
-def test_a_time_that_is_no_number_is_refused(held: Any) -> None:
-    with held.run.events("client-1").open("a") as file:
-        file.write('{"time": "noon", "party": "client-1", "event": "ended"}\n')
-    with pytest.raises(EventLogError, match="does not write"):
-        history(held)
+FOREIGN = {
+    "a torn line": '{"time": 1800000{"time": 1800001.0, "party": "client-1", "event": "round"}',
+    "no event": "[]",
+    "no time": '{"time": "noon", "party": "client-1", "event": "ended"}',
+    "another party": '{"time": 1800000.0, "party": "client-2", "event": "ended", "code": null, "detail": ""}',
+}
+
+
+@pytest.mark.parametrize("line", FOREIGN.values(), ids=FOREIGN.keys())
+def test_a_log_is_read_up_to_a_foreign_line(held: Any, line: str) -> None:
+    before, path = history(held), held.run.events("client-1")
+    number = len(path.read_bytes().splitlines()) + 1
+    with path.open("a") as file:
+        file.write(line + "\n")
+    held.log("client-1", "ended", code="LEFT", detail="never read")
+    found = history(held)
+    assert [(unread.path, unread.line) for unread in found.unread] == [(path, number)]
+    assert replace(found, unread=[]) == before
+
+
+def test_what_cannot_be_read_is_set_aside(held: Any) -> None:
+    """The lines that two processes wrote at once; a second time there is nothing to do."""
+    path, before = held.run.events("server"), history(held)
+    whole = path.read_bytes()
+    held.log("server", "round-done", round=9)
+    held.log("server", "ended", code=None, detail="of another session")
+    rest = path.read_bytes()[len(whole) :]
+    (line,) = set_aside(held.run)
+    assert line.endswith(f"the rest was moved to {path}.unread")
+    assert (path.read_bytes(), path.with_name("server.jsonl.unread").read_bytes()) == (whole, rest)
+    assert history(held) == before
+    assert set_aside(held.run) == []
