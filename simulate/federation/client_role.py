@@ -31,7 +31,6 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
     torch.set_num_threads(1)
     plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
-    seed = experiment.federation.seed
 
     def share(source: Source) -> Indices:
         labels, clients = source.train.labels, len(role.roster.clients)
@@ -63,7 +62,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         plain_model=run.plain_model,
         patience=experiment.deadlines.join + experiment.deadlines.train,
         grace=experiment.deadlines.grace,
-        seed=None if seed is None else client_seed(seed, index),
+        seed=None if plan.seed is None else client_seed(plan.seed, index),
         device=plan.device,
         # A resumed run gives everybody new keys, and so every client a group with other ones than its journal has.
         accepted_groups=role.roster.fingerprint,
