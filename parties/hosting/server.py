@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+import torch
+
 from tacit.models import checkpoint
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset
@@ -27,6 +30,7 @@ from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.provenance import Seed, provenance
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty
@@ -69,6 +73,10 @@ class ServerJob:
     """Seeds the initial weights."""
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
+    recorded_seed: Seed | None = None
+    """What the run says of its seed."""
+    command: str = ""
+    """The command line that it was started with."""
     device: str = "cpu"
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
@@ -140,11 +148,14 @@ async def serve(
     settings: ServerSettings | None = replace(
         _settings(job, configuration, rounds=job.rounds, completed=job.completed), newer_roster=job.newer_roster
     )
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    origin = msgspec.to_builtins(provenance(job.command, device=place, seed=job.recorded_seed))
     with EventLog(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
             # A diary counts the traffic of one session.
             diary = Diary(log, tell)
             diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
+            diary.write("provenance", **origin)
             party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
             with Stopwatch() as stopwatch:
                 ended = await party.run()

@@ -30,6 +30,7 @@ from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standin
 from tacit.parties.hosting.state import Status
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
 from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.provenance import command_line
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.parties.session.diary import Tell
@@ -197,6 +198,7 @@ async def run_server(
             rounds=experiment.federation.rounds - hosted.completed,
             completed=hosted.completed,
             weights_seed=hosted.weights_seed,
+            command=command_line(),
             device=party.file.device,
             newer_roster=watch.newer,
         )

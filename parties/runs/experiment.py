@@ -58,7 +58,7 @@ class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
         Meta(
             description="Fixes what affects the model: split, initial weights, training and rounding. Keys, shares and "
-            "masks always come from the operating system. Without this key every run differs."
+            "masks always come from the operating system. Without this key every run draws a seed, and records it."
         ),
     ] = None
 
@@ -215,6 +215,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def evaluated_by_clients(self) -> bool:
         """Whether only the clients have the whole model, each its own or all under their key, and can evaluate it."""
         return self.protection.personal or self.encryption is not None
+
+    @property
+    def hides(self) -> bool:
+        """Whether what is drawn for the protection or the encryption of the model is to stay unknown."""
+        return self.encryption is not None or not isinstance(self.protection, NoProtection)
 
     @property
     def remembers(self) -> bool:

@@ -6,8 +6,8 @@ coordinates that it kept back, seconds of training and of choosing them; and wha
 (mean and deviation of the pixels, where a first sum told them), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
-privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
-`verified` (with --verify).
+privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `seed` and `sessions` (by which
+command, versions and machine: see provenance.py), `ended` (how, in words), `verified` (with --verify).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tacit.parties.runs import evaluations, privacy
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.provenance import told
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
 
@@ -61,6 +62,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         | {"local": {name: done[number] for name, done in local.items() if number in done}}
         for number, event in sorted(rounds.items())
     ]
+    sessions, seed = msgspec.to_builtins(told(server))
     configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
     return {
         "name": experiment.name,
@@ -76,6 +78,8 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "privacy": privacy.guarantee(experiment, listed, updates),
         "aggregation": {name: value for name, value in configuration.items() if name not in ("time", "party", "event")},
         "configuration": msgspec.to_builtins(experiment),
+        "seed": seed,
+        "sessions": sessions,
     }
 
 

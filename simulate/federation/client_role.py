@@ -94,7 +94,6 @@ async def _run_client(control: Control, role: Role, address: str, worker: Worker
     """Join at the address, and train on this client's share of the data in every round."""
     plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
-    seed = experiment.federation.seed
     surroundings = Surroundings(worker.thread, worker.context)
 
     def images(task: Task) -> ClientImages:
@@ -119,7 +118,7 @@ async def _run_client(control: Control, role: Role, address: str, worker: Worker
         plain_model=run.plain_model,
         patience=experiment.deadlines.join + experiment.deadlines.train,
         grace=experiment.deadlines.grace,
-        seed=None if seed is None else client_seed(seed, index),
+        seed=None if plan.seed is None else client_seed(plan.seed, index),
         device=plan.device,
         # A resumed run gives everybody new keys, and so every client a group with other ones than its journal has.
         accepted_groups=role.roster.fingerprint,

@@ -17,6 +17,7 @@ from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.provenance import Seed, command_line
 from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings
@@ -57,6 +58,26 @@ class Plan:
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
     began: float = field(default_factory=time.monotonic)
+    command: str = field(default_factory=command_line)
+    """With which the run was started."""
+
+    @property
+    def seed(self) -> int | None:
+        """Seeds training and rounding, in a run that was given no seed with the one that it drew, so that the record of
+        it repeats the run. None, which draws from the operating system's randomness, where what a protection draws
+        hides something: no file may tell it, unless somebody chose a seed.
+        """
+        chosen, hides = self.experiment.federation.seed, self.experiment.hides
+        return self.split_seed if chosen is None and not hides else chosen
+
+    @property
+    def recorded_seed(self) -> Seed:
+        """What the run says of its seed."""
+        repeats = "everything" if self.experiment.encryption is None else "everything but keys"
+        if self.seed is None:
+            repeats = "split and initial weights"
+        drawn = self.experiment.federation.seed is None
+        return Seed(value=self.split_seed, drawn=drawn, repeats=repeats)
 
 
 @dataclass(frozen=True)

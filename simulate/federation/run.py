@@ -52,8 +52,8 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
         run.discard()
         raise
     seed = experiment.federation.seed
-    # A seed for the split alone reveals nothing that a member does not know; 63 bits, as torch takes them.
-    split_seed = seed if seed is not None else secrets.randbits(63)
+    # It may be recorded (Plan.seed); 53 bits, which every reader of JSON keeps.
+    split_seed = seed if seed is not None else secrets.randbits(53)
     return Plan(experiment, run, experiment.federation.rounds, 0, split_seed, **options)
 
 

@@ -59,7 +59,9 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         rounds=plan.rounds,
         completed=plan.completed,
         weights_seed=plan.split_seed,
-        seed=experiment.federation.seed,
+        seed=plan.seed,
+        recorded_seed=plan.recorded_seed,
+        command=plan.command,
         device=plan.device,
     )
     try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs.provenance import told
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (
     Configured,
@@ -141,6 +142,9 @@ class Fold:
             if round.result.accuracy is None:
                 self._unjudged[round.number] = round
                 self._complete(round.number)
+        elif kind == "provenance":
+            (origin,), history.seed = told([event])
+            history.origins.append(origin)
         elif kind == "dropped" and current is not None:
             drop = msgspec.convert({**event, "party": event["member"]}, Drop)
             current.drop_times[drop.party] = time

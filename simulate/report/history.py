@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from tacit.parties.runs.incidents import Incident
+from tacit.parties.runs.provenance import Invocation, Seed
 from tacit.protocol.core.messages import Phase
 
 
@@ -193,6 +194,9 @@ class History:
     sessions: list[tuple[float, float]] = field(default_factory=list)
     """Times of the first and the last event of each session, in seconds since 1970."""
     configured: Configured | None = None
+    origins: list[Invocation] = field(default_factory=list)
+    """By which command, versions and machine, where the server tells."""
+    seed: Seed | None = None
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)

@@ -75,7 +75,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     assert set(summary) == {
         *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
-        *("configuration", "ended", "incidents", "privacy", "statistics", "verified"),
+        *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "verified"),
     }
     assert summary["statistics"] is None
     assert summary["incidents"] == []
@@ -141,6 +141,19 @@ def test_the_same_seed_gives_the_same_model_whether_resumed_or_not(
     for ours, theirs in zip(first.summary["rounds"], finished.summary["rounds"], strict=True):
         assert [ours[key] for key in figures] == [theirs[key] for key in figures]
     assert load(first.directory / "experiment.toml").federation.rounds == 3
+
+
+def test_a_run_without_a_seed_is_repeated_by_the_one_that_it_records(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    file = write_experiment(tmp_path / "small.toml", rounds=1)
+    drawn = Run(tacit("simulate", file, "--out", tmp_path / "drawn"), tmp_path / "drawn")
+    seed = drawn.summary["seed"]
+    assert seed == {"value": seed["value"], "drawn": True, "repeats": "everything"}
+    again = Run(tacit("simulate", file, "--seed", seed["value"], "--out", tmp_path / "again"), tmp_path / "again")
+    assert again.summary["seed"] == {"value": seed["value"], "drawn": False, "repeats": "everything"}
+    assert again.model == drawn.model
+    assert again.summary["sessions"][0]["versions"] == drawn.summary["sessions"][0]["versions"]
 
 
 def test_another_seed_gives_another_model_and_every_scheme_is_verified(

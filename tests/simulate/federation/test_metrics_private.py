@@ -236,6 +236,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
         "configuration_hash", "evaluates", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
     },
+    "provenance": {"command", "machine", "seed", "versions"},
     "listening": {"address", "session"},
     "link-up": {"peer"},
     "link-lost": {"peer"},
