@@ -4,6 +4,7 @@ inference_host.py."""
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -114,6 +115,14 @@ def client(
     stay: Annotated[
         bool, typer.Option("--stay", help="Join one session after the other, until it is stopped.")
     ] = False,
+    accept_groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FINGERPRINT",
+            help="Of a roster: in it this client may be in another group than before. Compare it with the others of "
+            "the group first.",
+        ),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Take part in a federation with this host's own images, which stay here.
@@ -146,7 +155,10 @@ def client(
         # Loads torch: what is wrong with the files is said before.
         from tacit.parties.hosting.client_host import run_client
 
-        ended = asyncio.run(interruptible(run_client(opened, stay=stay, show=partial(_show_client, console))))
+        digits = "".join((accept_groups or "").split())
+        accepted = " ".join(re.findall(".{5}", digits))
+        running = run_client(opened, stay=stay, show=partial(_show_client, console), accepted_groups=accepted)
+        ended = asyncio.run(interruptible(running))
     if ended.code is not None:
         lost = ended.code in (Code.LEFT, Code.TIMEOUT)
         raise output.failure(ended.detail, output.SERVER_LOST if lost else output.FAILED)
@@ -198,6 +210,8 @@ def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
     say = partial(output.say, console)
     if event == "accepted":
         say(f"accepted {fields['scheme']}, {fields['mode']} mode")
+    elif event == "gave-statistics":
+        say("its sums of pixels are in those of all; training follows")
     elif event == "round-over":
         say(f"round {fields['round']:>3}  " + (f"over: {fields['detail']}" if fields["code"] else "completed"))
     elif event == "evaluated":
@@ -208,6 +222,8 @@ def _show_client(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"  the link to {fields['peer']} is {'lost' if event == 'link-lost' else 'there'}")
     elif event == "cannot-train":
         say(f"  cannot train: {fields['detail']}", style="red")
+    elif event == "roster":
+        say(f"takes up {output.roster_changes(fields)}", style="yellow")
     elif event == "ended":
         say(f"session over: {fields['detail']}")
     elif event == "stays":

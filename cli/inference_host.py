@@ -137,6 +137,8 @@ def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"  {who} asks about {fields['images']} images")
     elif event == "session-over":
         say(f"session with {who} over: {fields['detail']}", style="yellow" if fields["code"] else "")
+    elif event == "refused":
+        say(f"  refused: {fields['member']}: {fields['detail']}", style="yellow")
     elif event == "stranger":
         say(f"  stranger: {fields['reason']}", style="yellow")
 

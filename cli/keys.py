@@ -23,20 +23,24 @@ def keys() -> None:
 def new(
     name: Annotated[str, typer.Argument(help="Of the party in the roster: a-z, 0-9 and the hyphen.")],
     role: Annotated[
-        Literal["server", "client", "dealer", "model-owner", "data-owner"],
+        Literal["server", "client", "dealer", "model-owner", "data-owner", "operator"],
         typer.Option(help="What it is. A roster calls a model owner its server, and data owners clients."),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where both files go.")] = Path(),
 ) -> None:
     """Make NAME.key, which never leaves this host, and NAME.card, for whoever makes the roster.
 
-    The card holds the public keys, name and role, signed with the party's own key. Nothing is overwritten.
+    The card holds the public keys, name and role, signed with the party's own key. An operator, who signs the versions
+    of a roster, has none: the roster has its key. Nothing is overwritten.
 
     Exit status: 0 done; 2 wrong input.
     """
-    from tacit.parties.links.keys import KeyFileError, generate, save
+    from tacit.parties.links.keys import KeyFileError, generate, save, save_operator
 
     with complaining(((ValueError, KeyFileError), WRONG_INPUT)):
+        if role == "operator":
+            typer.echo(f"{save_operator(generate(name), out)}: keep it where rosters are made, and nowhere else")
+            return
         secret, card = save(generate(name), out, role=_ENROLLED.get(role, role))
     typer.echo(f"{secret}: keep it on this host, and nowhere else")
     typer.echo(f"{card}: hand it to whoever makes the roster")

@@ -12,7 +12,6 @@ from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
 from tacit.cli.experiment import experiment
-from tacit.cli.groups import app as groups
 from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
 from tacit.cli.inference_host import data_owner, dealer, model_owner
@@ -75,6 +74,5 @@ app.command()(report)
 app.add_typer(keys, name="keys")
 app.add_typer(roster, name="roster")
 app.add_typer(data, name="data")
-app.add_typer(groups, name="groups")
 app.add_typer(bench, name="bench")
 app.add_typer(conformance, name="conformance")

@@ -5,7 +5,7 @@ A command that cannot do what it was asked says why in one line on standard erro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,3 +116,11 @@ def _check_device(device: str) -> str:
     if device not in ("cpu", "cuda"):
         raise failure(f"--device {device}: choose cpu or cuda", WRONG_INPUT)
     return device
+
+
+def roster_changes(fields: Mapping[str, Any]) -> str:
+    """What an event says of a later version of a roster, in a line."""
+    parts = [
+        f"{part} {', '.join(fields[part])}" for part in ("added", "removed", "rotated", "regrouped") if fields[part]
+    ]
+    return f"version {fields['version']} of the roster ({'; '.join(parts) or 'the same members'})"

@@ -23,11 +23,12 @@ def preflight(
 ) -> None:
     """Test everything that a party will need on the day, a line each, with the remedy where something is missing.
 
-    A client asks a server that is there whether both speak the same version; it joins nothing, and nobody waits for it.
-    A server tests itself, with or without clients. Parties of private inference are not tested yet.
+    A party asks those whom it connects to, if they are there, whether both speak the same version; it joins nothing,
+    and nobody waits for it. A data owner is told what the model owner offers, and tries its images with that. Who
+    serves tests itself, whether others are there or not.
 
     Exit status: 0 nothing is wrong, though there may be warnings; 1 something is; 2 wrong input; 4 nothing is wrong,
-    but nothing listens at the server's address.
+    but nothing listens where the party connects to.
     """
     console = output.screen()
     output.say(console, "starting")
@@ -44,11 +45,12 @@ def preflight(
         with console.status("testing"):
             for finding in preflight(file, chosen):
                 findings.append(finding)
-                line = Text(f"{finding.check:<12}{finding.state:<10}", style=_STYLES[finding.state])
+                line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])
                 console.print(line.append(finding.detail, style="default"), soft_wrap=True)
     states = {finding.state for finding in findings}
     output.keep_json(json_file, {"role": file.role, "findings": findings})
     if "wrong" in states:
         raise output.failure("not ready: see the lines above that are wrong", output.FAILED)
     if "absent" in states:
-        raise output.failure("ready, but the server was not reached", output.SERVER_LOST)
+        missing = "the server" if file.role == "client" else "one of the others"
+        raise output.failure(f"ready, but {missing} was not reached", output.SERVER_LOST)

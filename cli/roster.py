@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, screen, table
 
 if TYPE_CHECKING:
+    from tacit.parties.links.keys import PartyKeys
     from tacit.protocol.core.roster import Member, Roster
 
 app = typer.Typer(no_args_is_help=True, help="The roster: who takes part, with which keys.")
@@ -20,6 +22,10 @@ Cards = Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards, as 
 GroupSize = Annotated[
     int,
     typer.Option(min=0, help="Least clients in a group, whose members are in a sum all or none; 0: no groups."),
+]
+Operator = Annotated[
+    Path | None,
+    typer.Option(metavar="KEY", help="Key file of the roster's operator, who signs every version of it."),
 ]
 
 
@@ -33,49 +39,73 @@ def make(
     cards: Cards,
     out: Annotated[Path, typer.Option(metavar="ROSTER", help="File to write.")],
     group_size: GroupSize = 0,
+    operator: Operator = None,
 ) -> None:
     """Make a roster from the cards of all members; their order numbers the clients.
 
-    Give the file to every party, then compare the fingerprint with each by telephone.
+    Give the file to every party, then compare the fingerprint with each by telephone. With --operator it has versions:
+    a later one, which `add`, `remove` and `rotate` make, is taken up between two rounds, while everybody runs.
 
     Exit status: 0 done; 2 wrong input.
     """
     from tacit.parties.links.roster import make_roster, write_roster
 
     with _complaining():
-        made = make_roster(_read_cards(cards), group_size=group_size)
+        made = make_roster(_read_cards(cards), group_size=group_size, operator=_read_key(operator))
         write_roster(made, out)
     _tell(out, made)
 
 
 @app.command()
-def add(roster: RosterFile, cards: Cards, group_size: GroupSize = 0) -> None:
-    """Add members behind those of a roster. Newcomers are in groups of their own, where clients are in groups.
+def add(
+    roster: RosterFile,
+    cards: Annotated[list[Path] | None, typer.Argument(metavar="[CARD]...", help="Cards of newcomers.")] = None,
+    group_size: GroupSize = 0,
+    operator: Operator = None,
+) -> None:
+    """Add members behind those of a roster. Where clients are in groups, newcomers wait in none: with --group-size,
+    they and all others who wait are in new groups, if they fill one.
 
-    Every party needs the new file. Exit status: 0 done; 2 wrong input.
+    Give a roster with an operator to the server, which hands it to everybody; else every party needs the new file.
+
+    Exit status: 0 done; 2 wrong input.
     """
-    from tacit.parties.links.roster import read_roster, with_members, write_roster
+    from tacit.parties.links.roster import with_members
 
-    with _complaining():
-        made = with_members(read_roster(roster), _read_cards(cards), group_size=group_size)
-        write_roster(made, roster, replace=True)
-    _tell(roster, made)
+    def change(found: Roster) -> Roster:
+        return with_members(found, _read_cards(cards or []), group_size=group_size, operator=_read_key(operator))
+
+    _change(roster, change)
 
 
 @app.command()
 def remove(
-    roster: RosterFile, names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Who goes.")]
+    roster: RosterFile,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Who goes.")],
+    operator: Operator = None,
 ) -> None:
-    """Remove members from a roster; whoever is in a group goes with the whole group.
+    """Remove members from a roster. Their groups are retired: who is left of them waits, until `add` admits it.
 
-    Every party needs the new file. Exit status: 0 done; 2 wrong input.
+    Exit status: 0 done; 2 wrong input.
     """
-    from tacit.parties.links.roster import read_roster, without_members, write_roster
+    from tacit.parties.links.roster import without_members
 
-    with _complaining():
-        made = without_members(read_roster(roster), names)
-        write_roster(made, roster, replace=True)
-    _tell(roster, made)
+    _change(roster, lambda found: without_members(found, names, operator=_read_key(operator)))
+
+
+@app.command()
+def rotate(
+    roster: RosterFile,
+    card: Annotated[Path, typer.Argument(metavar="CARD", help="The member's new card.")],
+    operator: Operator = None,
+) -> None:
+    """Give a member other keys, by its new card. The clients of its group will ask their owners.
+
+    Exit status: 0 done; 2 wrong input.
+    """
+    from tacit.parties.links.roster import with_other_keys
+
+    _change(roster, lambda found: with_other_keys(found, *_read_cards([card]), operator=_read_key(operator)))
 
 
 @app.command()
@@ -101,10 +131,15 @@ def show(
         }
         for member in found.members
     ]
-    keep_json(json_file, {"fingerprint": found.fingerprint, "hash": found.hash.hex(), "members": members})
-    rows = [(str(one["name"]), str(one["role"]), str(one["group"] or ""), str(one["signing"])) for one in members]
+    facts = {"fingerprint": found.fingerprint, "hash": found.hash.hex(), "version": found.version, "members": members}
+    keep_json(json_file, facts)
+    rows = [
+        (name, str(one["role"]), str(one["group"] or ("waits" if name in found.waiting else "")), str(one["signing"]))
+        for one in members
+        for name in [str(one["name"])]
+    ]
     screen().print(table(("name", "role", "group", "signing key"), rows, left=("role", "signing key")))
-    typer.echo(f"fingerprint {found.fingerprint}")
+    _tell(roster, found)
 
 
 @app.command()
@@ -147,6 +182,22 @@ def _complaining() -> AbstractContextManager[None]:
     return complaining(((ValueError, LookupError, KeyFileError, RosterFileError), WRONG_INPUT))
 
 
+def _change(path: Path, change: Callable[[Roster], Roster]) -> None:
+    """Write what the roster of a file becomes in its place."""
+    from tacit.parties.links.roster import read_roster, write_roster
+
+    with _complaining():
+        made = change(read_roster(path))
+        write_roster(made, path, replace=True)
+    _tell(path, made)
+
+
+def _read_key(path: Path | None) -> PartyKeys | None:
+    from tacit.parties.links.keys import load
+
+    return None if path is None else load(path)
+
+
 def _read_cards(paths: list[Path]) -> list[Member]:
     from tacit.parties.links.keys import load_card
 
@@ -154,6 +205,10 @@ def _read_cards(paths: list[Path]) -> list[Member]:
 
 
 def _tell(path: Path, roster: Roster) -> None:
+    version = f"version {roster.version}, " if roster.operator else ""
     groups = f", in {len(roster.groups)} groups" if roster.groups else ""
-    typer.echo(f"{path}: {len(roster.members)} members, {len(roster.clients)} of them clients{groups}")
+    waiting = f", {len(roster.waiting)} of them waiting for one" if roster.waiting else ""
+    typer.echo(
+        f"{path}: {version}{len(roster.members)} members, {len(roster.clients)} of them clients{groups}{waiting}"
+    )
     typer.echo(f"fingerprint {roster.fingerprint}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.live import Live
 
-from tacit.cli.output import say, table
+from tacit.cli.output import roster_changes, say, table
 from tacit.cli.party_table import PartyTable
 
 UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
@@ -56,6 +56,8 @@ class Screen:
                 f"{fields['parameters']:,} parameters, vectors of {fields['vector_bytes']:,} bytes in a "
                 f"{fields['ring_bits']}-bit ring, {'no secure aggregation' if mode == 'none' else secured}"
             )
+        elif event == "statistics":
+            self._say(_statistics_line(fields))
         elif event == "round-done":
             self._say(_round_line(fields, total, self._bytes))
             self._bytes = 0
@@ -69,6 +71,10 @@ class Screen:
             self._say(f"  {party} cheats: {fields['detail']}", style="yellow")
         elif event == "left-out":
             self._say(f"  left out with their groups: {', '.join(fields['members'])}", style="yellow")
+        elif event == "roster":
+            self._say(f"  {roster_changes(fields)}", style="yellow")
+        elif event == "roster-refused":
+            self._say(f"  stays with its roster: {fields['reason']}", style="yellow")
         elif event in ("dropped", "left", "refused", "stranger", "complaint") and party == "server":
             # Who left is dropped from the round too.
             if event != "dropped" or fields["code"] != "LEFT":
@@ -122,10 +128,19 @@ def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
         line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        if held_out := fields.get("held_out"):
+            line += f"  held-out accuracy after round {held_out['round']}: {held_out['accuracy']:.3f}"
     else:
         line += f": {fields['detail']}"
     clipped = f"  {fields['clipped']:,} coordinates clipped" if fields["clipped"] else ""
     return f"{line}  {fields['seconds']:.1f} s  {_megabytes(moved)}{clipped}"
+
+
+def _statistics_line(fields: dict[str, Any]) -> str:
+    if fields["status"] != "completed":
+        return f"no sum of pixels: {fields['detail']}"
+    mean, std = (", ".join(f"{value:.4f}" for value in fields[key]) for key in ("mean", "std"))
+    return f"pixels of {len(fields['survivors'])} clients: mean {mean}, standard deviation {std}"
 
 
 def _judged(fields: dict[str, Any]) -> str:

@@ -65,6 +65,9 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
             raise ValueError(f"model.width {self.width} must be a multiple of model.heads {self.heads}")
 
 
+MOST_SUMMED_CHANNELS: Final = 15
+"""Channels whose statistics fit the metrics of one sum: a count, and two numbers for each."""
+
 DIRECTORY_SOURCES: Final = ("cifar10", "cifar100", "svhn", "gtsrb", "tiny-imagenet", "fed-isic2019", "folder")
 """The values of data.source that are read from data.directory."""
 
@@ -136,7 +139,7 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
         Meta(
             description="Mean of the pixels of every channel, as a fraction of 255, that is subtracted from all "
             "images. Without this key a simulation takes that of all training images; between hosts nobody has them, "
-            "and it must be given.",
+            'and it must be given, or statistics = "sum".',
             max_length=256,
         ),
     ] = ()
@@ -144,9 +147,39 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
         tuple[Annotated[float, Meta(gt=0.0, le=1.0)], ...],
         Meta(description="Standard deviation of the same, by which all images are divided.", max_length=256),
     ] = ()
+    statistics: Annotated[
+        Literal["given", "sum"],
+        Meta(
+            description='Where mean and std come from: "given", as above; "sum", from a secure sum before training, of '
+            "the clients' pixels and of their squares."
+        ),
+    ] = "given"
+    channels: Annotated[
+        int,
+        Meta(
+            description='With statistics = "sum", the channels of the images: 1 for grey ones, which coloured ones '
+            "become; 3 for coloured ones. 0: those of the server's own images, without which it does not know.",
+            ge=0,
+            le=MOST_SUMMED_CHANNELS,
+        ),
+    ] = 0
+
+    def given(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "DataConfiguration":
+        """The same with these statistics."""
+        return msgspec.structs.replace(self, mean=mean, std=std, statistics="given", channels=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.statistics == "sum" and (self.mean or self.std):
+            raise ValueError(
+                'data.statistics = "sum": the clients\' sums say what data.mean and data.std are; leave both out, or '
+                "leave out data.statistics"
+            )
+        if self.statistics == "given" and self.channels:
+            raise ValueError(
+                f'data.channels = {self.channels} is used with data.statistics = "sum" alone; data.mean and data.std '
+                "have a value for each channel"
+            )
         if len(self.mean) != len(self.std):
             raise ValueError(
                 f"data.mean has {len(self.mean)} values and data.std {len(self.std)}: give both, one for each channel"
@@ -173,3 +206,12 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     weight_decay: Annotated[
         float, Meta(description="Decoupled (adamw) or L2 (sgd) weight decay (fedavg only).", ge=0.0, le=10.0)
     ] = 0.05
+    held_out: Annotated[
+        float,
+        Meta(
+            description="Part of its own images, rounded down, that each client never trains on, and judges the model "
+            "on that a round begins with; of all clients together the secure sum tells the accuracy. 0: none.",
+            ge=0.0,
+            le=0.5,
+        ),
+    ] = 0.0

@@ -139,6 +139,10 @@ def read(configuration: ImagesConfiguration) -> Source:
 def load(configuration: DataConfiguration, *, image_size: int) -> Dataset:
     """The images of `configuration.source` at `image_size` x `image_size` pixels. Raises as `read` does, and
     ValueError for an image file that cannot be decoded, or where there are no training or no test images."""
+    if configuration.statistics == "sum":
+        raise ValueError(
+            'data.statistics = "sum": there are no clients here whose pixels could be summed; leave it out'
+        )
     source = read(configuration)
     for samples, what in ((source.train, "training"), (source.test, "test")):
         if not len(samples.images):

@@ -128,17 +128,33 @@ def gradient(
 
 
 @torch.inference_mode()
+def judge(
+    model: nn.Module,
+    x: torch.Tensor,
+    y: torch.Tensor,
+    *,
+    batch_size: int,
+    device: torch.device,
+    proceed: Proceed = to_the_end,
+) -> LocalStatistics:
+    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. FloatingPointError as of
+    `train`."""
+    model.to(device).eval()
+    statistics = NOTHING
+    for inputs, labels in _batches(x, y, batch_size, device):
+        proceed()
+        logits = model(inputs)
+        statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
+    return statistics
+
+
 def evaluate(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
 ) -> Evaluation:
     """Accuracy and mean loss on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
     _check(x, y)
-    model.to(device).eval()
-    statistics = NOTHING
-    for inputs, labels in _batches(x, y, batch_size, device):
-        logits = model(inputs)
-        statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
-    return Evaluation(accuracy=statistics.correct / statistics.samples, loss=statistics.loss_sum / statistics.samples)
+    sums = judge(model, x, y, batch_size=batch_size, device=device)
+    return Evaluation(accuracy=sums.correct / sums.samples, loss=sums.loss_sum / sums.samples)
 
 
 NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)

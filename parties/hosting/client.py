@@ -7,14 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Final
 
 import torch
 
 from tacit.models import checkpoint
 from tacit.models.device import resolve_device
+from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
+from tacit.models.moments import Moments
 from tacit.models.training import EVALUATION_BATCH
 from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, read_task
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group
@@ -29,6 +33,9 @@ from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.sum.configuration import Configuration, Policy
+
+REJOIN_SECONDS: Final = 1.0
+"""How long a client leaves its server alone after a sum of statistics, until it comes with the training."""
 
 Labelled = tuple[torch.Tensor, torch.Tensor]
 """Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]."""
@@ -63,6 +70,10 @@ class ClientJob:
     seed: int | None = None
     """Of batches and rounding; None draws from the operating system's randomness."""
     device: str = "cpu"
+    accepted_groups: str = ""
+    """The fingerprint of a roster in which it may be in another group than before."""
+    keep_roster: Callable[[Roster], None] = lambda roster: None
+    """Called with every later version of the roster that it takes up, before the session is over."""
 
 
 class ClientWork:
@@ -72,6 +83,7 @@ class ClientWork:
         self,
         job: ClientJob,
         images: Callable[[Task], ClientImages],
+        moments: Callable[[StatisticsTask, Proceed], Moments],
         diary: Diary,
         *,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
@@ -80,6 +92,7 @@ class ClientWork:
     ) -> None:
         self._job = job
         self._make_images = images
+        self._moments = moments
         self._diary = diary
         self._on_update = on_update
         self._surroundings = surroundings
@@ -89,8 +102,8 @@ class ClientWork:
         """Once it has begun to work."""
 
     async def run(self) -> Ended:
-        """Join and take part; returns how the session ended. ValueError, OSError, JournalError and EndpointError say
-        what the owner can mend."""
+        """Join and take part; returns how the session ended, after which another one follows where it was `first`.
+        ValueError, OSError, JournalError and EndpointError say what the owner can mend."""
         job = self._job
         settings = ClientSettings(
             address=job.address,
@@ -102,11 +115,14 @@ class ClientWork:
             patience=job.patience,
             grace=job.grace,
             connect_seconds=job.connect_seconds,
+            accepted_groups=job.accepted_groups,
+            keep_roster=job.keep_roster,
         )
         party = ClientParty(
             settings,
             self._learner,
             self._diary,
+            moments=self._moments,
             on_update=self._keep,
             on_model=self.judge,
             surroundings=self._surroundings,
@@ -116,6 +132,10 @@ class ClientWork:
             ended = await party.run()
         self._diary.write("work", seconds=dict(stopwatch.seconds))
         return ended
+
+    def first(self, ended: Ended) -> bool:
+        """Whether what ended so was a sum of statistics, after which the same server comes with the training."""
+        return self._diary.outside and ended.code is None
 
     def judge(self, learner: Learner, model: Flat, group: Group | None, round: int) -> None:
         """Evaluate a model that the server has not: each client its own; of one under a common key the first member,

@@ -1,6 +1,7 @@
 """A client on a host of its own: its images are its own, and where it is to stay it joins one session after the other.
 
-A server that is not there yet is waited for. Whoever is there and is the wrong one, or refuses this client, ends it;
+A later version of the roster ends one session and begins another, in which it goes on by itself. A server that is not
+there yet is waited for. Whoever is there and is the wrong one, or refuses this client, ends it;
 but where it stays, it tries again, and ever less often.
 """
 
@@ -9,21 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
-from tacit.parties.hosting.client import ClientImages, ClientJob, ClientWork
+from tacit.models.interruption import Proceed
+from tacit.models.moments import Moments, moments
+from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile
 from tacit.parties.hosting.state import Status
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, check_classes
 from tacit.parties.links.client_endpoint import UnreachableError
 from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.links.roster import write_roster
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.roster import Roster
 
 CONNECT_SECONDS: Final = 10.0
 """How often a client that waits for its server says so."""
@@ -32,16 +40,18 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds before a client that stays tries again; they double while sessions do not end well."""
 
 
-async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell) -> Ended:
+async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell, accepted_groups: str = "") -> Ended:
     """Take part in a session, or in one after the other, and return how the last one ended.
 
-    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError.
+    accepted_groups: the fingerprint of a roster in which this client may be in another group than before.
+
+    ValueError and OSError for images that cannot be read; EndpointError, JournalError, EventLogError, RosterFileError.
     """
     status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
     with at_work(party, status, show) as tell:
         source = own_images(party.file)
         with EventLog(party.folder.events(party.name), party.name) as log:
-            return await _Sessions(party, source, log, tell, stay).follow()
+            return await _Sessions(party, source, log, tell, stay, accepted_groups).follow()
 
 
 def own_images(file: ClientFile) -> Source:
@@ -53,7 +63,15 @@ def own_images(file: ClientFile) -> Source:
 
 
 class _Sessions:
-    def __init__(self, party: OpenedParty[ClientFile], source: Source, log: EventLog, tell: Tell, stay: bool) -> None:
+    def __init__(
+        self,
+        party: OpenedParty[ClientFile],
+        source: Source,
+        log: EventLog,
+        tell: Tell,
+        stay: bool,
+        accepted_groups: str,
+    ) -> None:
         file = party.file
         self._job = ClientJob(
             address=file.connect,
@@ -67,7 +85,10 @@ class _Sessions:
             grace=file.grace,
             connect_seconds=min(CONNECT_SECONDS, file.patience),
             device=file.device,
+            accepted_groups=accepted_groups,
+            keep_roster=self._keep_roster,
         )
+        self._roster_file = Path(file.roster)
         self._source = source
         self._log = log
         self._tell = tell
@@ -80,8 +101,18 @@ class _Sessions:
             # A diary counts the traffic of one session.
             diary = Diary(self._log, self._tell)
             try:
-                ended = await ClientWork(self._job, self._images, diary).run()
+                held = self._job.roster
+                work = ClientWork(self._job, self._images, self._moments, diary)
+                ended = await work.run()
                 said = ""
+                if self._job.roster is not held:
+                    # The server goes on at once.
+                    pause, give_up = SHORTEST_PAUSE, time.monotonic() + self._job.patience
+                    continue
+                if work.first(ended):
+                    give_up = time.monotonic() + self._job.patience
+                    await asyncio.sleep(REJOIN_SECONDS)
+                    continue
                 if not self._stay:
                     return ended
                 pause = SHORTEST_PAUSE if ended.code is None else min(2 * pause, LONGEST_PAUSE)
@@ -95,6 +126,16 @@ class _Sessions:
                     raise
                 pause = SHORTEST_PAUSE if waited_for else min(2 * pause, LONGEST_PAUSE)
             await asyncio.sleep(pause)
+
+    def _keep_roster(self, roster: Roster) -> None:
+        write_roster(roster, self._roster_file, replace=True)
+        self._job = replace(self._job, roster=roster)
+
+    def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
+        """Of this host's own pixels."""
+        check_classes(task, self._source.class_names)
+        images = self._source.train.images
+        return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
 
     def _images(self, task: Task) -> ClientImages:
         """This host's own, as the task wants them."""

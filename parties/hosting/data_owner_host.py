@@ -23,7 +23,7 @@ from tacit.parties.hosting.party_file import DataOwnerFile
 from tacit.parties.hosting.state import Status
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
-from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.model import Interface, PublicModel
 from tacit.parties.inference.owner import Waiting
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
@@ -60,7 +60,6 @@ class _Asking:
         self._images = images
         self._answers = answers
         self._diary = diary
-        self._wanted = file.policy.weights
         self._settings = DataOwnerSettings(
             model_owner_address=file.model_owner,
             dealer_address=file.dealer,
@@ -77,18 +76,10 @@ class _Asking:
         self._diary.write("images", images=total, answered=answers.count)
         since = time.monotonic()
         while (before := answers.count) < total:
-            known = "" if answers.by is None else answers.by.weights
-            if known and self._wanted not in ("", known):
-                raise ValueError(f"policy.weights: {before} images are answered by another model; {self._remedy}")
-            weights = bytes.fromhex(known or self._wanted) or None
-            policy = InferencePolicy(inputs=self._file.policy.inputs, weights=weights)
+            known = answers.by is not None
+            wish, policy = wanted(self._file, self._images, answers)
             try:
-                await ask(
-                    replace(self._settings, policy=policy),
-                    Wish(images=total - before, batch=self._file.batch),
-                    self._prepare,
-                    self._take,
-                )
+                await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take)
             except InferenceError as error:
                 self._diary.write("session-over", code=error.code and error.code.name, detail=str(error))
                 if answers.count > before:
@@ -96,23 +87,16 @@ class _Asking:
                 if answers.count == total:
                     return
                 if error.code is Code.MODEL and known:
-                    raise AnswersError(f"{error}; {before} images are answered by the former: {self._remedy}") from None
+                    remedy = remove(answers)
+                    raise AnswersError(f"{error}; {before} images are answered by the former: {remedy}") from None
                 if error.code not in _PASSING or time.monotonic() - since > self._file.patience:
                     raise
                 await asyncio.sleep(_PAUSE)
 
-    @property
-    def _remedy(self) -> str:
-        return f"remove {self._answers.path} to ask about all of them again"
-
     def _prepare(self, terms: Terms, public: PublicModel) -> torch.Tensor:
-        told, by = public.interface, self._answers.by
-        if told is None:
-            raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
-        if by is None:
+        told = interface_of(public, self._answers)
+        if self._answers.by is None:
             self._answers.write(AnsweredBy(weights=terms.weights.hex(), input=terms.input, classes=told.classes))
-        elif by.classes != told.classes:
-            raise ValueError(f"the model owner has given the classes other names; {self._remedy}")
         self._diary.write("agreed", weights=terms.weights.hex(), input=terms.input)
         return self._images.prepared(told, side=terms.sizes.side, first=self._answers.count)
 
@@ -128,6 +112,30 @@ class _Asking:
             )
         )
         self._diary.write("answered", images=self._answers.count, of=len(self._images.names))
+
+
+def wanted(file: DataOwnerFile, images: OwnImages, answers: Answers) -> tuple[Wish, InferencePolicy]:
+    """What it comes with, for the images that are not answered yet. ValueError if it wants another model for them."""
+    known = "" if answers.by is None else answers.by.weights
+    if known and file.policy.weights not in ("", known):
+        raise ValueError(f"policy.weights: {answers.count} images are answered by another model; {remove(answers)}")
+    weights = bytes.fromhex(known or file.policy.weights) or None
+    wish = Wish(images=len(images.names) - answers.count, batch=file.batch)
+    return wish, InferencePolicy(inputs=file.policy.inputs, weights=weights)
+
+
+def interface_of(public: PublicModel, answers: Answers) -> Interface:
+    """What the model takes, and says. ValueError if it is not known, or other than before."""
+    if public.interface is None:
+        raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
+    if answers.by is not None and answers.by.classes != public.interface.classes:
+        raise ValueError(f"the model owner has given the classes other names; {remove(answers)}")
+    return public.interface
+
+
+def remove(answers: Answers) -> str:
+    """The remedy where former answers are in the way."""
+    return f"remove {answers.path} to ask about all of them again"
 
 
 def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from tacit.models.device import resolve_device
-from tacit.models.file_system import FILES
+from tacit.models.file_system import FILES, replace_file
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
 from tacit.parties.hosting.state import Status
@@ -66,11 +66,8 @@ def kept_salt(path: Path) -> bytes:
     try:
         salt = FILES.read(path)
     except FileNotFoundError:
-        salt, temporary = os.urandom(KEY_BYTES), path.with_name(f".{path.name}.tmp")
-        FILES.write(temporary, salt)
-        FILES.synchronise(temporary)
-        FILES.rename(temporary, path)
-        FILES.synchronise(path.parent)
+        salt = os.urandom(KEY_BYTES)
+        replace_file(path, salt)
     if len(salt) != KEY_BYTES:
         raise ValueError(
             f"{path} holds no salt: remove it; data owners are then offered what looks like another model to them"

@@ -31,13 +31,16 @@ class OwnImages:
     _files: tuple[Path, ...] = field(repr=False)
     _samples: Samples | None = field(repr=False)
 
+    def samples(self, *, white: int = 255) -> Samples:
+        """All of them, not decoded yet; white: the number of a white pixel, to which those in files are brought."""
+        if self._samples is not None:
+            return self._samples
+        return Samples(ScaledFiles(self._files, white=white), np.zeros(len(self._files), np.int64))
+
     def prepared(self, interface: Interface, *, side: int, first: int) -> torch.Tensor:
         """Those from the first on, as a model of this interface takes them: float32 [n, C, side, side]. ValueError for
         one that cannot be decoded, or has other channels."""
-        samples = self._samples
-        if samples is None:
-            files = ScaledFiles(self._files, white=interface.white)
-            samples = Samples(files, np.zeros(len(files), np.int64))
+        samples = self.samples(white=interface.white)
         source = Source(train=samples, test=samples, class_names=())
         data = normalise(source, image_size=side, mean=interface.mean, std=interface.std)
         return data.normalised(samples.images, np.arange(first, len(self.names)))

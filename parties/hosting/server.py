@@ -6,25 +6,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from tacit.models import checkpoint
+from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset
 from tacit.models.device import resolve_device
 from tacit.models.layout import Layout
 from tacit.models.stimuli import Stimuli
 from tacit.models.training import EVALUATION_BATCH, evaluate
 from tacit.parties.learning.keeper import Keeper
+from tacit.parties.learning.statistics import (
+    Statistics,
+    StatisticsKeeper,
+    StatisticsTask,
+    configure_statistics,
+)
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
-from tacit.parties.session.server import ServerParty, ServerSettings
+from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty
 from tacit.parties.session.shell import Surroundings
 from tacit.parties.session.stopwatch import Stopwatch
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import RoundDone
@@ -62,31 +70,43 @@ class ServerJob:
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
     device: str = "cpu"
+    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
+    """A later version of this roster, by which the rounds that are left are to go."""
 
+
+STATISTICS_ATTEMPTS: Final = 3
+"""Rounds in which a sum of pixels is tried before the server gives up."""
 
 OnSum = Callable[[RoundDone, Total, Keeper, Configuration], None]
 
 
 async def serve(
     job: ServerJob,
-    images: Callable[[], ServerImages],
+    images: Callable[[DataConfiguration], ServerImages],
     tell: Tell,
     *,
     on_sum: OnSum = lambda done, total, keeper, configuration: None,
     surroundings: Surroundings | None = None,
 ) -> Ended:
-    """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended.
+    """Build or load the model, run the rounds, evaluate and save after each; returns how the session ended. Before the
+    rounds the clients sum up statistics, where the experiment asks for it and the run does not know them yet.
 
-    on_sum: called in a thread with every sum that was applied, before the model is saved. ValueError, OSError and
-    EndpointError say what the owner can mend.
+    images: what is known of them, where the experiment has this section; on_sum: called in a thread with every sum
+    that was applied, before the model is saved. ValueError, OSError and EndpointError say what the owner can mend.
     """
     experiment, run = job.experiment, job.run
-    device, known = resolve_device(job.device), images()
-    task = task_of(experiment, known, job.weights_seed)
-    model = task.build(seed=job.weights_seed)
+    device, known = resolve_device(job.device), images(experiment.data)
+    # Made before the clients are asked for anything, so that after the first sum they find the server at once.
+    model = task_of(experiment, known, job.weights_seed).build(seed=job.weights_seed)
     layout = Layout.of(model)
     if job.completed:
         layout.load_into(model, checkpoint.load(run.model, layout)[0])
+    if experiment.data.statistics == "sum":
+        found, address, ended = await summed_statistics(job, known, tell)
+        if found is None:
+            return ended
+        job, known = replace(job, address=address), images(experiment.data.given(found.mean, found.std))
+    task = task_of(experiment, known, job.weights_seed)
     configuration = configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
     keeper = Keeper(configuration, model, seed=job.seed, device=device)
 
@@ -117,25 +137,80 @@ async def serve(
 
     if not job.completed:
         save(0)
-    settings = ServerSettings(
+    settings: ServerSettings | None = replace(
+        _settings(job, configuration, rounds=job.rounds, completed=job.completed), newer_roster=job.newer_roster
+    )
+    with EventLog(run.events(job.keys.name), job.keys.name) as log:
+        while settings is not None:
+            # A diary counts the traffic of one session.
+            diary = Diary(log, tell)
+            diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
+            party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
+            with Stopwatch() as stopwatch:
+                ended = await party.run()
+            diary.write("work", seconds=dict(stopwatch.seconds))
+            settings = party.successor
+        return ended
+
+
+async def summed_statistics(job: ServerJob, known: ServerImages, tell: Tell) -> tuple[Statistics | None, str, Ended]:
+    """Mean and deviation of the clients' pixels, as the run knows them or from a session of their own, which is kept
+    before anybody goes on; where the server listened; how that session ended. None if there is no sum."""
+    address, run = job.address, job.run
+    if (kept := run.kept_statistics()) is not None:
+        return kept, address, Ended(None, "")
+    configuration = first_configuration(job.experiment, known)
+    keeper = StatisticsKeeper(configuration)
+
+    def note(done: RoundDone, total: Total | None) -> dict[str, Any]:
+        if total is None or keeper.found is None:
+            return {}
+        run.keep_statistics(keeper.found)
+        return {"pixels": keeper.found.pixels, "mean": list(keeper.found.mean), "std": list(keeper.found.std)}
+
+    def follow(event: str, fields: dict[str, Any]) -> None:
+        nonlocal address
+        if event == "listening":
+            # The clients come back to where they were.
+            address = str(fields["address"])
+        tell(event, fields)
+
+    settings = _settings(job, configuration, rounds=STATISTICS_ATTEMPTS)
+    with EventLog(run.events(job.keys.name), job.keys.name) as log:
+        ended = await StatisticsServerParty(settings, keeper, Diary(log, follow), on_round=note).run()
+    if keeper.found is None and ended.code is None:
+        ended = Ended(Code.THRESHOLD, f"none of {STATISTICS_ATTEMPTS} rounds had a sum of the clients' pixels")
+    return keeper.found, address, ended
+
+
+def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, completed: int = 0) -> ServerSettings:
+    return ServerSettings(
         address=job.address,
         keys=job.keys,
         roster=job.roster,
         configuration=configuration,
-        rounds=job.rounds,
-        completed=job.completed,
-        smallest_cohort=experiment.policy.smallest_cohort,
-        join_seconds=experiment.deadlines.join,
-        grace=experiment.deadlines.grace,
+        rounds=rounds,
+        completed=completed,
+        smallest_cohort=job.experiment.policy.smallest_cohort,
+        join_seconds=job.experiment.deadlines.join,
+        grace=job.experiment.deadlines.grace,
     )
-    with EventLog(run.events(job.keys.name), job.keys.name) as log:
-        diary = Diary(log, tell)
-        diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
-        party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
-        with Stopwatch() as stopwatch:
-            ended = await party.run()
-        diary.write("work", seconds=dict(stopwatch.seconds))
-        return ended
+
+
+def first_configuration(experiment: Experiment, known: ServerImages) -> Configuration:
+    """Of the sum of statistics; known says classes, and how many channels."""
+    task = StatisticsTask(
+        image_size=experiment.model.image_size,
+        channels=len(known.mean),
+        classes=len(known.class_names),
+        class_digest=class_digest(known.class_names),
+    )
+    return configure_statistics(experiment.terms(), task)
+
+
+def standing_in(data: DataConfiguration, channels: int) -> DataConfiguration:
+    """The section with values that any images could have, until the clients' sum tells them."""
+    return data.given((0.5,) * channels, (0.5,) * channels)
 
 
 def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) -> Task:

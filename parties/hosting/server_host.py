@@ -12,17 +12,21 @@ import resource
 import secrets
 import time
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from tacit.models.configuration import DataConfiguration
 from tacit.models.data import normalise, read
 from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ServerFile
-from tacit.parties.hosting.server import ServerImages, ServerJob, serve
+from tacit.parties.hosting.roster_watch import RosterWatch
+from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
 from tacit.parties.runs.experiment import Experiment, load
@@ -91,12 +95,18 @@ def without_seed(experiment: Experiment) -> Experiment:
 
 
 def check_roster(experiment: Experiment, roster: Roster) -> None:
-    """Raise ValueError, naming the key, if the clients of this roster cannot run the experiment."""
+    """Raise ValueError, naming the key, if the clients of this roster cannot begin the experiment."""
     clients, there = experiment.federation.clients, len(roster.clients)
     if clients > there:
         raise ValueError(
             f"federation.clients = {clients}: the roster has {there}; set it to {there}, or add the others"
         )
+    check_changed(experiment, roster)
+
+
+def check_changed(experiment: Experiment, roster: Roster) -> None:
+    """Raise ValueError if the experiment cannot go on with this roster; it may have lost clients since it began."""
+    clients = experiment.federation.clients
     if experiment.federation.group_size and not roster.groups:
         raise ValueError(
             f"federation.group_size = {experiment.federation.group_size}: between hosts the roster has the groups, and "
@@ -107,12 +117,18 @@ def check_roster(experiment: Experiment, roster: Roster) -> None:
 
 
 def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
-    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError."""
+    """What this server knows of images. ValueError, naming the key, for what the experiment must say; OSError.
+
+    Where the clients are to sum up statistics, others stand in their place.
+    """
     agreed, own = experiment.data, file.data
+    if agreed.statistics == "sum":
+        agreed = standing_in(agreed, agreed.channels or _own_channels(file))
     if not agreed.mean:
         raise ValueError(
             "data.mean and data.std are missing in the experiment: hosts do not see each other's images, and all must "
-            "normalise alike; `tacit data inspect` says those of a data set"
+            'normalise alike; `tacit data inspect` says those of a data set, and data.statistics = "sum" has the '
+            "clients sum them up"
         )
     names, test, stimuli = agreed.classes, None, None
     if own is not None:
@@ -140,6 +156,15 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
     return ServerImages(names, agreed.mean, agreed.std, test=test, stimuli=stimuli)
 
 
+def _own_channels(file: ServerFile) -> int:
+    if file.data is None:
+        raise ValueError(
+            'data.channels is missing in the experiment: with data.statistics = "sum" a server without images must be '
+            "told how many channels they have, 1 for grey images and 3 for coloured ones"
+        )
+    return read(file.data).test.images.channels
+
+
 async def run_server(
     party: OpenedParty[ServerFile], experiment: Experiment | None, *, show: Tell
 ) -> tuple[RunDirectory, dict[str, Any]]:
@@ -158,7 +183,8 @@ async def run_server(
             experiment = without_seed(experiment)
         hosted = choose_run(party.folder, experiment)
         experiment, run = hosted.experiment, hosted.run
-        check_roster(experiment, party.roster)
+        check_changed(experiment, party.roster)
+        watch = RosterWatch(Path(party.file.roster), party.name, partial(check_changed, experiment), tell)
         status.experiment, status.rounds = experiment.name, experiment.federation.rounds
         status.round = hosted.completed
         tell("run", {"directory": str(run.path), "completed": hosted.completed, "rounds": status.rounds})
@@ -172,11 +198,15 @@ async def run_server(
             completed=hosted.completed,
             weights_seed=hosted.weights_seed,
             device=party.file.device,
+            newer_roster=watch.newer,
         )
         ended = "all rounds were done before"
         if job.rounds > 0:
-            images = server_images(party.file, experiment)
-            ended = (await serve(job, lambda: images, tell)).detail
+
+            def images(data: DataConfiguration) -> ServerImages:
+                return server_images(party.file, msgspec.structs.replace(experiment, data=data))
+
+            ended = (await serve(job, images, tell)).detail
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
         summary["ended"] = ended
         write_json(summary, run.summary)

@@ -15,7 +15,9 @@ import msgspec
 
 from tacit.parties.hosting.folder import PartyFolder
 
-ERRORS = frozenset({"cannot-train", "refused", "not-connected", "not-sent", "link-lost", "stranger", "left"})
+ERRORS = frozenset(
+    {"cannot-train", "refused", "not-connected", "not-sent", "link-lost", "roster-refused", "stranger", "left"}
+)
 """Events that a party's owner may want to know of when something is wrong."""
 _PASSING = frozenset({"alive", "traffic", "work"})
 

@@ -152,7 +152,8 @@ class Conversation:
         self._roster = roster
         self._dealer = dealer
         self._patience = patience
-        self._couriers = {machine.peer: to_peer, dealer: to_dealer}
+        # The dealer itself may come in a data owner's place, and is to hear why it is refused.
+        self._couriers = {dealer: to_dealer, machine.peer: to_peer}
         self._material: MaterialOwner | None = None
         self._kept: defaultdict[type, deque[Any]] = defaultdict(deque)
         self._changed = asyncio.Event()

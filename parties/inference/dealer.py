@@ -71,7 +71,10 @@ class DealerParty(ServingParty[InferenceDealer]):
             elif isinstance(output, Deal):
                 self._work[machine].orders.put_nowait(output)
             elif isinstance(output, InferenceEnded):
-                self._tell_end(output, owners=list(machine.owners))
+                if machine in self._service.sessions.values():
+                    self._tell_end(output, owners=list(machine.owners))
+                elif output.code is not None:
+                    self.diary.write("refused", member=output.culprit, code=output.code.name, detail=output.detail)
                 if machine in self._work:
                     self._work.pop(machine).stop()
 

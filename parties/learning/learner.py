@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from tacit.models.held_out import split
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient
+from tacit.models.training import EVALUATION_BATCH, Evaluation, LocalStatistics, evaluate, gradient, judge
 from tacit.parties.learning.remembered import Remembered
-from tacit.parties.learning.task import LOSS_UNIT, check_configuration, read_task
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
 from tacit.protocol.core.primitives import Label, digest
@@ -62,6 +63,8 @@ class Draft:
     protected: Protected = field(repr=False)
     """The same before it was encrypted, with its weights."""
     statistics: LocalStatistics
+    held_out: LocalStatistics
+    """Of the model that it began with, on the images that are kept from training."""
     rounding: np.random.SeedSequence
     local: LocalWork
     remembered: Remembered = field(repr=False)
@@ -85,7 +88,11 @@ class Learner:
         self._model = task.build()
         check_configuration(configuration, task, self._model)
         self.layout = Layout.of(self._model)
-        self._x, self._y, self._seed, self._device = x, y, seed, device
+        trained, kept = split(x, task.training.held_out, task.run)
+        self._held_out = x[kept], y[kept]
+        # A copy only of what is divided.
+        self._x, self._y = (x[trained], y[trained]) if len(kept) else (x, y)
+        self._seed, self._device = seed, device
         self._side = task.protection.client(Basis(configuration, task, self._model, seed, device))
         self.remembered = Remembered(self._side.memory, self._side.memory)
         self._has_memory = bool(self._side.form())
@@ -94,9 +101,10 @@ class Learner:
             self._group_model = GroupModel(
                 self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first))
             )
-        if task.protection.counts_samples(task.training) and len(x) > configuration.max_weight:
+        samples = len(self._x)
+        if task.protection.counts_samples(task.training) and samples > configuration.max_weight:
             raise TaskError(
-                f"this client has {len(x)} samples and aggregation.max_weight is {configuration.max_weight}: "
+                f"this client has {samples} samples and aggregation.max_weight is {configuration.max_weight}: "
                 "raise it to the largest number of samples of any client"
             )
 
@@ -165,6 +173,9 @@ class Learner:
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
+        held_out = judge(
+            self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
+        )
         began = time.perf_counter()
         if self._configuration.scheme == "fedavg":
             statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]), proceed=proceed)
@@ -188,7 +199,7 @@ class Learner:
         if group is not None and self._group_model is not None:
             values = self._group_model.key(group.key).encrypt(values)
         remembered = self.remembered.then(round, began_with, self._side.memory)
-        return Draft(values, protected, statistics, seeds[1], local, remembered)
+        return Draft(values, protected, statistics, held_out, seeds[1], local, remembered)
 
     def keep_model(self, round: int, plain: Flat) -> None:
         """The server's model after this round, in the clear: without its key nothing else is left of it."""
@@ -216,12 +227,15 @@ class Learner:
         clipped = int(np.count_nonzero((np.abs(draft.values) > clip) & (multipliers > 0)))
         values = np.clip(draft.values, -clip, clip)
         values *= multipliers
-        told = self._side.told(draft.statistics)
+        told, held_out = self._side.told(draft.statistics), draft.held_out
         metrics = draft.protected.metrics | {
             "samples": told.samples,
             "correct": told.correct,
             "loss": round(told.loss_sum / LOSS_UNIT),
             "clipped": clipped,
         }
+        if self._task.training.held_out:
+            judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
+            metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
         return Update(encoded.words, values, draft.statistics, clipped, draft.local)

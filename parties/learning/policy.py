@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.catalogue import pinnable, registered
@@ -68,6 +69,10 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def check(self, configuration: Configuration) -> None:
         super().check(configuration)
+        if configuration.scheme == SCHEME:
+            if self.largest_epsilon:
+                raise below_policy("scheme", SCHEME, "noise on all that leaves it, for its budget of largest_epsilon")
+            return
         task = read_task(configuration)
         for key, value, accepted in self.complaints(task.protection, task.encryption):
             raise below_policy(key, value, accepted)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tacit.models.layout import Layout
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 METRICS: Final = ("samples", "correct", "loss", "clipped")
 """What clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
+
+HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
+"""What they report beside it of images that they keep from training: how many they are, and what the model that the
+round began with makes of them."""
 
 LOSS_UNIT: Final = 2.0**-16
 
@@ -56,7 +61,7 @@ def class_digest(names: Sequence[str]) -> bytes:
     return digest(Label.CLASSES, *(name.encode() for name in names))
 
 
-def check_classes(task: Work, names: Sequence[str]) -> None:
+def check_classes(task: Work | StatisticsTask, names: Sequence[str]) -> None:
     """Raise OtherClassesError unless these are the classes of the task, in its order."""
     if len(names) != task.classes or class_digest(names) != task.class_digest:
         shown = ", ".join(names[:8]) + ", ..." * (len(names) > 8)
@@ -89,7 +94,8 @@ def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int |
         # One key serves both; it is renewed as often as either asks.
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
-    metrics = METRICS + protection.metrics(model, terms.clients)
+    judged = HELD_OUT_METRICS if training.held_out else ()
+    metrics = METRICS + judged + protection.metrics(model, terms.clients)
     packing = Proposal(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )

@@ -81,21 +81,39 @@ def save(keys: PartyKeys, directory: Path, *, role: Role) -> tuple[Path, Path]:
     Raises KeyFileError when either file exists already (nothing is overwritten) or cannot be written.
     """
     secret_path, card_path = directory / f"{keys.name}.key", directory / f"{keys.name}.card"
-    for path in (secret_path, card_path):
+    _check_new(secret_path, card_path)
+    signature = SigningKey(keys.signing_secret).sign(Label.CARD, *_signed(keys.member(role)))
+    card = f'name = "{keys.name}"\nrole = "{role}"\n{_public_lines(keys)}signature = "{_z85(signature)}"\n'
+    _save_secret(keys, secret_path)
+    _create(card_path, "# Public: hand it to whoever makes the roster.\n" + card, mode=0o644)
+    return secret_path, card_path
+
+
+def save_operator(keys: PartyKeys, directory: Path) -> Path:
+    """Write `NAME.key` of an operator, who is no member: the rosters that it signs have its public key. KeyFileError as
+    of `save`."""
+    path = directory / f"{keys.name}.key"
+    _check_new(path)
+    _save_secret(keys, path)
+    return path
+
+
+def _check_new(*paths: Path) -> None:
+    for path in paths:
         if path.exists():
             raise KeyFileError(
                 f"{path}: exists already and is never overwritten; move it away or use another directory"
             )
-    public_lines = f'curve = "{encode_key(keys.curve_public)}"\nsigning = "{encode_key(keys.signing_public)}"\n'
-    secret_lines = (
-        f'curve_secret = "{encode_key(keys.curve_secret)}"\nsigning_secret = "{encode_key(keys.signing_secret)}"\n'
-    )
-    title = f'name = "{keys.name}"\n'
-    signature = SigningKey(keys.signing_secret).sign(Label.CARD, *_signed(keys.member(role)))
-    card_lines = f'role = "{role}"\n{public_lines}signature = "{_z85(signature)}"\n'
-    _create(secret_path, "# Private keys: never leave this host.\n" + title + public_lines + secret_lines, mode=0o600)
-    _create(card_path, "# Public: hand it to whoever makes the roster.\n" + title + card_lines, mode=0o644)
-    return secret_path, card_path
+
+
+def _public_lines(keys: PartyKeys) -> str:
+    return f'curve = "{encode_key(keys.curve_public)}"\nsigning = "{encode_key(keys.signing_public)}"\n'
+
+
+def _save_secret(keys: PartyKeys, path: Path) -> None:
+    secret = f'curve_secret = "{encode_key(keys.curve_secret)}"\nsigning_secret = "{encode_key(keys.signing_secret)}"\n'
+    title = f'# Private keys: never leave this host.\nname = "{keys.name}"\n'
+    _create(path, title + _public_lines(keys) + secret, mode=0o600)
 
 
 def load(path: Path) -> PartyKeys:
@@ -163,6 +181,16 @@ def encode_key(key: bytes) -> str:
 def decode_key(text: str) -> bytes:
     """The 32 bytes of a key in Z85. Raises ValueError, which does not quote the text, when it is anything else."""
     return _decode(text, KEY_BYTES)
+
+
+def encode_signature(signature: bytes) -> str:
+    """A 64-byte signature in Z85: 80 characters."""
+    return _z85(signature)
+
+
+def decode_signature(text: str) -> bytes:
+    """The 64 bytes of a signature in Z85. Raises ValueError when it is anything else."""
+    return _decode(text, SIGNATURE_BYTES)
 
 
 def _z85(value: bytes) -> str:

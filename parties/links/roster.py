@@ -1,18 +1,23 @@
 """The roster as a file: one TOML table `[[member]]` with name, role, curve and signing key for each party, and the
-number of its group where clients are in groups.
+number of its group where clients are in groups. Before them, where it has an operator: its version, the operator's
+public key, and the operator's signature of all of it.
 
-A roster is made from the members' cards. Once it is in use, groups never change: newcomers are groups of their own, and
-who goes takes its group along, because sums before and after could else differ by a single client. The file is public
-but must arrive unchanged: compare the fingerprint of the roster over a second channel.
+A roster is made from the members' cards. Once it is in use, groups never change, because sums before and after could
+else differ by a single client: newcomers wait until they fill a group of their own, and a group that loses a member is
+retired, which means that its others wait as well. The file is public but must arrive unchanged: compare the fingerprint
+of the first one over a second channel. Those after it are signed.
 """
 
-import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import msgspec
 
-from tacit.parties.links.keys import PartyKeys, decode_key, encode_key
+from tacit.models.file_system import replace_file
+from tacit.parties.links.keys import PartyKeys, decode_key, decode_signature, encode_key, encode_signature
+from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.membership import check_rules
+from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Member, Role, Roster, group_numbers
 
 
@@ -20,15 +25,25 @@ class RosterFileError(Exception):
     """A roster file cannot be written, read or accepted; the message names the file and the entry."""
 
 
-def make_roster(cards: Sequence[Member], *, group_size: int = 0) -> Roster:
-    """A roster of these members, whose clients are in groups of at least `group_size`; 0: in none. ValueError."""
-    return Roster(_grouped(cards, group_size, first=1))
+def make_roster(cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None) -> Roster:
+    """A roster of these members, whose clients are in groups of at least `group_size`; 0: in none. With an operator its
+    first version. ValueError."""
+    count = sum(card.role == "client" for card in cards)
+    if 0 < count < group_size:
+        raise ValueError(f"--group-size {group_size}: {count} clients make no group of {group_size}")
+    members = _grouped(cards, group_size, first=1)
+    if operator is None:
+        return Roster(members)
+    return Roster.signed(members, version=1, operator=SigningKey(operator.signing_secret))
 
 
-def with_members(roster: Roster, cards: Sequence[Member], *, group_size: int = 0) -> Roster:
-    """The roster with these members after those that it has. Newcomers are in groups of their own, if in any.
+def with_members(
+    roster: Roster, cards: Sequence[Member], *, group_size: int = 0, operator: PartyKeys | None = None
+) -> Roster:
+    """The roster with these members after those that it has. Where clients are in groups, newcomers wait; with
+    `group_size` they, and who waits already, are in groups of at least so many, if they fill one.
 
-    ValueError for who is in it already, and where newcomers would be in groups and the others not, or the reverse.
+    ValueError for who is in it already, and for groups where clients are in none.
     """
     known = {member.name: member for member in roster.members}
     for card in cards:
@@ -36,29 +51,41 @@ def with_members(roster: Roster, cards: Sequence[Member], *, group_size: int = 0
             same = card == msgspec.structs.replace(former, group=0)
             raise ValueError(
                 f"{card.name!r} is in the roster already"
-                + ("" if same else ", with other keys or another role: remove it first; it is then a new member")
+                + ("" if same else ", with other keys or another role: `tacit roster rotate` gives it other keys")
             )
-    newcomers = any(card.role == "client" for card in cards)
-    if newcomers and roster.clients and bool(roster.groups) != bool(group_size):
-        raise ValueError(
-            "the clients of the roster are in groups: give --group-size, of the newcomers' own groups"
-            if roster.groups
-            else "the clients of the roster are in no groups: leave out --group-size, or make the roster anew"
-        )
+    if group_size and roster.clients and not roster.groups:
+        raise ValueError("the clients of the roster are in no groups: leave out --group-size, or make the roster anew")
     last = max(member.group for member in roster.members)
-    return Roster((*roster.members, *_grouped(cards, group_size, first=last + 1)))
+    waiting = [known[name] for name in roster.waiting]
+    placed = {member.name: member for member in _grouped([*waiting, *cards], group_size, first=last + 1)}
+    members = [placed.pop(member.name, member) for member in roster.members]
+    return _changed(roster, (*members, *placed.values()), operator)
 
 
-def without_members(roster: Roster, names: Collection[str]) -> Roster:
-    """The roster without these. LookupError for a name that it lacks, ValueError if some of a group would stay."""
+def without_members(roster: Roster, names: Collection[str], *, operator: PartyKeys | None = None) -> Roster:
+    """The roster without these; who was in a group with one of them waits. LookupError for a name that it lacks,
+    ValueError if no group would be left."""
     for name in names:
         roster.member(name)
-        if stay := [other for other in roster.group_of(name) if other not in names]:
-            raise ValueError(
-                f"{name!r} is in a group with {', '.join(stay)}, and goes with all of it: remove them as well, and "
-                "add who stays as a new group"
-            )
-    return Roster(tuple(member for member in roster.members if member.name not in names))
+    retired = {other for name in names for other in roster.group_of(name)}
+    members = [member for member in roster.members if member.name not in names]
+    return _changed(
+        roster,
+        tuple(msgspec.structs.replace(member, group=0) if member.name in retired else member for member in members),
+        operator,
+    )
+
+
+def with_other_keys(roster: Roster, card: Member, *, operator: PartyKeys | None = None) -> Roster:
+    """The roster with a member's new card in the place of the old one. LookupError, ValueError."""
+    former = roster.member(card.name)
+    members = tuple(
+        msgspec.structs.replace(card, group=former.group if card.role == "client" else 0)
+        if member is former
+        else member
+        for member in roster.members
+    )
+    return _changed(roster, members, operator)
 
 
 def check_card(roster: Roster, card: Member, *, where: str) -> Member:
@@ -97,19 +124,23 @@ def write_roster(roster: Roster, path: Path, *, replace: bool = False) -> None:
     ]
     if path.exists() and not replace:
         raise RosterFileError(f"{path}: exists already; move it away, its hash may be in use")
-    temporary = path.with_name(f".{path.name}.tmp")
+    if roster.operator:
+        tables.insert(
+            0,
+            f'version = {roster.version}\noperator = "{encode_key(roster.operator)}"\n'
+            f'signature = "{encode_signature(roster.signature)}"\n',
+        )
     try:
-        temporary.write_text("\n".join(tables), encoding="ascii")
-        os.replace(temporary, path)
+        replace_file(path, "\n".join(tables).encode("ascii"))
+        path.chmod(0o644)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RosterFileError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def read_roster(path: Path) -> Roster:
     """Read and check a roster file. Raises RosterFileError with the file, the member and the key at fault."""
     try:
-        entries = msgspec.toml.decode(path.read_bytes(), type=_RosterFile).member
+        file = msgspec.toml.decode(path.read_bytes(), type=_RosterFile)
     except FileNotFoundError as error:
         raise RosterFileError(f"{path}: no such file; ask the operator of the server for the roster") from error
     except OSError as error:
@@ -117,7 +148,12 @@ def read_roster(path: Path) -> Roster:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RosterFileError(f"{path}: {error}") from error
     try:
-        return Roster(tuple(_member(entry) for entry in entries))
+        return Roster(
+            tuple(_member(entry) for entry in file.member),
+            file.version,
+            decode_key(file.operator) if file.operator else b"",
+            decode_signature(file.signature) if file.signature else b"",
+        )
     except ValueError as error:
         raise RosterFileError(f"{path}: {error}") from error
 
@@ -132,13 +168,33 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 class _RosterFile(msgspec.Struct, forbid_unknown_fields=True):
     member: list[_Entry]
+    version: int = 0
+    operator: str = ""
+    signature: str = ""
+
+
+def _changed(roster: Roster, members: tuple[Member, ...], operator: PartyKeys | None) -> Roster:
+    """These members instead: as the next version, if the roster has versions. ValueError for what never changes."""
+    if not roster.operator:
+        if operator is not None:
+            raise ValueError("the roster has no operator: leave out --operator, or make the roster anew with it")
+        made = Roster(members)
+    elif operator is None or operator.signing_public != roster.operator:
+        whose = f"{operator.name!r} is not its operator" if operator else "it has an operator"
+        raise ValueError(f"{whose}: give its operator's key file as --operator")
+    else:
+        signing = SigningKey(operator.signing_secret)
+        made = Roster.signed(members, version=roster.version + 1, operator=signing)
+    try:
+        check_rules(roster, made)
+    except RemoteProtocolError as error:
+        raise ValueError(f"{error.detail}: make the roster anew") from None
+    return made
 
 
 def _grouped(cards: Sequence[Member], size: int, *, first: int) -> tuple[Member, ...]:
-    """The members, clients among them in groups of at least this size."""
+    """The members, clients among them in groups of at least this size, if they fill one."""
     count = sum(card.role == "client" for card in cards)
-    if 0 < count < size:
-        raise ValueError(f"--group-size {size}: {count} clients make no group of {size}")
     numbers = iter(group_numbers(count, size, first))
     return tuple(
         msgspec.structs.replace(card, group=next(numbers)) if card.role == "client" else card for card in cards

@@ -16,6 +16,7 @@ from tacit.models.configuration import TrainingConfiguration
 from tacit.models.gaussian_noise import noise_bytes, noisy, shortened
 from tacit.parties.protections.protection import Noise, Scheme
 from tacit.parties.protections.sides import Basis, ClientSide, Protected, Trained, weighted
+from tacit.protocol.sum.configuration import Proposal
 
 if TYPE_CHECKING:
     from tacit.models.training import LocalStatistics
@@ -54,6 +55,13 @@ class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
     def strengths(self) -> dict[str, float]:
         # As a multiple of the largest norm; where there is none, noise of any size guarantees nothing.
         return {"dp_noise": self.dp_noise if self.dp_clip else 0.0}
+
+    def check(self, terms: Proposal, training: TrainingConfiguration) -> None:
+        if training.held_out:
+            raise ValueError(
+                f'training.held_out = {training.held_out}: with protection.scheme = "dp-gaussian" no number leaves a '
+                "client without noise, and how many images a model gets right would; set it to 0"
+            )
 
     def noise(self) -> Noise:
         return Noise(multiplier=self.dp_noise, norm=self.dp_clip, delta=self.dp_delta)

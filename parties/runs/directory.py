@@ -5,6 +5,7 @@ model.safetensors     the global model after the last finished round, with that 
 plain-model.safetensors   with model encryption: the same in the clear, which a client writes
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
+statistics.json       mean and deviation of the pixels, where a first sum told them
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in
 memory/PARTY.safetensors  what a client remembers from round to round, until the run is over
@@ -26,6 +27,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
+
+from tacit.parties.learning.statistics import Statistics
 
 _PROGRESS = "progress"
 
@@ -99,6 +102,7 @@ class RunDirectory:
         self.model = path / "model.safetensors"
         self.plain_model = path / "plain-model.safetensors"
         self.summary = path / "summary.json"
+        self.statistics = path / "statistics.json"
         self.logs = path / "logs"
 
     @classmethod
@@ -110,11 +114,29 @@ class RunDirectory:
 
     def keep_experiment(self, text: str) -> None:
         """Write experiment.toml, whole or not at all: without it the run cannot go on. OSError if it cannot be."""
-        temporary = self.path / f".{self.experiment.name}.tmp"
-        with writing(self.experiment):
+        self._keep(self.experiment, text.encode())
+
+    def keep_statistics(self, found: Statistics) -> None:
+        """Write statistics.json, whole or not at all. OSError if it cannot be."""
+        self._keep(self.statistics, msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n")
+
+    def kept_statistics(self) -> Statistics | None:
+        """What is known of the clients' pixels, if anything. RunDirectoryError if that cannot be read."""
+        if not self.statistics.is_file():
+            return None
+        try:
+            return msgspec.json.decode(self.statistics.read_bytes(), type=Statistics)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise RunDirectoryError(
+                f"{self.statistics} has no statistics ({error}): restore it, or start anew"
+            ) from None
+
+    def _keep(self, path: Path, content: bytes) -> None:
+        temporary = self.path / f".{path.name}.tmp"
+        with writing(path):
             try:
-                temporary.write_text(text, encoding="utf-8")
-                os.replace(temporary, self.experiment)
+                temporary.write_bytes(content)
+                os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
 

@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.encryption import Encryption, check_together
 from tacit.parties.protections.none import NoProtection
@@ -216,6 +217,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             raise _refused(
                 "aggregation.corrupt", corrupt, f"policy.least_corrupt accepts at least {policy.least_corrupt}"
             )
+        if self.data.statistics == "sum":
+            if policy.largest_epsilon:
+                wanted = "it has no noise, which policy.largest_epsilon asks for; give data.mean and data.std"
+                raise _refused("data.statistics", "sum", wanted)
+            if SCHEME not in policy.schemes:
+                wanted = f"policy.schemes accepts only {literal(policy.schemes)}; give data.mean and data.std"
+                raise _refused("data.statistics", "sum", wanted)
         if self.training.algorithm not in policy.schemes:
             wanted = f"policy.schemes accepts only {literal(policy.schemes)}"
             raise _refused("training.algorithm", self.training.algorithm, wanted)

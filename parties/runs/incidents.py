@@ -48,7 +48,8 @@ def incidents(logs: Mapping[str, Events]) -> list[Incident]:
         heard = {name: parts[number - 1] for name, parts in clients.items()}
         timed = [*_cheats(number, heard), *_aborted(number, said)]
         found += [incident for _, incident in sorted(timed, key=lambda entry: entry[0])]
-        if not any(event["event"] == "ended" for event in said):
+        # A first sum of statistics, before the session, may have ended on its own.
+        if not any(event["event"] == "ended" and event["time"] >= starts[number - 1] for event in said):
             found += _cut_short(number, sessions, heard)
     return found
 

@@ -2,7 +2,8 @@
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
 with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
-coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `incidents`
+coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics`
+(mean and deviation of the pixels, where a first sum told them), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
 privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
@@ -33,7 +34,7 @@ SECURE_SUM = (
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
-    "clipped", "cohort", "survivors", "dropped", "seconds",
+    "clipped", "held_out", "cohort", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
@@ -54,7 +55,8 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     )
     seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
     listed = [
-        {key: event[key] for key in ROUND_KEYS}
+        # Runs that were begun by an earlier version lack some.
+        {key: event.get(key) for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
         | {"local": {name: done[number] for name, done in local.items() if number in done}}
         for number, event in sorted(rounds.items())
@@ -68,6 +70,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
         "rounds": listed,
+        "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
         "privacy": privacy.guarantee(experiment, listed, updates),

@@ -14,24 +14,26 @@ from typing import Final
 
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
+from tacit.models.moments import Moments
 from tacit.parties.learning.learner import Draft, Learner, Update
 from tacit.parties.learning.remembered import Remembered, SetBackError
+from tacit.parties.learning.statistics import SCHEME, StatisticsTask, read_statistics_task, statistics_words
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Event, LinkLost, LinkUp, MessageRefused, Received
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.protections.sides import Group, OtherClassesError, TaskError
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.diary import Diary, told_of
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import Belonging, MemoryFile
 from tacit.parties.session.shell import Shell, Surroundings
-from tacit.protocol.core.errors import ProtocolError
+from tacit.protocol.core.errors import Code, ProtocolError
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import SigningKey
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.holder import LastModel, Reencrypt
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import Accepted, Journal, Limit, RoundOver, Train
+from tacit.protocol.session.rounds import Accepted, Journal, Limit, RosterChanged, RoundOver, Train
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.secagg.ring import Words
 
@@ -59,6 +61,10 @@ class ClientSettings:
     grace: float
     connect_seconds: float | None = None
     """How long to try to reach the server; None: as long as its patience."""
+    accepted_groups: str = ""
+    """The fingerprint of a roster in which it may be in another group than before."""
+    keep_roster: Callable[[Roster], None] = lambda roster: None
+    """Called with every later version of the roster that it takes up, before the session is over."""
 
 
 OnModel = Callable[[Learner, Flat, Group | None, int], None]
@@ -67,7 +73,8 @@ OnModel = Callable[[Learner, Flat, Group | None, int], None]
 class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     """Runs one client until its session ends, and has its journal until then. JournalError if another one has it.
 
-    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); on_update:
+    learner: makes the Learner from the accepted configuration, in the training thread (it may load data); moments:
+    counts the client's own pixels there, None for one that has none; on_update:
     called there with every update before it is masked; on_model: called there with every model of the server that only
     the clients can read, in the clear or with this client's own part in it, and the number of the round that it is the
     result of; make_machine: what the machine is made by, where a simulation wants another one.
@@ -79,6 +86,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         learner: Callable[[Configuration], Learner],
         diary: Diary,
         *,
+        moments: Callable[[StatisticsTask, Proceed], Moments] | None = None,
         on_update: Callable[[int, Update], None] = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
         surroundings: Surroundings | None = None,
@@ -93,10 +101,12 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             entropy=os.urandom,
             patience=settings.patience,
             grace=settings.grace,
+            accepted_groups=settings.accepted_groups,
         )
         super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
         self._make_learner = learner
+        self._moments = moments
         self._on_update = on_update
         self._on_model = on_model
         self._draft: Draft | None = None
@@ -126,11 +136,11 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                     await self._perform(endpoint, self._machine.start(self._diary.now()))
                     ended = await self._serve(endpoint)
                 except asyncio.CancelledError:
-                    if self._linked:
+                    if self._linked and self._ended is None:
                         # Else the message would be waited for, and nobody would hear it.
                         await self._perform(endpoint, self._machine.give_up(STOPPED, self._diary.now()))
                     raise
-                if ended.code is None and (last := self._bench.present) is not None:
+                if ended.code in (None, Code.ROSTER) and (last := self._bench.present) is not None:
                     # The last model may still be at work.
                     await asyncio.wait([last])
                     self._take_work(last)
@@ -189,15 +199,23 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._bench.begin(partial(self._read_last, output))
         elif isinstance(output, Accepted):
             chosen, session = output.configuration, self._machine.session.hex()
+            self._diary.outside = chosen.scheme == SCHEME
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
+        elif isinstance(output, RosterChanged):
+            await asyncio.to_thread(self._settings.keep_roster, output.roster)
+            self._diary.write("roster", **told_of(output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
+            if self._diary.outside and code is None:
+                self._diary.write("gave-statistics")
             self._diary.write("round-over", round=output.round, code=code, detail=output.detail)
             # It may be over before its update was made.
             self._bench.drop()
             self._draft = None
 
     def _work(self, job: Train, proceed: Proceed) -> _Tell:
+        if self._machine.configuration.scheme == SCHEME:
+            return self._count(job.round, proceed)
         learner = self._learner
         group = None if job.key is None else Group(job.key, self._machine.name)
         if learner.reads_alone:
@@ -217,6 +235,15 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             return self._contribute(draft, learner.encode(draft), job.round, proceed)
         counts = learner.counts(draft)
         return lambda now: self._go_by(draft, job.round, counts, now)
+
+    def _count(self, round: int, proceed: Proceed) -> _Tell:
+        configuration = self._machine.configuration
+        task = read_statistics_task(configuration)
+        if self._moments is None:
+            raise TaskError("the server asks for statistics of pixels, and this client has none")
+        words = statistics_words(configuration, self._moments(task, proceed))
+        proceed()
+        return lambda now: self._machine.contribute(round, words, now)
 
     def _limit(self, limit: Limit, proceed: Proceed) -> _Tell:
         draft = self._draft
@@ -243,7 +270,12 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
     def _read_last(self, last: LastModel, proceed: Proceed) -> _Tell:
         learner = self._learner
         group = Group(last.key, self._machine.name)
-        self._on_model(learner, learner.plain(last.model, last.key), group, self._machine.round)
+        plain = learner.plain(last.model, last.key)
+        self._on_model(learner, plain, group, self._machine.round)
+        if learner.remembers:
+            # There may be another session, from this model.
+            learner.keep_model(self._machine.round, plain)
+            self._write_memory()
         return lambda now: []
 
     @cached_property

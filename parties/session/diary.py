@@ -9,22 +9,36 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Final
 
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.message_times import Direction, MessageTimes
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.membership import Difference
 from tacit.protocol.core.messages import Phase
+from tacit.protocol.core.roster import Roster
 
 Tell = Callable[[str, dict[str, Any]], None]
 """Receives every event with its fields, for a live view; must return at once."""
+
+
+_OF_RUNS: Final = ("round", "round-over", "ended")
+
+
+def told_of(roster: Roster, difference: Difference) -> dict[str, Any]:
+    """The fields of the event that a later version of the roster is taken up."""
+    return {"version": roster.version, "fingerprint": roster.fingerprint, **asdict(difference)}
 
 
 class Diary:
     """The events of one party."""
 
     def __init__(self, log: EventLog, tell: Tell) -> None:
+        self.outside = False
+        """Whether this session is none of the run, but one before it that sums statistics: its phases and bytes are
+        told as those of round 0, and of its rounds, and of how it ended, only what went wrong."""
         self._log = log
         self._tell = tell
         self._place = (0, Phase.SESSION)
@@ -39,6 +53,8 @@ class Diary:
 
     def write(self, event: str, **fields: Any) -> None:
         """Log an event and pass it on."""
+        if self.outside and event in _OF_RUNS and fields.get("code") is None:
+            return
         self._log.write(event, **fields)
         self._tell(event, fields)
 
@@ -52,6 +68,7 @@ class Diary:
 
     def follow(self, round: int, phase: Phase, traffic: Traffic) -> None:
         """Note where the party is; on a change, report the phase that ended and what was moved meanwhile."""
+        round = 0 if self.outside else round
         if (round, phase) == self._place:
             return
         now = self.now()
@@ -75,7 +92,7 @@ class Diary:
             if (sent, received) != before:
                 self.write(
                     "traffic",
-                    round=place[0],
+                    round=0 if self.outside else place[0],
                     phase=place[1].value,
                     sent=sent - before[0],
                     received=received - before[1],

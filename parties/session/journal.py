@@ -14,7 +14,7 @@ import msgspec
 
 from tacit.models.file_system import FILES, FileSystem
 from tacit.parties.session.event_log import remove_incomplete_line
-from tacit.protocol.session.rounds import GroupEntry, JournalLine
+from tacit.protocol.session.rounds import JournalLine
 
 _DECODER: Final = msgspec.json.Decoder(JournalLine)
 
@@ -58,14 +58,6 @@ class JournalFile:
             return []
         except (OSError, msgspec.MsgspecError) as error:
             raise JournalError(f"{self._path} cannot be read ({error}): restore it, or start with new keys") from error
-
-    def confirm_group(self) -> None:
-        """The owner lets the client, which does not run, be in another group than before."""
-        self.open(self._path.stem)
-        try:
-            self.write(GroupEntry(group=None))
-        finally:
-            self.close()
 
     def write(self, entry: JournalLine) -> None:
         """Append, and return when it is on the disk."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from tacit.parties.learning.keeper import Keeper
-from tacit.parties.learning.task import LOSS_UNIT
+from tacit.parties.learning.statistics import StatisticsKeeper
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
     Event,
     HandshakeRefused,
@@ -25,14 +26,16 @@ from tacit.parties.links.endpoint import (
 )
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.parties.session.diary import Diary
+from tacit.parties.session.diary import Diary, told_of
 from tacit.parties.session.shell import Shell, Surroundings
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
+from tacit.protocol.core.membership import difference
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.rounds import NewModel, RoundDone
 from tacit.protocol.session.server import TrainingServer
+from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
@@ -52,7 +55,14 @@ class ServerSettings:
     smallest_cohort: int
     join_seconds: float
     grace: float
+    enough_seconds: float | None = None
+    """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
+    newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
+    """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
 
+
+STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
+"""What the server tells of a sum of pixels."""
 
 OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
 
@@ -67,7 +77,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: Keeper,
+        keeper: Keeper | StatisticsKeeper,
         diary: Diary,
         *,
         on_round: OnRound,
@@ -83,6 +93,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             grace=settings.grace,
             now=diary.now(),
             completed=settings.completed,
+            enough_seconds=settings.enough_seconds,
         )
         super().__init__(machine, diary, surroundings or Surroundings())
         self._settings = settings
@@ -90,11 +101,15 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._waiting_for: tuple[str, ...] = ()
         self._on_round = on_round
         self._rounds_left = settings.rounds
+        self.successor: ServerSettings | None = None
+        """Of the session that goes on after this one, with a later version of the roster."""
 
     async def run(self) -> Ended:
         """Listen, run the rounds, and return how the session ended. EndpointError if it cannot listen."""
         settings = self._settings
         async with await ServerEndpoint.bind(settings.address, keys=settings.keys, roster=settings.roster) as endpoint:
+            # Which port the system chose, if it did, is known from now on.
+            self._settings = replace(settings, address=endpoint.address)
             self._diary.write("listening", address=endpoint.address, session=self._machine.session.hex())
             ended = await self._serve_until_stopped(endpoint)
         self._diary.close(self._machine.traffic)
@@ -144,9 +159,34 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
 
     def _take_work(self, finished: asyncio.Future[tuple[str, dict[str, Any]]]) -> list[Output]:
         unusable, fields = finished.result()
-        self._diary.write("round-done", **fields)
+        self._tell_round(fields)
+        if self._rounds_left and (changed := self._change_roster(unusable)):
+            return changed
         following = self._machine.next_round if self._rounds_left else self._machine.finish
         return following(self._keeper.bytes, self._diary.now(), unusable=unusable)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        self._diary.write("round-done", **fields)
+
+    def _look_around(self) -> list[Output]:
+        return self._change_roster() if self._machine.state is SessionState.GATHERING else []
+
+    def _change_roster(self, unusable: str = "") -> list[Output]:
+        """End the session, if there is a later version of the roster."""
+        settings = self._settings
+        roster = settings.newer_roster(settings.roster)
+        if roster is None:
+            return []
+        self._diary.write("roster", **told_of(roster, difference(settings.roster, roster)))
+        # Those who were there are back soon, and whoever else comes can wait for the next round.
+        self.successor = replace(
+            settings,
+            roster=roster,
+            rounds=self._rounds_left,
+            completed=self._machine.round,
+            enough_seconds=settings.grace,
+        )
+        return self._machine.change_roster(roster, self._keeper.bytes, self._diary.now(), unusable=unusable)
 
     def _apply(self, done: RoundDone) -> tuple[str, dict[str, Any]]:
         """Apply the sum of a round, if there is one; returns why that is impossible, and the fields of its event."""
@@ -184,6 +224,32 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "train_accuracy": metrics["correct"] / samples if samples else None,
             "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
             "clipped": metrics.get("clipped"),
+            "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,
             **judged,
         }
+
+
+class StatisticsServerParty(ServerParty):
+    """Runs rounds until one has a sum of pixels, at most as many as it is told.
+
+    on_round: as of ServerParty; what it returns goes into the event "statistics".
+    """
+
+    def __init__(self, settings: ServerSettings, keeper: StatisticsKeeper, diary: Diary, *, on_round: OnRound) -> None:
+        diary.outside = True
+        super().__init__(settings, keeper, diary, on_round=on_round)
+
+    def _tell_round(self, fields: dict[str, Any]) -> None:
+        if fields["status"] == "completed":
+            self._rounds_left = 0
+        told = {key: fields.get(key) for key in STATISTICS_KEYS}
+        self._diary.write("statistics", **told)
+
+
+def _held_out(round: int, metrics: Mapping[str, int]) -> dict[str, Any] | None:
+    """What a sum says of the model after this round, which the next one began with; None if nothing."""
+    images, correct, loss = (metrics.get(name, 0) for name in HELD_OUT_METRICS)
+    if not images:
+        return None
+    return {"round": round, "images": images, "accuracy": correct / images, "loss": loss * LOSS_UNIT / images}

@@ -22,6 +22,9 @@ from tacit.protocol.session.server import TrainingServer
 ALIVE_SECONDS = 1.0
 """How often a party tells that it is there."""
 
+LAST_SECONDS = 2.0
+"""How long a party that is stopped goes on with what it has begun to do."""
+
 LEAST_WAIT = 0.001
 """Seconds; a deadline that has just passed is looked at after this, not in a busy loop."""
 
@@ -80,7 +83,7 @@ class Shell(Generic[MachineT, EndpointT]):
                     await self._perform(endpoint, self._take_work(finished))
                 await self._perform(endpoint, self._machine.expire(self._diary.now()))
                 self._diary.follow(self._machine.round, self._machine.phase, self._machine.traffic)
-                self._tell_alive()
+                await self._perform(endpoint, self._from_time_to_time())
         finally:
             receiving.cancel()
             await asyncio.gather(receiving, return_exceptions=True)
@@ -94,6 +97,17 @@ class Shell(Generic[MachineT, EndpointT]):
         await asyncio.wait(awaited, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
     async def _perform(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
+        """Do what the machine says, and all of it when cancelled meanwhile: its messages are numbered, and where one is
+        missing, what is said last is not understood."""
+        performing = asyncio.ensure_future(self._perform_all(endpoint, outputs))
+        try:
+            await asyncio.shield(performing)
+        except asyncio.CancelledError:
+            await asyncio.wait([performing], timeout=LAST_SECONDS)
+            performing.cancel()
+            raise
+
+    async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.
         said = {output.phase for output in outputs if isinstance(output, Transmit)} - {Phase.TRAIN}
         self._surroundings.entering(self._machine.round, {self._machine.phase, *said})
@@ -109,11 +123,17 @@ class Shell(Generic[MachineT, EndpointT]):
             else:
                 await self._perform_own(endpoint, output)
 
-    def _tell_alive(self) -> None:
+    def _from_time_to_time(self) -> list[Output]:
         now = self._diary.now()
-        if now - self._told_alive >= ALIVE_SECONDS:
-            self._told_alive = now
-            self._diary.mention("alive")
+        if now - self._told_alive < ALIVE_SECONDS:
+            return []
+        self._told_alive = now
+        self._diary.mention("alive")
+        return self._look_around()
+
+    def _look_around(self) -> list[Output]:
+        """What follows from something outside that nobody tells of."""
+        return []
 
     def _may_stop(self) -> bool:
         """Whether leaving now costs nothing that could not be had again."""

@@ -52,6 +52,7 @@ class Trigger(Enum):
     DISTRIBUTE = "distribute the last model"
     NEXT_ROUND = "start the next round"
     FINISH = "finish"
+    CHANGE_ROSTER = "go on with another roster"
     ASK = "ask for a pass"
     BEGIN = "begin a pass"
     GIVE = "give what is to be opened"

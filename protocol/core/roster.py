@@ -5,7 +5,10 @@ signature and every mask seed, so that parties with different rosters cannot und
 The order of the members matters: it gives every client its index.
 
 Clients may be in groups, which are in a sum all or none: so that no two sums, over however many rounds, differ by
-single clients (docs/spec/security.md). The roster alone says who is in which.
+single clients (docs/spec/security.md). The roster alone says who is in which; who is in none, where others are, waits.
+
+A roster may have versions, which an operator signs: whoever holds one can be told the next by anybody, also by the
+server (membership.py). One without an operator stays as it is.
 """
 
 import re
@@ -17,12 +20,14 @@ from typing import Literal, get_args
 import msgspec
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import Label, SigningKey, verify
 
 Role = Literal["server", "client", "dealer"]
 
 NAME_PATTERN = re.compile(r"[a-z0-9-]{1,64}")
 PUBLIC_KEY_BYTES = 32
 LARGEST_GROUP_NUMBER = 10_000
+LARGEST_VERSION = 2**31
 _HASH_LABEL = "tacit/1 roster"
 _FINGERPRINT_DIGITS = 40
 
@@ -41,7 +46,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     signing_public: bytes
     """Ed25519 public key (RFC 8032) of the party's signatures, 32 bytes."""
     group: int = 0
-    """Number of the client's group; 0 where clients are in none."""
+    """Number of the client's group; 0 where clients are in none, or where this one waits for a group."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -63,11 +68,17 @@ class Member(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Roster(msgspec.Struct, frozen=True, dict=True):
     """All members of a federation, in the order that numbers its clients.
 
-    Raises ValueError, naming the member, when two share a name or a key, when there is not exactly one server, or when
-    some clients are in a group and others in none.
+    Raises ValueError, naming the member, when two share a name or a key, or when there is not exactly one server, and
+    for an operator without a version, or without a signature of its own.
     """
 
     members: tuple[Member, ...]
+    version: int = 0
+    """From 1 on; 0 without an operator."""
+    operator: bytes = b""
+    """Ed25519 public key of whoever may change it, 32 bytes; empty if nobody may."""
+    signature: bytes = b""
+    """The operator's, of the hash."""
 
     def __post_init__(self) -> None:
         holder_of_key: dict[bytes, str] = {}
@@ -88,20 +99,55 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
             raise ValueError(
                 f"a roster has exactly one member with the role 'server', not {servers}: correct the roles"
             )
-        alone = [member.name for member in self.members if member.role == "client" and not member.group]
-        if 0 < len(alone) < len(self.clients):
-            raise ValueError(f"client {alone[0]!r} has no group, others have: give one to every client, or to none")
+        if not self.operator:
+            if self.version or self.signature:
+                raise ValueError(
+                    "a version or a signature, and no operator: only an operator makes versions of a roster"
+                )
+            return
+        if self.operator in holder_of_key:
+            raise ValueError(f"{holder_of_key[self.operator]!r} has the operator's key: an operator has one of its own")
+        if not 1 <= self.version <= LARGEST_VERSION:
+            raise ValueError(f"version {self.version}: 1 to {LARGEST_VERSION}")
+        try:
+            verify(self.operator, self.signature, Label.SIGN_ROSTER, self.hash)
+        except RemoteProtocolError:
+            raise ValueError(
+                "its signature is not that of its operator, so it was changed: get it again from its operator"
+            ) from None
+
+    @classmethod
+    def signed(cls, members: tuple[Member, ...], *, version: int, operator: SigningKey) -> "Roster":
+        """The roster of these members as its operator makes it. ValueError as of the class."""
+        hashed = sha256(_encode(members, version, operator.public)).digest()
+        return cls(members, version, operator.public, operator.sign(Label.SIGN_ROSTER, hashed))
+
+    @classmethod
+    def decode(cls, encoded: bytes, signature: bytes, *, operator: bytes) -> "Roster":
+        """The roster with this encoding, which came over the network. Refuses what this operator did not sign."""
+        verify(operator, signature, Label.SIGN_ROSTER, sha256(encoded).digest())
+        try:
+            _, rows, version, named = msgspec.msgpack.decode(encoded, type=_Encoded)
+            names = Member.__struct_fields__
+            found = cls(tuple(Member(**dict(zip(names, row, strict=True))) for row in rows), version, named, signature)
+        except (ValueError, msgspec.DecodeError) as error:
+            raise RemoteProtocolError(Code.MALFORMED, f"a roster that is none: {error}") from None
+        if found.encoded != encoded:
+            raise RemoteProtocolError(Code.MALFORMED, "a roster that is not in canonical form")
+        return found
+
+    @cached_property
+    def encoded(self) -> bytes:
+        """What the hash is of: the msgpack encoding, every item in its shortest form, of the array
+        ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...], version, operator] in roster order:
+        str, rows of str, str, bin 32, bin 32, int, then int, bin 32. Without an operator the array ends with the rows.
+        """
+        return _encode(self.members, self.version, self.operator)
 
     @cached_property
     def hash(self) -> bytes:
-        """SHA-256 (32 bytes) that identifies this roster.
-
-        Its input is the msgpack encoding, every item in its shortest form, of the array
-        ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]] in roster order: str, str, bin 32,
-        bin 32, int.
-        """
-        rows = [msgspec.structs.astuple(member) for member in self.members]
-        return sha256(msgspec.msgpack.encode((_HASH_LABEL, rows))).digest()
+        """SHA-256 (32 bytes) that identifies this roster."""
+        return sha256(self.encoded).digest()
 
     @property
     def fingerprint(self) -> str:
@@ -134,9 +180,14 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         """Who is in a sum only together with this client, itself included; it alone where there are no groups."""
         return self._group_of.get(client, (client,))
 
+    @cached_property
+    def waiting(self) -> tuple[str, ...]:
+        """The clients that are in no group while others are: they are in no sum."""
+        return tuple(name for name in self.clients if self.groups and name not in self._group_of)
+
     def gather(self, names: Sequence[str], most: int) -> tuple[str, ...]:
         """The clients whose whole groups are among these, at most so many: the first of these, in roster order."""
-        there, gathered = set(names), set[str]()
+        there, gathered = set(names).difference(self.waiting), set[str]()
         for name in names:
             group = self.group_of(name)
             if name not in gathered and len(gathered) + len(group) <= most and there.issuperset(group):
@@ -146,7 +197,9 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
     def check_whole(self, cohort: tuple[str, ...]) -> None:
         """Refuse a cohort, in roster order, that cuts a group in two."""
         if self.gather(cohort, len(cohort)) != cohort:
-            raise RemoteProtocolError(Code.MEMBERS, "the cohort has some clients of a group without the others of it")
+            raise RemoteProtocolError(
+                Code.MEMBERS, "the cohort has some clients of a group without the others of it, or one that waits"
+            )
 
     @cached_property
     def server(self) -> Member:
@@ -177,6 +230,14 @@ class Roster(msgspec.Struct, frozen=True, dict=True):
         if name not in self.clients:
             raise LookupError(f"{name!r} is not a client of the roster; its clients are {', '.join(self.clients)}")
         return self.clients.index(name)
+
+
+_Encoded = tuple[Literal["tacit/1 roster"], list[tuple[str, Role, bytes, bytes, int]], int, bytes]
+
+
+def _encode(members: tuple[Member, ...], version: int, operator: bytes) -> bytes:
+    rows = [msgspec.structs.astuple(member) for member in members]
+    return msgspec.msgpack.encode((_HASH_LABEL, rows, version, operator) if operator else (_HASH_LABEL, rows))
 
 
 def group_numbers(clients: int, size: int, first: int = 1) -> tuple[int, ...]:

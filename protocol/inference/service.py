@@ -3,8 +3,8 @@
 A model owner has at most one session with each data owner; a new hello ends an older one, of which nothing can be
 recovered. A dealer has at most one for each data owner as well, told apart by the session in the envelope, because the
 model owner's link serves all of them. What names no session that is open is ignored: it belongs to one that is over.
-A message that cannot be read ends every session that its sender takes part in; from a data owner without one it is
-taken for a hello, and answered.
+A message that cannot be read ends every session that its sender takes part in. From an owner without one it is answered
+all the same: what cannot be read may be of another version, which would be silence to whoever speaks it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
@@ -81,9 +82,12 @@ class DealerService(Service[InferenceDealer]):
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
         packet = _packet(frames)
         if packet is None:
-            for each in list(self.sessions.values()):
-                if sender in each.owners:
-                    yield each, each.feed(sender, frames, now)
+            concerned = [each for each in self.sessions.values() if sender in each.owners and not each.over]
+            if not concerned and sender in (self._roster.server.name, *self._roster.clients):
+                # With nobody else, where the model owner has said it.
+                concerned = [self._begin(sender if sender in self._roster.clients else "", NO_SESSION, now)]
+            for each in concerned:
+                yield each, each.feed(sender, frames, now)
             return
         data_owner = self._data_owner(sender, packet)
         if data_owner is None:

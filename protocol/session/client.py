@@ -22,6 +22,7 @@ from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, R
 from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
 from tacit.protocol.core.members import decode_members
+from tacit.protocol.core.membership import check_later
 from tacit.protocol.core.messages import BODY_LIMIT, Abort, Chunk, Phase, Resume
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label, SigningKey
@@ -29,14 +30,16 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import GroupKeyHolder, LastModel, Reencrypt
 from tacit.protocol.group_key.tables import TO_HOLDER
-from tacit.protocol.session.groups import check_group, group_hash, journalled_group
-from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.groups import check_group, journalled_group
+from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
+    GroupEntry,
     Journal,
     JournalEntry,
     JournalLine,
     Limit,
+    RosterChanged,
     RoundOver,
     SumClient,
     Train,
@@ -78,13 +81,24 @@ class _Round:
 class TrainingClient(
     Machine[TrainingState],
     tables=(TRAINING_CLIENT_TABLE,),
-    outputs=Transmit | Report | Journal | Accepted | Train | Limit | Reencrypt | LastModel | RoundOver | Ended,
+    outputs=Transmit
+    | Report
+    | Journal
+    | Accepted
+    | Train
+    | Limit
+    | Reencrypt
+    | LastModel
+    | RoundOver
+    | RosterChanged
+    | Ended,
     contains=CLIENT_CONTAINS,
 ):
     """One client of one server.
 
     journal: the stages of rounds that this client entered before, from its disk; patience: seconds to wait for the
-    server outside of a round; grace: seconds for a lost link to come back.
+    server outside of a round; grace: seconds for a lost link to come back; accepted_groups: the fingerprint of a roster
+    in which it may be in another group than before.
     """
 
     sum: SumClient | None
@@ -101,6 +115,7 @@ class TrainingClient(
         entropy: Entropy,
         patience: float,
         grace: float,
+        accepted_groups: str = "",
     ) -> None:
         super().__init__(TRAINING_CLIENT_TABLE, TrainingState.OFFLINE)
         self.name = name
@@ -113,6 +128,7 @@ class TrainingClient(
         self._entered = {(entry.session, entry.round) for entry in entries}
         """Rounds that it was in, in the life of its keys."""
         self._former_group = journalled_group(lines)
+        self._accepted_groups = accepted_groups
         self._spent = sum(entry.cost for entry in entries)
         """Of the budget of its policy."""
         self._entropy = entropy
@@ -233,8 +249,7 @@ class TrainingClient(
         if self._configuration not in (None, configuration):
             raise RemoteProtocolError(Code.POLICY, "the server proposes something else than before: start again")
         self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
-        group = group_hash(self._roster, self.name)
-        lines = check_group(self._former_group, group)
+        lines = self._check_group(self._roster)
         holder = GroupKeyHolder(
             self.name,
             self._roster,
@@ -247,7 +262,7 @@ class TrainingClient(
 
         def commit() -> None:
             self._configuration = configuration
-            self._former_group = group
+            self._former_group = journalled_group(lines) if lines else self._former_group
             self.holder = holder if configuration.group_key else None
 
         outputs = (*map(Journal, lines), Accepted(configuration))
@@ -343,6 +358,17 @@ class TrainingClient(
             return self._again(f"what {self._server} lacks is not kept any more", now)
         return Step(self.state, tuple(rest))
 
+    def on_new_roster(self, heard: Heard[NewRoster], now: float) -> Step[TrainingState]:
+        held, message = self._roster, heard.message
+        if not held.operator:
+            raise RemoteProtocolError(Code.ROSTER, "another roster, where this client's has no operator")
+        offered = Roster.decode(message.roster, message.signature, operator=held.operator)
+        difference = check_later(held, offered, self.name)
+        self._policy.check_changes(difference.changes)
+        self._check_group(offered)
+        ended = self._ended(Code.ROSTER, f"it goes on with version {offered.version} of the roster")
+        return replace(ended, outputs=(RosterChanged(offered, difference), *ended.outputs))
+
     def on_finish(self, heard: Heard[Finish], now: float) -> Step[TrainingState]:
         return self._ended(None, "the federation is finished")
 
@@ -366,6 +392,9 @@ class TrainingClient(
             return [self._link.transmit(abort)]
 
         return replace(over, outputs=over.outputs + never_begun, commit=commit)
+
+    def _check_group(self, roster: Roster) -> tuple[GroupEntry, ...]:
+        return check_group(self._former_group, roster, self.name, accepted=self._accepted_groups)
 
     def _cohort_of(self, bitmap: bytes) -> tuple[str, ...]:
         """The clients in a bitmap; refuses a cohort without this one, with a part of a group, or below its policy."""

@@ -2,7 +2,8 @@
 
 Whatever sums are opened, members of a group stand in them with one and the same factor, as long as each of them keeps
 to one group. So a client keeps to its own, the keys of whose members it writes down; another group, or none, it refuses
-until its owner confirms it. Every such change lets one difference through: of a sum before it and one after it.
+until its owner accepts the roster that has it. Every such change lets one difference through: of a sum before it and
+one after it. While a client waits for a group it is in no sum, and has nothing to accept.
 """
 
 from __future__ import annotations
@@ -38,15 +39,23 @@ def journalled_group(journal: Iterable[JournalLine]) -> bytes | None:
     return group
 
 
-def check_group(former: bytes | None, group: bytes) -> tuple[GroupEntry, ...]:
-    """What is to be written before a session in this group. Refuses another one than the former."""
+def check_group(former: bytes | None, roster: Roster, client: str, *, accepted: str = "") -> tuple[GroupEntry, ...]:
+    """What is to be written before a session with this roster. Refuses another group than the former.
+
+    accepted: the fingerprint of a roster whose group the client's owner accepts, whichever it is.
+    """
+    if client in roster.waiting:
+        return ()
+    group = group_hash(roster, client)
     if former is None:
         return (GroupEntry(group=group),) if group else ()
-    if former != group:
-        raise RemoteProtocolError(
-            Code.POLICY,
-            f"this client was in {'another group' if former else 'no group'} before, by its journal, than the "
-            f"{'one' if group else 'none'} of the roster: sums before and after may differ by one client alone; where "
-            "its owner agrees, `tacit groups confirm JOURNAL` admits it",
-        )
-    return ()
+    if former == group:
+        return ()
+    if accepted == roster.fingerprint:
+        return (GroupEntry(group=group),)
+    raise RemoteProtocolError(
+        Code.POLICY,
+        f"this client was in {'another group' if former else 'no group'} before, by its journal, than in the roster: "
+        "sums before and after may differ by it alone; where its owner agrees, and the others of the group have the "
+        f'same fingerprint: tacit client --accept-groups "{roster.fingerprint}"',
+    )

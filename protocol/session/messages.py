@@ -18,6 +18,7 @@ from tacit.protocol.core.messages import (
     Message,
     Phase,
     Resume,
+    Signature,
     by_type,
 )
 from tacit.protocol.group_key.messages import GROUP_KEY_MESSAGES
@@ -66,6 +67,16 @@ class EndRound(Message, frozen=True, kw_only=True):
     detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
 
 
+class NewRoster(Message, frozen=True, kw_only=True):
+    """Server to client: there is a later version of the roster. This session is over, or this client is in none; the
+    next one goes by it."""
+
+    roster: Annotated[bytes, Meta(max_length=BODY_LIMIT)]
+    """The encoding that its hash is of."""
+    signature: Signature
+    """Its operator's."""
+
+
 class Finish(Message, frozen=True, kw_only=True):
     """Server to client: no more rounds."""
 
@@ -77,6 +88,7 @@ MESSAGES: Final = (
         StartRound,
         StartSecondStage,
         EndRound,
+        NewRoster,
         Finish,
         Fetch,
         Chunk,

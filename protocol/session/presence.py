@@ -102,10 +102,15 @@ class Presence:
         """Whose turn has come."""
         return [member for member, until in self._waiting.items() if now >= until]
 
+    def spend(self, member: str, now: float) -> None:
+        """One of its answers."""
+        self._waiting.pop(member, None)
+        self._greeted[member] = max(now, self._greeted.get(member, now)) + HELLO_SECONDS
+
     def join(self, member: str, now: float) -> None:
         """A member begins its conversation, or begins it anew."""
         self._lost.pop(member, None)
-        self._spend(member, now)
+        self.spend(member, now)
         self._links[member] = self._link(member)
 
     def asks(self, member: str, asked: Envelope) -> bool:
@@ -115,7 +120,7 @@ class Presence:
     def go_on(self, member: str, now: float) -> list[Transmit] | None:
         """Go on with a member that asked: what it missed, or None if that is not kept any more."""
         self._lost.pop(member, None)
-        self._spend(member, now)
+        self.spend(member, now)
         return self._links[member].answer()
 
     def refuse(self, member: str, detail: str, asked: Envelope | None = None) -> Transmit:
@@ -183,8 +188,3 @@ class Presence:
         number = self._numbers.get(member, 0) if number is None else number
         session = self.session if session is None else session
         return Link(self._own, member, session, self.traffic, MESSAGES, number=number, said=said)
-
-    def _spend(self, member: str, now: float) -> None:
-        """One of its answers."""
-        self._waiting.pop(member, None)
-        self._greeted[member] = max(now, self._greeted.get(member, now)) + HELLO_SECONDS

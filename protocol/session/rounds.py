@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output
+from tacit.protocol.core.membership import Difference
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.agreement import Agreement
@@ -58,8 +59,8 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, tag="stage"):
 class GroupEntry(msgspec.Struct, frozen=True, kw_only=True, tag="group"):
     """One line of a client's journal: the group that it is in from now on."""
 
-    group: bytes | None
-    """Its hash, empty where the client is in none; None: its owner confirmed that the next one may be another."""
+    group: bytes
+    """Its hash, empty where the client is in none."""
 
 
 JournalLine = JournalEntry | GroupEntry
@@ -82,6 +83,14 @@ class Limit(Output):
 
     round: int
     limits: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class RosterChanged(Output):
+    """The client takes up this roster, a later version of its own: to be kept before it joins the next session."""
+
+    roster: Roster
+    difference: Difference
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from tacit.protocol.core.primitives import KEY_BYTES, Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.presence import Presence
 from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
 from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, second_cohort
@@ -48,8 +48,9 @@ class TrainingServer(
     """The server of one session.
 
     model: the first model, little-endian float32 bytes in the configuration's layout; join_seconds: how long to gather
-    before starting with those who are there; grace: seconds for a lost link to come back; completed: rounds of earlier
-    sessions, after which this one goes on counting.
+    before starting with those who are there; enough_seconds: how long before starting with as few as a round takes;
+    grace: seconds for a lost link to come back; completed: rounds of earlier sessions, after which this one goes on
+    counting.
     """
 
     sum: SumServer | None
@@ -67,6 +68,7 @@ class TrainingServer(
         grace: float,
         now: float,
         completed: int = 0,
+        enough_seconds: float | None = None,
     ) -> None:
         super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
         self._roster = roster
@@ -77,11 +79,18 @@ class TrainingServer(
             configuration.check_groups([len(group) for group in roster.groups], self._largest_cohort, smallest_cohort)
         except ValueError as error:
             raise LocalProtocolError(str(error)) from None
-        self.deadline = now + join_seconds
+        self._gather_until = now + join_seconds
+        self.deadline = self._gather_until if enough_seconds is None else min(now + enough_seconds, self._gather_until)
         self.round = completed
         self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
         self.keeper = GroupKeyKeeper(roster, configuration, self.session, completed=completed)
         self._smallest_cohort = smallest_cohort
+        self._content_with = self._largest_cohort
+        """Clients with whom the first round begins, whoever else may come."""
+        self._holds: dict[str, bytes] = {}
+        """By member, the hash of the roster that its last hello named."""
+        self._successor: Roster | None = None
+        """The later version of the roster with which the next session goes on."""
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
@@ -172,21 +181,31 @@ class TrainingServer(
             return ()
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
+    def change_roster(self, roster: Roster, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
+        """End this session, and hand everybody a later version of the roster, by which the next session goes: between
+        rounds or before the first. As after the last round the model is handed out where only the clients can read it.
+
+        unusable: as for `next_round`.
+        """
+        self._successor = roster
+        return self.trigger(Trigger.CHANGE_ROSTER, now, model, unusable)
+
     def complete(self) -> bool:
-        there, largest = self.presence.linked, self._largest_cohort
-        return len(there) >= largest and len(self._gathered(there)) >= largest
+        there, enough = self.presence.linked, min(self._largest_cohort, self._content_with)
+        return len(there) >= enough and len(self._gathered(there)) >= enough
 
     def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
         sender, detail = heard.sender, "it started again"
-        if heard.message.roster != self._roster.hash:
-            raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         again, turn = sender in self.presence, self.presence.turn(sender, now)
 
         def commit() -> list[Output]:
+            self._holds[sender] = heard.message.roster
             if turn > now:
                 outputs = self._leave(sender, detail, now)
                 self.presence.wait(sender, turn)
                 return outputs
+            if heard.message.roster != self._roster.hash:
+                return [*self._leave(sender, detail, now), *self._greet(sender, now)]
             if not again:
                 return self._greet(sender, now)
             # It is there again before the others hear that it was not.
@@ -196,8 +215,22 @@ class TrainingServer(
         return Step(self.state, (), commit)
 
     def _greet(self, member: str, now: float) -> list[Output]:
+        if self._holds[member] != self._roster.hash:
+            return self._correct(member, now)
         self.presence.join(member, now)
         return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
+
+    def _correct(self, member: str, now: float) -> list[Output]:
+        """A member that holds another roster is told this one, if it can check it. It may come again."""
+        self.presence.spend(member, now)
+        roster, code = self._roster, Code.ROSTER
+        detail = "it holds another roster: give all parties the same file"
+        answer: Message = Abort(code=code, detail=detail, culprit=member)
+        if roster.operator:
+            detail = f"it holds another roster, and is handed version {roster.version}"
+            answer = NewRoster(roster=roster.encoded, signature=roster.signature)
+        refused = Report("refused", {"member": member, "code": code.name, "detail": detail})
+        return [self._transmit(member, answer, round=0), refused]
 
     def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
         sender, turn = heard.sender, self.presence.turn(heard.sender, now)
@@ -213,6 +246,15 @@ class TrainingServer(
             detail = "what it lacks is not kept any more"
             return [self.presence.refuse(member, detail), *self._leave(member, detail, now)]
         return [Report("resumed", {"member": member, "messages": len(missed) - 1}), *missed]
+
+    def on_waited(self, now: float) -> Step[SessionState]:
+        if now >= self._gather_until:
+            return self.on_ready(now)
+
+        def commit() -> None:
+            self._content_with = self._smallest_cohort
+
+        return Step(SessionState.GATHERING, (), commit, deadline=self._gather_until)
 
     def on_ready(self, now: float) -> Step[SessionState]:
         return self._draw(self.presence.there, self._model, now)
@@ -258,7 +300,7 @@ class TrainingServer(
 
     def on_distributed(self, result: Distributed, now: float) -> Step[SessionState]:
         without = (Report("without-model", {"members": list(result.without)}),) if result.without else ()
-        return replace(self._ended(None, "all rounds are done"), outputs=without)
+        return replace(self._all_done(), outputs=without)
 
     def on_fetch(self, heard: Heard[Fetch], now: float) -> Step[SessionState]:
         if not heard.envelope.round:
@@ -295,15 +337,18 @@ class TrainingServer(
 
         return replace(drawn, commit=commit)
 
-    def on_finish(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
+    def on_last_round(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
         ending, keeper = self._end_round(unusable), self.keeper
         if keeper is not None and keeper.readers:
             return Step(
                 SessionState.DISTRIBUTING,
                 commit=lambda: [*ending(), *self.relay(keeper, keeper.distribute(model, now), now)],
             )
-        ended = self._ended(None, "all rounds are done")
+        ended = self._all_done()
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
+
+    def on_change_roster(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
+        return self._all_done()
 
     def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
         return Step(self.state, commit=lambda: self._leave(heard.sender, f"it gave up: {heard.message.detail}", now))
@@ -463,8 +508,17 @@ class TrainingServer(
             outputs += self.trigger(Trigger.DROP, now, member, code, detail)
         return outputs
 
-    def _ended(self, code: Code | None, detail: str) -> Step[SessionState]:
-        message: Message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
+    def _all_done(self) -> Step[SessionState]:
+        """No more rounds, or none with this roster."""
+        roster = self._successor
+        if roster is None:
+            return self._ended(None, "all rounds are done")
+        detail = f"it goes on with version {roster.version} of the roster"
+        return self._ended(Code.ROSTER, detail, NewRoster(roster=roster.encoded, signature=roster.signature))
+
+    def _ended(self, code: Code | None, detail: str, message: Message | None = None) -> Step[SessionState]:
+        if message is None:
+            message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
 
         def commit() -> list[Output]:
             self.presence.end()

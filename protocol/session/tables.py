@@ -15,7 +15,7 @@ from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.agreement import GroupKey, KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, KeyLost, KeyReady, Refused
 from tacit.protocol.group_key.tables import TO_HOLDER, TO_KEEPER
-from tacit.protocol.session.messages import EndRound, Finish, Hello, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, StartSecondStage, Welcome
 from tacit.protocol.sum.messages import (
     AdvertiseKeys,
     AnswerComplaints,
@@ -50,7 +50,7 @@ SUM_TO_SERVER: Final = (
 WITHIN_ROUNDS: Final = (*SUM_TO_CLIENT, StartSecondStage, Chunk)
 """What the server says in a round."""
 
-OUTSIDE_ROUNDS: Final = (Welcome, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
+OUTSIDE_ROUNDS: Final = (Welcome, NewRoster, Finish, Resume, *(kind for kind in TO_HOLDER if kind is not Chunk))
 """What the server says in no round; an Abort or a Chunk may come in one and outside."""
 
 
@@ -137,6 +137,7 @@ def _client_table() -> Table[TrainingState]:
         table[state, EndRound] = Row("on_end_round", (s.AWAIT_ROUND,))
     for state in outside + within:
         table[state, Finish] = Row("on_finish", (s.ENDED,))
+        table[state, NewRoster] = Row("on_new_roster", (s.ENDED,))
         table[state, Resume] = Row("on_resume", tuple(dict.fromkeys((state, s.AWAIT_WELCOME))))
         told = {s.AWAIT_WELCOME: (s.AWAIT_WELCOME, s.ENDED), s.AWAIT_ROUND: (s.AWAIT_WELCOME, s.ENDED)}
         table[state, Abort] = Row("on_abort", told.get(state, (s.AWAIT_ROUND, s.AWAIT_WELCOME, s.ENDED)))
@@ -152,7 +153,7 @@ def _server_table() -> Table[SessionState]:
     prepared = (s.IN_ROUND, s.KEYING, s.ENDED)
     table: dict[Any, Any] = {
         (s.GATHERING, Trigger.COMPLETE): Row("on_ready", prepared),
-        (s.GATHERING, Trigger.EXPIRE): Row("on_ready", prepared),
+        (s.GATHERING, Trigger.EXPIRE): Row("on_waited", (s.GATHERING, *prepared)),
         (s.KEYING, KeyReady): Row("on_key_ready", prepared),
         (s.KEYING, KeyFailed): Row("on_key_failed", prepared),
         (s.KEYING, KeyLost): Row("on_key_lost", (s.ENDED,)),
@@ -160,7 +161,9 @@ def _server_table() -> Table[SessionState]:
         (s.IN_ROUND, Summed): Row("on_summed", (s.BETWEEN_ROUNDS, s.IN_ROUND)),
         (s.IN_ROUND, ServerAborted): Row("on_sum_aborted", (s.BETWEEN_ROUNDS,)),
         (s.BETWEEN_ROUNDS, Trigger.NEXT_ROUND): Row("on_next_round", prepared),
-        (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_finish", (s.ENDED, s.DISTRIBUTING)),
+        (s.BETWEEN_ROUNDS, Trigger.FINISH): Row("on_last_round", (s.ENDED, s.DISTRIBUTING)),
+        (s.GATHERING, Trigger.CHANGE_ROSTER): Row("on_change_roster", (s.ENDED,)),
+        (s.BETWEEN_ROUNDS, Trigger.CHANGE_ROSTER): Row("on_last_round", (s.ENDED, s.DISTRIBUTING)),
         (s.DISTRIBUTING, Distributed): Row("on_distributed", (s.ENDED,)),
     }
     table[s.ENDED, Resume] = Row("on_resume", (s.ENDED,))

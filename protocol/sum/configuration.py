@@ -17,6 +17,7 @@ from msgspec import Meta
 
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.membership import ROSTER_CHANGES, RosterChange
 from tacit.protocol.core.messages import BODY_LIMIT, Hash
 from tacit.protocol.core.primitives import Label, digest
 from tacit.secagg.graph import GraphParameters, choose_parameters
@@ -24,7 +25,7 @@ from tacit.secagg.packing import Packing, WeightForm
 
 Mode = Literal["active", "semi-honest", "none"]
 GraphChoice = Literal["auto", "complete", "regular"]
-Scheme = Literal["fedavg", "fedsgd"]
+Scheme = Literal["fedavg", "fedsgd", "statistics"]
 InitialModel = Literal["clients", "server"]
 Enforce = Literal["server", "clients"]
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -195,10 +196,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             min_length=1,
         ),
     ] = ("active",)
-    schemes: Annotated[tuple[Scheme, ...], Meta(description="Accepted training.algorithm.", min_length=1)] = (
-        "fedavg",
-        "fedsgd",
-    )
+    schemes: Annotated[
+        tuple[Scheme, ...],
+        Meta(
+            description='Accepted training.algorithm; "statistics": a first sum, of pixels (data.statistics = "sum").',
+            min_length=1,
+        ),
+    ] = ("fedavg", "fedsgd", "statistics")
     least_contributors: Annotated[
         int,
         Meta(
@@ -230,6 +234,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ),
     ] = False
     largest_clip: Annotated[float, Meta(description="Largest accepted aggregation.clip.", gt=0.0, le=1e6)] = 1.0
+    roster_changes: Annotated[
+        tuple[RosterChange, ...],
+        Meta(
+            description="What the operator of the roster may do to other members while the federation goes on, without "
+            "asking this client's owner; [] refuses every change of members."
+        ),
+    ] = ROSTER_CHANGES
 
     def check(self, configuration: Configuration) -> None:
         """Refuse, before any round, a configuration below this policy."""
@@ -260,6 +271,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def check_budget(self, spent: float) -> None:
         """Refuse a round with whose vector so much is spent, where that is beyond the budget."""
+
+    def check_changes(self, changes: Sequence[RosterChange]) -> None:
+        """Refuse a later version of the roster in which members were changed like this."""
+        for change in changes:
+            if change not in self.roster_changes:
+                raise RemoteProtocolError(
+                    Code.POLICY,
+                    f"the operator of the roster did {change} members; this client's policy accepts "
+                    f"{', '.join(self.roster_changes) or 'no change'}: where its owner agrees, give it the new roster",
+                )
 
     def check_groups(self, configuration: Configuration, sizes: Sequence[int]) -> None:
         """Refuse a configuration for which one of the groups of the roster, of these sizes, is too small."""

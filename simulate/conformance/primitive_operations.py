@@ -53,7 +53,7 @@ class MemberInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     curve_public: Octets
     signing_public: Octets
     group: int = 0
-    """Number of the client's group; 0 where clients are in none."""
+    """Number of the client's group; 0 where it is in none."""
 
 
 class PackingInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -263,14 +263,23 @@ def read_members(*, bitmap: Octets, size: int) -> list[int]:
     return list(decode_members(bitmap, size))
 
 
-def roster_of(rows: tuple[MemberInput, ...]) -> Roster:
-    """The roster with these rows."""
-    return Roster(tuple(Member(**msgspec.structs.asdict(row)) for row in rows))
+def roster_of(rows: tuple[MemberInput, ...], version: int = 0, operator: bytes | None = None) -> Roster:
+    """The roster with these rows. operator: the private key of who signs this version."""
+    members = tuple(Member(**msgspec.structs.asdict(row)) for row in rows)
+    if operator is None:
+        return Roster(members, version)
+    return Roster.signed(members, version=version, operator=SigningKey(operator))
 
 
-def roster_hash(*, members: tuple[MemberInput, ...]) -> bytes:
-    """The hash of a roster."""
-    return roster_of(members).hash
+def roster_hash(*, members: tuple[MemberInput, ...], version: int = 0, operator: Octets | None = None) -> bytes:
+    """The hash of a roster; operator: the private key of who signs this version, if it has any."""
+    return roster_of(members, version, operator).hash
+
+
+def roster_signature(*, members: tuple[MemberInput, ...], version: int, operator: Octets) -> dict[str, bytes]:
+    """A version of a roster as it travels: its encoding and its operator's signature, made with this private key."""
+    signed = roster_of(members, version, operator)
+    return {"encoded": signed.encoded, "signature": signed.signature}
 
 
 def terms_context(*, terms: SumTerms) -> dict[str, Any]:
@@ -311,6 +320,7 @@ PRIMITIVES: Final[Operations] = {
     "write members": write_members,
     "read members": read_members,
     "roster": roster_hash,
+    "sign roster": roster_signature,
     "context": terms_context,
     "pairwise mask": pairwise_mask_seed,
 }

@@ -21,6 +21,7 @@ from tacit.protocol.session.rounds import (
     JournalEntry,
     Limit,
     NewModel,
+    RosterChanged,
     RoundDone,
     RoundOver,
     Train,
@@ -93,10 +94,17 @@ class SessionStage(Stage):
         self._ring: Ring
 
     def begin_session(
-        self, *, roster: tuple[MemberInput, ...], clients: tuple[SessionClient, ...], server: SessionServer | None
+        self,
+        *,
+        roster: tuple[MemberInput, ...],
+        clients: tuple[SessionClient, ...],
+        server: SessionServer | None,
+        version: int = 0,
+        operator: Octets | None = None,
     ) -> bytes:
-        """Begin a session, of which these parties are played, at time 0. Returns the hash of the roster."""
-        self._roster = roster_of(roster)
+        """Begin a session, of which these parties are played, at time 0. Returns the hash of the roster; where it has
+        versions, operator is the private key of who signs them."""
+        self._roster = roster_of(roster, version, operator)
         if server is not None:
             configuration = decode_structure(server.configuration, Configuration, limit=BODY_LIMIT)
             self._ring = configuration.packing().ring
@@ -164,6 +172,20 @@ class SessionStage(Stage):
         last = model or b""
         return self.did(self._roster.server.name, lambda server: server.finish(last, now, unusable=unusable))
 
+    def change_roster(
+        self,
+        *,
+        roster: tuple[MemberInput, ...],
+        version: int,
+        operator: Octets,
+        model: Octets | None = None,
+        now: float = 0.0,
+    ) -> Done:
+        """The server ends the session for this version of the roster; the last model matters where the clients encrypt
+        it."""
+        later = roster_of(roster, version, operator)
+        return self.did(self._roster.server.name, lambda server: server.change_roster(later, model or b"", now))
+
     def link_lost(self, *, party: str, peer: str, now: float = 0.0) -> Done:
         """A party notices that its link to a peer is down; its grace begins."""
 
@@ -208,6 +230,8 @@ class SessionStage(Stage):
                 return [event("encrypt", output, "source", "model", "round") | keys]
             case LastModel(key=key):
                 return [event("last model", output, "model") | {"key": key.key}]
+            case RosterChanged(roster=later, difference=found):
+                return [{"event": "roster changed", "roster": later.hash, **msgspec.to_builtins(found)}]
             case RoundDone():
                 words = {"words": None if output.total is None else self._ring.pack(output.total)}
                 dropped = [event("dropped", drop, "code", "member", "phase") for drop in output.dropped]

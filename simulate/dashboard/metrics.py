@@ -103,6 +103,11 @@ def _accuracy(history: History) -> Values:
             return
 
 
+def _held_out(history: History) -> Values:
+    for judged in history.held_out[-1:]:
+        yield (), judged.accuracy
+
+
 def _last_round(history: History) -> Values:
     for round in reversed(history.rounds):
         if round.result is not None:
@@ -122,6 +127,14 @@ MEASURES: Final = (
     Measure("tacit_last_round_seconds", "gauge", "How long the last round that is over took.", (), _last_round),
     Measure(
         "tacit_accuracy", "gauge", "Test accuracy of the model after the last completed round, 0 to 1.", (), _accuracy
+    ),
+    Measure(
+        "tacit_held_out_accuracy",
+        "gauge",
+        "Accuracy on images that the clients keep from training, by the secure sum, of the model that the last "
+        "completed round began with, 0 to 1.",
+        (),
+        _held_out,
     ),
     Measure(
         "tacit_phase_seconds", "summary", "Seconds that the server spent in each phase.", ("phase",), _seconds, _visits

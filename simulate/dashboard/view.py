@@ -103,6 +103,7 @@ def _context(live: Live) -> dict[str, Any]:
         "accuracy": next(
             (r.result.accuracy for r in reversed(done) if r.result and r.result.accuracy is not None), None
         ),
+        "held_out": next(reversed(history.held_out), None),
         "stopped": last if last and last.status == "aborted" else None,
         "secure": experiment.aggregation.mode != "none",
         "phases": _phases(server, mode=experiment.aggregation.mode),

@@ -10,13 +10,18 @@ import torch
 
 from tacit.models import checkpoint
 from tacit.models.data import normalise, read
+from tacit.models.datasets.samples import Indices, Source
+from tacit.models.interruption import Proceed
+from tacit.models.moments import Moments, moments
 from tacit.models.partition import divide
-from tacit.parties.hosting.client import ClientImages, ClientJob, ClientWork
+from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task
 from tacit.parties.runs.directory import write_arrays
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
+from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
 
@@ -28,13 +33,21 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
     index = role.roster.index(name)
     seed = experiment.federation.seed
 
-    def images(task: Task) -> ClientImages:
-        data = normalise(read(experiment.data), image_size=task.model.image_size, mean=task.mean, std=task.std)
-        labels, clients = data.y_train.numpy(), len(role.roster.clients)
-        shares = divide(labels, experiment.data, clients=clients, seed=plan.split_seed, centres=data.centres)
+    def share(source: Source) -> Indices:
+        labels, clients = source.train.labels, len(role.roster.clients)
+        shares = divide(labels, experiment.data, clients=clients, seed=plan.split_seed, centres=source.train.centres)
         # Without what the server shows to everybody.
-        own = data.share(np.setdiff1d(shares[index], experiment.protection.shown(labels, data.classes)))
-        return ClientImages(own, lambda: (data.x_test, data.y_test))
+        return np.setdiff1d(shares[index], experiment.protection.shown(labels, len(source.class_names)))
+
+    def images(task: Task) -> ClientImages:
+        source = read(experiment.data)
+        data = normalise(source, image_size=task.model.image_size, mean=task.mean, std=task.std)
+        return ClientImages(data.share(share(source)), lambda: (data.x_test, data.y_test))
+
+    def count(task: StatisticsTask, proceed: Proceed) -> Moments:
+        source = read(experiment.data)
+        options: dict[str, Any] = {"image_size": task.image_size, "indices": share(source), "proceed": proceed}
+        return moments(source.train.images, channels=task.channels, **options)
 
     def record(round: int, update: Update) -> None:
         if plan.verify:
@@ -52,24 +65,33 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         grace=experiment.deadlines.grace,
         seed=None if seed is None else client_seed(seed, index),
         device=plan.device,
+        # A resumed run gives everybody new keys, and so every client a group with other ones than its journal has.
+        accepted_groups=role.roster.fingerprint,
     )
     try:
         with EventLog(run.events(name), name) as log:
-            work = ClientWork(
-                job,
-                images,
-                Diary(log, tell(control)),
-                on_update=record,
-                surroundings=role.surroundings(),
-                make_machine=role.machine(),
-            )
+            while True:
+                # What is to go wrong goes wrong in the rounds.
+                trains = experiment.data.statistics == "given" or run.statistics.is_file()
+                work = ClientWork(
+                    job,
+                    images,
+                    count,
+                    Diary(log, tell(control)),
+                    on_update=record,
+                    surroundings=role.surroundings() if trains else None,
+                    make_machine=role.machine() if trains else TrainingClient,
+                )
+                ended = await work.run()
+                if not work.first(ended):
+                    break
+                await asyncio.sleep(REJOIN_SECONDS)
 
             def judge_last(learner: Learner) -> None:
                 """The shared part of the last round is sent to nobody any more, but here it is on the disk."""
                 shared, _ = checkpoint.load(run.model, learner.layout)
                 work.judge(learner, learner.plain(shared.astype("<f4").tobytes(), None), None, run.progress().round)
 
-            ended = await work.run()
             if work.learner is not None and work.learner.personal and ended.code is None:
                 await asyncio.to_thread(judge_last, work.learner)
             return client_outcome(ended)

@@ -67,25 +67,12 @@ def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> P
             f"anew{_from_plain(run)}"
         )
     run.keep_experiment(experiment_toml(experiment))
-    _confirm_groups(experiment, run)
     return Plan(experiment, run, rounds_left, done.round, done.split_seed, **options)
 
 
 def _memories(experiment: Experiment, run: RunDirectory) -> list[Path]:
     """Where the clients of a run keep what they remember."""
     return [run.memory(name) for name in party_names(experiment.federation.clients)[1:]]
-
-
-def _confirm_groups(experiment: Experiment, run: RunDirectory) -> None:
-    """A resumed run gives everybody new keys, and so every client a group with other ones than its journal has."""
-    # Imported here: it loads torch, and few runs need it.
-    from tacit.parties.session.journal import JournalError, JournalFile
-
-    try:
-        for name in party_names(experiment.federation.clients if experiment.federation.group_size else 0)[1:]:
-            JournalFile(run.journal(name)).confirm_group()
-    except JournalError as error:
-        raise RunDirectoryError(str(error)) from None
 
 
 def kept(plan: Plan) -> str:

@@ -6,9 +6,10 @@ from typing import Any, Final
 
 import torch
 
-from tacit.models.data import Dataset, load
+from tacit.models.configuration import DataConfiguration
+from tacit.models.data import Dataset, load, read
 from tacit.models.stimuli import Stimuli
-from tacit.parties.hosting.server import ServerImages, ServerJob, serve
+from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.protections.protection import Protection
 from tacit.parties.runs.directory import write_arrays
@@ -26,8 +27,10 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     torch.set_num_threads(1)
     plan, experiment = role.plan, role.plan.experiment
 
-    def images() -> ServerImages:
-        data = load(experiment.data, image_size=experiment.model.image_size)
+    def images(wanted: DataConfiguration) -> ServerImages:
+        if wanted.statistics == "sum":
+            wanted = standing_in(wanted, wanted.channels or read(wanted).train.images.channels)
+        data = load(wanted, image_size=experiment.model.image_size)
         stimuli = prepare_stimuli(experiment.protection, data)
         return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli)
 

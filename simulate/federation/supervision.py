@@ -82,7 +82,8 @@ class Supervisor:
                 elif "event" in message:
                     event = message.pop("event")
                     self._show(name, event, message)
-                    if event == "listening":
+                    # A second time after a sum of statistics, at the same place.
+                    if event == "listening" and not self._address:
                         self._address = message["address"]
                         for client in [name for name in self._roles if name != SERVER]:
                             await self._start_client(client)

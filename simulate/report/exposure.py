@@ -93,6 +93,7 @@ def _server(history: History, experiment: Experiment) -> Exposure:
     return Exposure(
         "server",
         (
+            *_statistics(experiment, "all clients together"),
             _sums(history),
             *SEEN_BY_EVERY_SERVER,
             "public keys; masked updates, which look random; shares, which are encrypted for their receivers",
@@ -112,7 +113,9 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
         "server",
         (
             f"every update that a client sent, by itself: quantised, and times its weight{left}; with it the client's "
-            "number of samples, correct answers, loss and clipped coordinates",
+            "number of samples, correct answers, loss and clipped coordinates"
+            + (", of images that it does not train on as well" if history.held_out else ""),
+            *_statistics(experiment, "each client"),
             _sums(history),
             *SEEN_BY_EVERY_SERVER,
         ),
@@ -124,6 +127,12 @@ def _server_without_masks(history: History, experiment: Experiment) -> Exposure:
     )
 
 
+def _statistics(experiment: Experiment, whose: str) -> tuple[str, ...]:
+    """What a first sum tells, if there was one."""
+    what = f"how many pixels the images of {whose} have, their sum, and that of their squares, by channel"
+    return (what,) if experiment.data.statistics == "sum" else ()
+
+
 def _sums(history: History) -> str:
     sizes = [len(round.result.survivors) for round in history.completed if round.result]
     if not sizes:
@@ -132,6 +141,7 @@ def _sums(history: History) -> str:
     return (
         f"{len(sizes)} {'sum' if len(sizes) == 1 else 'sums'} over {over} clients: of their weighted updates, "
         "and of their numbers of samples, correct answers, losses and clipped coordinates"
+        + ("; of images that they do not train on as well" if history.held_out else "")
     )
 
 

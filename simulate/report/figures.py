@@ -79,8 +79,14 @@ def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Seque
             ("test images (server)", "#0072B2", "o-", metric),
             ("training images (secure sum)", "#D55E00", "s--", f"train_{metric}"),
         )
-        for label, colour, line, key in curves:
-            known = [(number, getattr(result, key)) for number, result in results if getattr(result, key) is not None]
+        drawn = [
+            (label, colour, line, [(at, getattr(one, key)) for at, one in results if getattr(one, key) is not None])
+            for label, colour, line, key in curves
+        ]
+        if judged := [one.held_out for _, one in results if one.held_out]:
+            points = [(one.round, getattr(one, metric)) for one in judged]
+            drawn.append(("held-out images (secure sum)", "#009E73", "^-.", points))
+        for label, colour, line, known in drawn:
             size = 5 if len(known) <= 40 else 0
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
         for number in failed:

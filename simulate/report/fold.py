@@ -90,6 +90,10 @@ class Fold:
         if kind == "configuration" and history.server in (None, name):
             history.server = name
             history.configured, self._configured = msgspec.convert(event, Configured), True
+            # What ended before was a first sum that failed, after which the server was started again.
+            self._over, history.ended = False, None
+            for earlier in history.parties.keys() - self._gone:
+                history.parties[earlier].ended = None
         party = history.parties.setdefault(name, PartyHistory(name))
         party.heard = time
         if name in self._gone:

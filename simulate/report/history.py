@@ -37,6 +37,15 @@ class Drop(msgspec.Struct, frozen=True):
     included_in_sum: bool | None = None
 
 
+class HeldOut(msgspec.Struct, frozen=True):
+    """What the clients' held-out images together say of a model: the one after `round`."""
+
+    round: int
+    images: int
+    accuracy: float
+    loss: float
+
+
 class RoundResult(msgspec.Struct, frozen=True):
     """The server's `round-done`. Rates in [0, 1], losses in nats."""
 
@@ -52,6 +61,8 @@ class RoundResult(msgspec.Struct, frozen=True):
     accuracy: float | None
     loss: float | None
     culprit: str | None = None
+    held_out: HeldOut | None = None
+    """Of the model that the round began with, by its sum."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +207,11 @@ class History:
     def completed(self) -> list[RoundHistory]:
         """Rounds whose sum went into the model, each number once, in order."""
         return [round for _, round in sorted({r.number: r for r in self.rounds if r.status == "completed"}.items())]
+
+    @property
+    def held_out(self) -> list[HeldOut]:
+        """What is known of the models by the clients' held-out images, in order; never of the last model."""
+        return [round.result.held_out for round in self.completed if round.result and round.result.held_out]
 
     @property
     def wall_seconds(self) -> float:

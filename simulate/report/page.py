@@ -84,6 +84,7 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
         "moved": sum((server.sent + server.received).values()) if server else None,
         "notices": _notices(experiment, history),
         "curves": _curves(history),
+        "held_out": history.held_out,
         "clipping": _clipping(history),
         "bars": _bars(server, history.clients, secure=secure),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],

@@ -78,7 +78,7 @@ def _history(logs: dict[str, Events], *, one_machine: bool) -> History:
 
 def _server_of(logs: dict[str, Events]) -> str | None:
     names = sorted(logs, key=_natural)
-    return next((name for name in names if any(e["event"] == "configuration" for e in logs[name])), None)
+    return next((name for name in names if any(e["event"] in ("configuration", "listening") for e in logs[name])), None)
 
 
 def _in_order(logs: Iterable[Events]) -> Events:

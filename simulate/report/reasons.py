@@ -21,7 +21,7 @@ REASONS: Final[dict[Code, tuple[str, str]]] = {
     ),
     Code.ROSTER: (
         "Two parties hold different rosters.",
-        "Give all hosts the same roster, and compare its fingerprint.",
+        "Give all hosts the same roster, and compare its fingerprint; a later version goes around by itself.",
     ),
     Code.POLICY: (
         "A client's policy accepts less than what was proposed.",

@@ -26,7 +26,7 @@ from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import Hello
-from tacit.protocol.session.rounds import Journal, JournalLine, Limit, NewModel, RoundDone, Train
+from tacit.protocol.session.rounds import Journal, JournalLine, Limit, NewModel, RosterChanged, RoundDone, Train
 from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.sum import counting
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -96,6 +96,10 @@ class MemoryFederation(World[Parcel]):
         """Whether the server's shell leaves it at the end of a round."""
         self.rounds_left = rounds
         self._done: RoundDone | None = None
+        self.rosters: dict[str, Roster] = {}
+        """What clients hold instead of the roster of the server."""
+        self.accepted_groups = ""
+        """The fingerprint of a roster whose groups all clients accept."""
         self.start_server()
 
     @property
@@ -107,7 +111,7 @@ class MemoryFederation(World[Parcel]):
         """The journal of a client as a process that starts now finds it."""
         return journal.JournalFile(JOURNAL, self.disks[name])
 
-    def start_server(self, *, completed: int = 0) -> None:
+    def start_server(self, *, completed: int = 0, enough_seconds: float | None = None) -> None:
         """Start, or after a crash restart, the server with the present model; what was under way is lost."""
         self.kill(self.host)
         self.dead.discard(self.host)
@@ -122,6 +126,7 @@ class MemoryFederation(World[Parcel]):
             grace=GRACE,
             now=self.now,
             completed=completed,
+            enough_seconds=enough_seconds,
         )
 
     def start_client(self, name: str) -> TrainingClient:
@@ -132,13 +137,14 @@ class MemoryFederation(World[Parcel]):
         self._journals[name] = self.journal(name)
         client = TrainingClient(
             name,
-            self.roster,
+            self.rosters.get(name, self.roster),
             signing=self.signing[name],
             policy=self.policies.get(name, self.policy),
             journal=self._journals[name].open(name),
             entropy=self.streams.of(name),
             patience=PATIENCE,
             grace=GRACE,
+            accepted_groups=self.accepted_groups,
         )
         self.clients[name] = client
         self.emit(name, client.start(self.now))
@@ -156,6 +162,18 @@ class MemoryFederation(World[Parcel]):
         if name == self.host:
             self._done = None
         self.clients.pop(name, None)
+
+    def change_roster(self, roster: Roster) -> None:
+        """The server is given a later version at the end of a round, tells all, and starts with it; clients do not."""
+        done, self._done = self._done, None
+        if done is not None:
+            self.rounds_left -= 1
+            self.apply(done)
+        self.rosters |= {name: self.roster for name in self.clients if name not in self.rosters}
+        self.emit(self.host, self.server.change_roster(roster, self.model, self.now))
+        self.advance()
+        self.roster = roster
+        self.start_server(completed=self.server.round)
 
     def lose_link(self, name: str) -> None:
         """The link between a client and the server breaks, with all that is under way; both notice."""
@@ -223,6 +241,8 @@ class MemoryFederation(World[Parcel]):
                 self._later(party, lambda client: client.contribute(round, self.train(party, round), self.now))
             case Limit():
                 self.emit(party, self.clients[party].contribute(output.round, self.limited(party, output), self.now))
+            case RosterChanged(roster=roster):
+                self.rosters[party] = roster
             case RoundDone():
                 self._done = output
             case NewModel(model=model):

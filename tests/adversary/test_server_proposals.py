@@ -15,7 +15,7 @@ from tacit.protocol.core.members import decode_members, encode_members
 from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, digest
 from tacit.protocol.group_key.tables import TO_HOLDER
-from tacit.protocol.session.messages import EndRound, Finish, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import RoundDone, RoundOver, Train, agree
 from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.adverts import adverts_digest, record_bytes, split_adverts
@@ -293,6 +293,7 @@ EXAMPLES: dict[type[Message], Message] = {
     FetchVector: FetchVector(chunk=0),
     PeerComplaints: PeerComplaints(holders=b"\x02", signatures=bytes(64)),
     EndRound: EndRound(code=None, detail=""),
+    NewRoster: NewRoster(roster=b"", signature=bytes(64)),
     Finish: Finish(),
     Abort: Abort(code=Code.LEFT, detail="", culprit=""),
 }
@@ -329,7 +330,7 @@ def test_no_message_has_room_for_a_question(deceived: Deceived, kind: type[Messa
             return [parcel]
         envelope = {name: getattr(packet.envelope, name) for name in packet.envelope.__struct_fields__}
         envelope["type"] = kind.TYPE if kind else "metrics-request"
-        envelope["round"] *= kind is not Finish
+        envelope["round"] *= kind not in (Finish, NewRoster)
         message = EXAMPLES.get(kind, parcel.message)
         question = msgpack.unpackb(encode_structure(message)) | {"metrics": ["loss", "correct", "samples"]}
         frames = [encode_structure(type(packet.envelope)(**envelope)), msgpack.packb(question, use_bin_type=True)]

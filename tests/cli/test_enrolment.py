@@ -89,6 +89,41 @@ def test_members_come_and_go(hosts: Path, tacit: Invoke) -> None:
     refused(tacit("roster", "check", roster, hosts / "client-3" / "client-3.key"), "ask its operator to add client-3")
 
 
+def test_an_operator_makes_versions(hosts: Path, tacit: Invoke) -> None:
+    """Its key has no card, and only with it the roster changes."""
+    roster, key = hosts / "roster.toml", hosts / "office" / "office.key"
+    (hosts / "office").mkdir()
+    made = tacit("keys", "new", "office", "--role", "operator", "--out", hosts / "office")
+    assert made.stdout == f"{key}: keep it where rosters are made, and nowhere else\n"
+    assert ([path.name for path in (hosts / "office").iterdir()], key.stat().st_mode & 0o777) == (["office.key"], 0o600)
+    first = make(tacit, hosts, "--operator", key, names=("server", "client-1", "client-2"))
+    assert first.stdout.startswith(f"{roster}: version 1, 3 members, 2 of them clients")
+    refused(
+        tacit("roster", "add", roster, *cards(hosts, "client-3")), "it has an operator: give its operator's key file"
+    )
+    added = tacit("roster", "add", roster, *cards(hosts, "client-3"), "--operator", key)
+    assert added.stdout.startswith(f"{roster}: version 2, 4 members, 3 of them clients")
+    (hosts / "new").mkdir()
+    tacit("keys", "new", "client-3", "--role", "client", "--out", hosts / "new")
+    rotated = tacit("roster", "rotate", roster, hosts / "new" / "client-3.card", "--operator", key)
+    assert rotated.stdout.startswith(f"{roster}: version 3, 4 members")
+    assert tacit("roster", "check", roster, hosts / "new" / "client-3.key").exit_code == 0
+    removed = tacit("roster", "remove", roster, "client-1", "--operator", key)
+    assert removed.stdout.startswith(f"{roster}: version 4, 3 members, 2 of them clients")
+    assert tacit("roster", "show", roster, "--json", hosts / "roster.json").exit_code == 0
+    assert json.loads((hosts / "roster.json").read_bytes())["version"] == 4
+
+
+def test_newcomers_wait_until_they_fill_a_group(hosts: Path, tacit: Invoke) -> None:
+    roster = hosts / "roster.toml"
+    make(tacit, hosts, "--group-size", 1, names=("server", "client-1"))
+    added = tacit("roster", "add", roster, *cards(hosts, "client-2"))
+    assert added.stdout.startswith(f"{roster}: 3 members, 2 of them clients, in 1 groups, 1 of them waiting for one")
+    assert "waits" in tacit("roster", "show", roster).stdout
+    admitted = tacit("roster", "add", roster, *cards(hosts, "client-3"), "--group-size", 2)
+    assert admitted.stdout.startswith(f"{roster}: 4 members, 3 of them clients, in 2 groups\n")
+
+
 def other_keys(hosts: Path, tacit: Invoke) -> Result:
     make(tacit, hosts)
     (hosts / "new").mkdir()

@@ -232,15 +232,14 @@ def test_a_server_that_dies_between_the_answers_and_the_saved_model_repeats_the_
 
 
 @pytest.mark.usefixtures("frozen_are_ended_soon")
-def test_a_frozen_client_is_dropped_at_the_deadline_and_ended_after_the_run(
-    simulate: Simulate, exits: list[tuple[str, Exit]]
-) -> None:
+def test_a_frozen_client_is_dropped_and_ended_after_the_run(simulate: Simulate, exits: list[tuple[str, Exit]]) -> None:
+    """It may still be training, for all that the others know: its heartbeats are missing long before that deadline."""
     run = simulate("--stall", "client-3@MASKED_INPUT", rounds=1, deadlines="grace = 0.5\nphase = 2.0")
     assert (run.result.exit_code, run.result.stderr) == (0, "")
     (held,) = run.summary["rounds"]
     (gone,) = held["dropped"]
     assert (gone["party"], gone["phase"], gone["included_in_sum"]) == ("client-3", "MASKED_INPUT", False)
-    assert (gone["code"], gone["detail"]) == ("TIMEOUT", "it did not answer in time in MASKED_INPUT")
+    assert (gone["code"], gone["detail"]) == ("LEFT", "its link was lost for 0.5 s")
     assert held["survivors"] == ["client-1", "client-2", "client-4"]
     assert exits[-1] == ("client-3", Exit(None, "SIGKILL"))
 

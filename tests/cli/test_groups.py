@@ -1,4 +1,4 @@
-"""Groups on the command line: a run with them, and what the owner of a client confirms."""
+"""Groups on the command line: a run with them, and what the owner of a client accepts."""
 
 import json
 from collections.abc import Callable
@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from tacit.parties.links.keys import generate, save
+from tacit.parties.links.roster import make_roster, write_roster
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.session.rounds import GroupEntry, JournalEntry
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.session.rounds import GroupEntry
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
@@ -39,43 +42,24 @@ def test_a_client_that_dies_takes_its_group_out_and_a_resumed_run_goes_on(
     assert (third["round"], len(third["survivors"])) == (3, 6)
 
 
-def test_an_owner_confirms_another_group_once(tacit: Invoke, tmp_path: Path) -> None:
-    paths = [tmp_path / f"client-{number}.jsonl" for number in (1, 2)]
-    before = [GroupEntry(group=b"group"), JournalEntry(session=bytes(32), round=1, stage=1)]
-    for path in paths:
-        for line in before:
-            JournalFile(path).write(line)
-    result = tacit("groups", "confirm", *paths)
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert result.stdout.splitlines() == [
-        f"{path}: the group of the next session is accepted, whichever it is" for path in paths
-    ]
-    for path in paths:
-        assert JournalFile(path).read() == [*before, GroupEntry(group=None)]
+def test_an_owner_accepts_the_groups_of_one_roster(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fingerprint is what the client is given, however it was typed in."""
+    keys = {name: generate(name) for name in ("server", "client-1")}
+    roster = make_roster([keys[name].member("server" if name == "server" else "client") for name in keys])
+    save(keys["client-1"], tmp_path, role="client")
+    write_roster(roster, tmp_path / "roster.toml")
+    party = tmp_path / "party.toml"
+    party.write_text('role = "client"\nkey = "client-1.key"\nconnect = "tcp://127.0.0.1:1"\n')
+    given: list[str] = []
 
+    async def run_client(*_: object, accepted_groups: str, **__: object) -> Ended:
+        given.append(accepted_groups)
+        return Ended(None, "over")
 
-def test_what_is_no_journal_is_not_confirmed(tacit: Invoke, tmp_path: Path) -> None:
-    journal = tmp_path / "client-1.jsonl"
-    JournalFile(journal).write(GroupEntry(group=b"group"))
-    missing = tacit("groups", "confirm", journal, tmp_path / "client-9.jsonl")
-    assert (missing.exit_code, missing.stderr) == (2, f"tacit: {tmp_path / 'client-9.jsonl'}: no such journal\n")
-    assert JournalFile(journal).read() == [GroupEntry(group=b"group")]
-    other = tmp_path / "events.jsonl"
-    other.write_text('{"event": "joined"}\n')
-    result = tacit("groups", "confirm", other)
-    assert result.exit_code == 2
-    assert "cannot be read" in result.stderr
-    assert other.read_text() == '{"event": "joined"}\n'
-
-
-def test_the_journal_of_a_client_that_runs_is_not_touched(tacit: Invoke, tmp_path: Path) -> None:
-    journal = JournalFile(tmp_path / "client-1.jsonl")
-    journal.write(GroupEntry(group=b"group"))
-    journal.open("client-1")
-    try:
-        result = tacit("groups", "confirm", tmp_path / "client-1.jsonl")
-    finally:
-        journal.close()
-    assert result.exit_code == 2
-    assert "'client-1' is running already" in result.stderr
-    assert journal.read() == [GroupEntry(group=b"group")]
+    monkeypatch.setattr("tacit.parties.hosting.client_host.run_client", run_client)
+    for said in (roster.fingerprint, roster.fingerprint.replace(" ", "")):
+        assert tacit("client", party, "--accept-groups", said).exit_code == 0
+    assert tacit("client", party).exit_code == 0
+    assert given == [roster.fingerprint, roster.fingerprint, ""]

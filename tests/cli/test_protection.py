@@ -82,7 +82,8 @@ def test_an_encrypted_run_learns_what_the_plain_one_learns(encrypted: Run, held_
     hidden = {
         name for name, part in layout.split(held).items() if np.abs(part - layout.split(expected)[name]).max() > 0.01
     }
-    assert hidden == {PATCH_EMBEDDING, POSITION_EMBEDDING}
+    # One in 24 permutations of four rows leaves all of them where they are.
+    assert hidden | {POSITION_EMBEDDING} == {PATCH_EMBEDDING, POSITION_EMBEDDING}
     for one, other in zip(encrypted.summary["rounds"], plain.summary["rounds"], strict=True):
         assert abs(one["accuracy"] - other["accuracy"]) <= 1 / TEST_IMAGES
         assert one["loss"] == pytest.approx(other["loss"], abs=1e-3)

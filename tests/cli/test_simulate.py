@@ -75,8 +75,9 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     assert set(summary) == {
         *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
-        *("configuration", "ended", "incidents", "privacy", "verified"),
+        *("configuration", "ended", "incidents", "privacy", "statistics", "verified"),
     }
+    assert summary["statistics"] is None
     assert summary["incidents"] == []
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are done"

@@ -13,7 +13,7 @@ from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Abort, Chunk, Fetch, Resume
 from tacit.protocol.group_key.messages import EndKey, KeyComplaint
-from tacit.protocol.session.messages import MESSAGES, StartSecondStage
+from tacit.protocol.session.messages import MESSAGES, NewRoster, StartSecondStage
 from tacit.protocol.sum.messages import AnswerComplaints, FetchVector, PeerComplaints, VectorChunk
 from tacit.simulate.bench.peak import Peak
 from tacit.simulate.world.federation import MemoryFederation, small_configuration
@@ -31,6 +31,7 @@ def samples() -> list[list[Any]]:
     rare = (
         KeyComplaint(epoch=0, accused=1, channel_private=bytes(32)),
         Abort(code=Code.LOCAL, detail="the disk is full", culprit=""),
+        NewRoster(roster=federation.roster.encoded, signature=bytes(64)),
         FetchVector(chunk=1),
         VectorChunk(chunk=1),
         PeerComplaints(holders=b"\x02", signatures=bytes(64)),

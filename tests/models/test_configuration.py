@@ -26,12 +26,15 @@ FIELDS = [
     (DataConfiguration, "alpha", [1e-6, 1e6], [0.0, 2e6]),
     (DataConfiguration, "mean", [(0.0, 1.0)], [(-0.1, 0.5), (0.5, 1.1)]),
     (DataConfiguration, "std", [(0.1, 1.0)], [(0.0, 0.5), (0.5, 1.1)]),
+    (DataConfiguration, "statistics", ["given", "sum"], ["clients"]),
+    (DataConfiguration, "channels", [0, 15], [-1, 16]),
     (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
     (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),
     (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
+    (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
 ]
 
 
@@ -39,6 +42,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
     """Fields beside the one of this name, with which it may have any value."""
     if name in ("mean", "std"):
         return {"mean": (0.5, 0.5), "std": (0.5, 0.5)}
+    if name == "channels":
+        return {"statistics": "sum"}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
 
 

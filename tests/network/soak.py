@@ -167,7 +167,8 @@ class Soak:
 def check_models(recorded: RunDirectory) -> None:
     """Every model is the one before moved once by the mean of its round."""
     before = None
-    for path in recorded.verified_rounds():
+    # Of a round that was aborted there is no sum, and no model.
+    for path in filter(lambda path: (path / "model.npz").exists(), recorded.verified_rounds()):
         with np.load(path / "model.npz", allow_pickle=False) as found:
             after, mean = found["after"], found["mean"]
         if before is not None:

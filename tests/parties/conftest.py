@@ -11,9 +11,12 @@ import pytest
 import torch
 
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
+from tacit.models.interruption import Proceed
+from tacit.models.moments import Moments
 from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, configure
 from tacit.parties.links.endpoint import Endpoint, Event
 from tacit.parties.links.keys import PartyKeys, generate
@@ -178,6 +181,7 @@ class Federation:
         on_update: OnUpdate = lambda round, update: None,
         on_model: OnModel = lambda learner, model, group, round: None,
         make: Callable[[Configuration], Learner] | None = None,
+        moments: Callable[[StatisticsTask, Proceed], Moments] | None = None,
     ) -> Any:
         """A client, not yet running."""
         settings = ClientSettings(
@@ -190,7 +194,8 @@ class Federation:
             patience=patience,
             grace=self.grace,
         )
-        return ClientParty(settings, make or self.learner, self.diary(name), on_update=on_update, on_model=on_model)
+        diary, own = self.diary(name), make or self.learner
+        return ClientParty(settings, own, diary, moments=moments, on_update=on_update, on_model=on_model)
 
     def diary(self, name: str) -> Diary:
         said = self.told.setdefault(name, [])

@@ -66,9 +66,10 @@ class ScriptedRun:
         dropped: dict[str, bool] | None = None,
         killed: Collection[str] = (),
         clipped: int = 0,
+        held_out: float | None = None,
     ) -> None:
         """One round. status None: no result. dropped: in MASKED_INPUT, with whether the sum has its update.
-        killed: clients whose logs end in MASKED_INPUT."""
+        killed: clients whose logs end in MASKED_INPUT. held_out: accuracy of the model before it."""
         dropped = dropped or {}
         cohort = [name for name in self.clients if name not in self.gone]
         self.gone |= set(killed)
@@ -113,6 +114,7 @@ class ScriptedRun:
                 seconds=ROUND_SECONDS,
                 accuracy=0.125 * number,
                 loss=2.0 / number,
+                held_out=held_out and {"round": number - 1, "images": 40, "accuracy": held_out, "loss": 0.5},
             )
         self.now += ROUND_SECONDS
 

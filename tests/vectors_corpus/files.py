@@ -23,6 +23,7 @@ from tests.vectors_corpus import (
     primitives,
     protected_sessions,
     protections,
+    rosters,
     rounds,
     session_faults,
     sessions,
@@ -33,7 +34,7 @@ from tests.vectors_corpus.script import Script
 
 PARTS: Final = (
     primitives, cryptography, messages, rounds, disputes, lying_clients, lying_server, spoilt, group_keys, protections,
-    sessions, session_faults, protected_sessions, groups, inference, inference_sessions, inference_faults,
+    sessions, session_faults, protected_sessions, groups, rosters, inference, inference_sessions, inference_faults,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

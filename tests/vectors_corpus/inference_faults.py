@@ -267,11 +267,15 @@ def hello_of(part: Part, owner: str, **changes: Any) -> MaterialHello:
 
 def material_hello_bad_form() -> Script:
     part = Part(
-        "Wrong hellos to a dealer, each in a session of its own; what is of none, or of a former one, is ignored.",
+        "Wrong hellos to a dealer, each in a session of its own; what is of none, or of a former one, is ignored where "
+        "it can be read.",
         DEALER, dealer=dealer(),
     )  # fmt: skip
     hello = hello_of(part, DATA_OWNER)
     part.tell(MaterialOver(), session=OTHER)
+    for sender in (DATA_OWNER, MODEL_OWNER):
+        part.tell(hello_of(part, sender), "VERSION", session=OTHER, sender=sender, version=1)
+    part.tell(hello, session=OTHER, sender=DEALER + "-2", version=1)
     alone: tuple[tuple[str, MaterialHello, dict[str, Any]], ...] = (
         ("ROSTER", hello_of(part, DATA_OWNER, roster=OTHER), {}),
         ("MEMBERS", hello_of(part, DATA_OWNER, peer=DATA_OWNER), {}),

@@ -72,6 +72,7 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "unmask-shares": {"owners": octets(b"\x01"), "shares": octets(drawn("shares", 36))},
     "start-second-stage": {"cohort": octets(b"\x1e"), "limits": {"digest": octets(drawn("limits")), "size": 5}},
     "end-round": {"code": None, "detail": ""},
+    "new-roster": {"roster": octets(drawn("roster", 100)), "signature": octets(drawn("signature", 64))},
     "finish": {},
     "resume": {},
     "abort": {"code": 18, "detail": "zu spät", "culprit": "client-3"},
@@ -339,6 +340,7 @@ def configuration() -> Script:
     script = message("Configurations, their hashes, and policies that accept them.")
     accepted: tuple[dict[str, Any], ...] = (
         {}, {"mode": "semi-honest", "scheme": "fedsgd", "corrupt": 0.1 + 0.2}, {"clip": 1e-300},
+        {"scheme": "statistics", "max_weight": 1, "tensor_sizes": [1], "metrics": ["pixels", "sum-0", "squares-0"]},
         {"mode": "none", "corrupt": 0.0, "form": "tensor", "skip_zeros": True},
         {"group_key": True, "rekey_every": 100_000},
         {"mode": "none", "corrupt": 0.0, "form": "tensor", "single_vectors": True},
@@ -348,7 +350,7 @@ def configuration() -> Script:
     )  # fmt: skip
     for changes in accepted:
         written = script.do("write configuration", configuration=CONFIGURATION | changes)
-        policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd"]}
+        policy = POLICY | {"modes": ["semi-honest", "active", "none"], "schemes": ["fedavg", "fedsgd", "statistics"]}
         script.do("read configuration", encoding=written["encoding"], policy=policy)
     return script
 
@@ -356,7 +358,7 @@ def configuration() -> Script:
 def configuration_bad_policy() -> Script:
     script = message("Configurations below what a client accepts, or whose sums could wrap.")
     below: tuple[dict[str, Any], ...] = (
-        {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"clip": 1.0000001},
+        {"mode": "semi-honest"}, {"scheme": "fedsgd"}, {"scheme": "statistics"}, {"clip": 1.0000001},
         {"corrupt": 0.04}, {"ring_bits": 18}, {"clients": 10_000, "ring_bits": 24}, {"tensor_sizes": []},
         {"metrics": ["a", "a"]}, {"mode": "none"}, {"form": "coordinate", "min_contributors": 1},
         {"form": "coordinate"}, {"form": "tensor", "min_contributors": 1},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import pack
 from typing import Any, Final
 
@@ -75,12 +75,14 @@ def begun(
     groups: Sequence[int] = (),
     silent: Sequence[str] = (),
     completed: int = 0,
+    signed: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Play:
     """A session in which all clients but the silent ones have said hello.
 
     draws: bytes of randomness of each; by default for two rounds. groups: numbers of the clients' groups, if they are
-    in any. completed: rounds of earlier sessions. changes: of the configuration.
+    in any. completed: rounds of earlier sessions. signed: version and operator of the roster, if it has any.
+    changes: of the configuration.
     """
     play = Play("federation", "session", about)
     policy = {"modes": ["active", "semi-honest", "none"]} if changes else {"modes": ["active", "semi-honest"]}
@@ -88,7 +90,7 @@ def begun(
     server = session_server(model=model, configuration=encoded(**{"clients": clients} | changes))
     if completed:
         server |= {"completed": completed}
-    play.do("begin session", roster=roster(clients, groups), clients=played, server=server)
+    play.do("begin session", roster=roster(clients, groups), clients=played, server=server, **(signed or {}))
     for name in names(clients):
         if name not in silent:
             play.act(name, "hello", party=name)

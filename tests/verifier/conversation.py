@@ -1,24 +1,54 @@
 """Who the parties are, and how their messages are numbered: docs/spec/session.md, docs/spec/encoding.md."""
 
+import hashlib
 from typing import Any
 
-from constants import GROUP, require
-from messages import FEDERATION, Family, roster_hash, write_message
-from primitives import digest
+from constants import GROUP, SIGN_ROSTER, require
+from messages import FEDERATION, Family, read_roster, write_message, write_roster
+from primitives import digest, ed25519_public, sign, verify
 
 
 class Roster:
-    def __init__(self, members: list[dict[str, Any]]) -> None:
-        self.hash = roster_hash(members)
+    """`operator` is the private key of who signs this version, or the public one of a roster that was read."""
+
+    def __init__(
+        self, members: list[dict[str, Any]], version: int = 0, operator: bytes = b"", signature: bytes = b""
+    ) -> None:
+        private, self.operator = (b"", operator) if signature or not operator else (operator, ed25519_public(operator))
+        self.members, self.version = members, version
+        self.encoded = write_roster(members, version, self.operator)
+        self.hash = hashlib.sha256(self.encoded).digest()
+        self.signature = sign(private, SIGN_ROSTER, self.hash) if private else signature
         (self.server,) = (member["name"] for member in members if member["role"] == "server")
         self.clients = [member["name"] for member in members if member["role"] == "client"]
         self.signing_keys = {member["name"]: member["signing_public"] for member in members}
         self.group_numbers = {member["name"]: member["group"] for member in members if member["group"]}
 
+    def waits(self, name: str) -> bool:
+        return bool(self.group_numbers) and name not in self.group_numbers
+
+    def later(self, encoded: bytes, signature: bytes, name: str) -> "Roster":
+        """The version that a client of this name is told: docs/spec/session.md, *Changes of the roster*, 1 to 5."""
+        require(self.operator != b"", "ROSTER")
+        verify(self.operator, signature, SIGN_ROSTER, hashlib.sha256(encoded).digest())
+        found = Roster(*read_roster(encoded, self.operator), self.operator, signature)
+        before, after = ({member["name"]: member for member in roster.members} for roster in (self, found))
+        require(found.version > self.version and name in after, "ROSTER")
+        require(not rotated(before[name], after[name]), "ROSTER")
+        require(found.server == self.server and not rotated(before[self.server], after[self.server]), "MEMBERS")
+        require(all(after[other]["role"] == before[other]["role"] for other in before if other in after), "MEMBERS")
+        require(not self.clients or bool(self.group_numbers) == bool(found.group_numbers), "MEMBERS")
+        for other in self.group_numbers:
+            group = self.group_of(other)
+            in_groups = all(member in found.group_numbers for member in group)
+            require(not in_groups or sorted(found.group_of(other)) == sorted(group), "MEMBERS")
+        return found
+
     def group_of(self, name: str) -> list[str]:
         """Who is in a sum only together with this client, itself included."""
         number = self.group_numbers.get(name)
-        return [name] if number is None else [other for other in self.clients if self.group_numbers[other] == number]
+        same = [other for other in self.clients if number and self.group_numbers.get(other) == number]
+        return same or [name]
 
     def group_hash(self, name: str) -> bytes:
         """What a client writes down of its group: docs/spec/session.md, *Journal*."""
@@ -35,12 +65,18 @@ class Roster:
         chosen: list[str] = []
         for name in names:
             group = self.group_of(name)
-            if name not in chosen and set(group) <= set(names) and len(chosen) + len(group) <= most:
+            free = name not in chosen and not self.waits(name)
+            if free and set(group) <= set(names) and len(chosen) + len(group) <= most:
                 chosen += group
         return [name for name in self.clients if name in chosen]
 
     def check_whole(self, cohort: list[str]) -> None:
         require(all(set(self.group_of(name)) <= set(cohort) for name in cohort), "MEMBERS")
+        require(not any(self.waits(name) for name in cohort), "MEMBERS")
+
+
+def rotated(before: dict[str, Any], after: dict[str, Any]) -> bool:
+    return any(before[key] != after[key] for key in ("curve_public", "signing_public"))
 
 
 class Conversation:

@@ -263,9 +263,12 @@ class InferencePerformance:
 
     def dealer_receives(self, sender: str, received: list[bytes], envelope: dict[str, Any] | None, now: float) -> None:
         if envelope is None:
-            for session in self.dealt.values():
-                if sender in session.owners:
-                    self.touch(session).receive(sender, received, now)
+            concerned = [session for session in self.dealt.values() if sender in session.owners and not session.over]
+            if not concerned and sender in (self.roster.server, *self.roster.clients):
+                others = [sender] if sender in self.roster.clients else [""]
+                concerned = [self.new_at_dealer([self.roster.server, *others], bytes(32), now)]
+            for session in concerned:
+                self.touch(session).receive(sender, received, now)
             return
         data_owner = self.session_owner(sender, received, envelope)
         if data_owner is None:
@@ -277,15 +280,15 @@ class InferencePerformance:
                 if waits_for_sender and sender == self.roster.server:
                     return
                 current.give_up("SESSION", data_owner)
-            assert self.dealer is not None
-            owners, out = [self.roster.server, data_owner], (self.transmit, self.tell)
-            draws, patience = self.draws[self.dealer_name], self.dealer["patience"]
-            current = DealerSession(
-                self.dealer_name, self.roster.hash, owners, envelope["session"], draws, patience, now, *out
-            )
+            current = self.new_at_dealer([self.roster.server, data_owner], envelope["session"], now)
             self.dealt[data_owner] = current
         if current is not None and current.session == envelope["session"]:
             self.touch(current).receive(sender, received, now)
+
+    def new_at_dealer(self, owners: list[str], session: bytes, now: float) -> DealerSession:
+        assert self.dealer is not None
+        draws, patience, out = self.draws[self.dealer_name], self.dealer["patience"], (self.transmit, self.tell)
+        return DealerSession(self.dealer_name, self.roster.hash, owners, session, draws, patience, now, *out)
 
     def session_owner(self, sender: str, received: list[bytes], envelope: dict[str, Any]) -> str | None:
         if sender in self.roster.clients:

@@ -1,6 +1,6 @@
 """Every message, field by field (docs/spec/messages.md); their frames; the roster and the configuration."""
 
-import hashlib
+import re
 from typing import Any
 
 from constants import (
@@ -12,9 +12,10 @@ from constants import (
     LARGEST_COHORT,
     NAMES,
     VERSION,
+    Refused,
     require,
 )
-from encoding import ARRAY, Array, Binary, Boolean, Integer, Listed, Map, Real, Text, choice, decode, write_length
+from encoding import Array, Binary, Boolean, Integer, Listed, Map, Reader, Real, Text, choice, decode
 
 NUMBER = Integer(0, 2**31)
 NAME = Text(64)
@@ -50,6 +51,7 @@ BODIES = {
     "unmask-shares": Map(owners=BITMAP, shares=LARGE),
     "start-second-stage": Map(cohort=BITMAP, limits=BLOB),
     "end-round": Map(code=Listed(NAMES, or_nil=True), detail=Text(DETAIL_LIMIT)),
+    "new-roster": Map(roster=LARGE, signature=SIGNATURE),
     "finish": Map(),
     "abort": Map(code=Listed(NAMES), detail=Text(DETAIL_LIMIT), culprit=NAME),
     "resume": Map(),
@@ -86,7 +88,7 @@ CONFIGURATION = Map(
     max_weight=Integer(1, 2**31),
     train_seconds=Real(lambda value: 0 < value <= 86400),
     phase_seconds=Real(lambda value: 0 < value <= 86400),
-    scheme=choice("fedavg", "fedsgd"),
+    scheme=choice("fedavg", "fedsgd", "statistics"),
     min_contributors=Integer(0, LARGEST_COHORT),
     enforce=choice("clients", "server"),
     group_key=Boolean(),
@@ -176,19 +178,53 @@ def abort_body(code: str, culprit: str) -> dict[str, Any]:
     return {"code": CODES[code], "detail": code.lower(), "culprit": culprit}
 
 
-ROSTER_ROW: tuple[Any, ...] = (NAME, Text(16), HASH, HASH, Integer(0, LARGEST_COHORT))
+ROSTER_FIELDS = ("name", "role", "curve_public", "signing_public", "group")
+ROSTER_ROW = (NAME, choice("server", "client", "dealer"), HASH, HASH, Integer(0, LARGEST_COHORT))
 
 
-def roster_hash(members: list[dict[str, Any]]) -> bytes:
-    """Plain SHA-256 of ["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]]."""
+class Row:
+    """A member of a roster, an array of its fields."""
+
+    def read(self, reader: Reader) -> dict[str, Any]:
+        require(reader.take(1) == bytes([0x90 + len(ROSTER_FIELDS)]), "MALFORMED")
+        return {field: kind.read(reader) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True)}
+
+    def write(self, member: dict[str, Any]) -> bytes:
+        rows = (kind.write(member[field]) for field, kind in zip(ROSTER_FIELDS, ROSTER_ROW, strict=True))
+        return bytes([0x90 + len(ROSTER_FIELDS)]) + b"".join(rows)
+
+
+ROSTER_HEAD = Text(16).write("tacit/1 roster")
+ROWS = Array(2**32, Row())
+ROSTER_VERSION = Integer(1, 2**31)
+
+
+def check_roster(members: list[dict[str, Any]], operator: bytes) -> None:
     require(all(member["role"] == "client" or not member["group"] for member in members), "INVALID")
-    require(len({member["group"] > 0 for member in members if member["role"] == "client"}) < 2, "INVALID")
     require(all(member["group"] <= LARGEST_COHORT for member in members), "INVALID")
-    fields = ("name", "role", "curve_public", "signing_public", "group")
-    rows = [
-        bytes([0x90 + len(fields)])
-        + b"".join(kind.write(member[field]) for kind, field in zip(ROSTER_ROW, fields, strict=True))
-        for member in members
-    ]
-    encoded = bytes([0x92]) + Text(16).write("tacit/1 roster") + write_length(len(rows), ARRAY, 0x90, 16)
-    return hashlib.sha256(encoded + b"".join(rows)).digest()
+    names = [member["name"] for member in members]
+    keys = [member[kind] for member in members for kind in ("curve_public", "signing_public")]
+    require(len(set(names)) == len(names) and len({operator, *keys}) == len(keys) + 1, "INVALID")
+    require(all(re.fullmatch("[a-z0-9-]{1,64}", name) for name in names), "INVALID")
+    require([member["role"] for member in members].count("server") == 1, "INVALID")
+
+
+def write_roster(members: list[dict[str, Any]], version: int, operator: bytes) -> bytes:
+    """["tacit/1 roster", [[name, role, curve_public, signing_public, group], ...]], then version and operator."""
+    check_roster(members, operator)
+    require(bool(operator) == (1 <= version <= 2**31) and (operator or not version), "INVALID")
+    more = ROSTER_VERSION.write(version) + HASH.write(operator) if operator else b""
+    return bytes([0x94 if operator else 0x92]) + ROSTER_HEAD + ROWS.write(members) + more
+
+
+def read_roster(encoded: bytes, operator: bytes) -> tuple[list[dict[str, Any]], int]:
+    """The members and the version of a roster with this operator."""
+    reader = Reader(encoded)
+    require(reader.take(1 + len(ROSTER_HEAD)) == b"\x94" + ROSTER_HEAD, "MALFORMED")
+    members, version, named = ROWS.read(reader), ROSTER_VERSION.read(reader), HASH.read(reader)
+    require(reader.position == len(encoded) and named == operator, "MALFORMED")
+    try:
+        check_roster(members, operator)
+    except Refused:
+        raise Refused("MALFORMED") from None
+    return members, version

@@ -16,7 +16,6 @@ from messages import (
     read_body,
     read_configuration,
     read_envelope,
-    roster_hash,
     write_message,
 )
 from parameters import (
@@ -101,6 +100,15 @@ def members_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         | {"curve_public": octets(row["curve_public"]), "signing_public": octets(row["signing_public"])}
         for row in rows
     ]
+
+
+def roster_of(members: list[dict[str, Any]], version: int = 0, operator: str | None = None) -> Roster:
+    return Roster(members_of(members), version, octets(operator or ""))
+
+
+def do_sign_roster(**given: Any) -> dict[str, bytes]:
+    found = roster_of(**given)
+    return {"encoded": found.encoded, "signature": found.signature}
 
 
 def with_octets(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -293,7 +301,8 @@ PURE: dict[str, Callable[..., Any]] = {
     "read sum": lambda packing, words, contributors: Packing(**packing).read(octets(words), contributors),
     "write members": write_members,
     "read members": lambda bitmap, size: read_members(octets(bitmap), size),
-    "roster": lambda members: roster_hash(members_of(members)),
+    "roster": lambda **given: roster_of(**given).hash,
+    "sign roster": do_sign_roster,
     "context": do_context,
     "pairwise mask": do_pairwise_mask,
     "write message": do_write_message,
@@ -338,8 +347,10 @@ class Performance:
             return shown(self.begin_session(**inputs))
         return self.act(name, **inputs)
 
-    def begin_session(self, roster: list[Any], clients: list[Any], server: dict[str, Any] | None) -> bytes:
-        found = Roster(members_of(roster))
+    def begin_session(
+        self, roster: list[Any], clients: list[Any], server: dict[str, Any] | None, **signed: Any
+    ) -> bytes:
+        found = roster_of(roster, **signed)
         played = [
             with_octets(row, "signing_private", "entropy")
             | {"journal": [with_octets(entry, "session") for entry in row["journal"]]}
@@ -371,6 +382,9 @@ class Performance:
             actor.next_round(octets(inputs["model"]), inputs.get("unusable", ""), now)
         elif name == "finish":
             actor.finish(octets(inputs.get("model", "")), inputs.get("unusable", ""), now)
+        elif name == "change roster":
+            later = roster_of(inputs["roster"], inputs["version"], inputs["operator"])
+            actor.change_roster(later, octets(inputs.get("model", "")), now)
         elif name == "provide":
             actor.provide(inputs["epoch"], octets(inputs["model"]), now)
         elif name == "link lost":

@@ -15,12 +15,13 @@ from primitives import digest
 @dataclass
 class Policy:
     modes: list[str] = field(default_factory=lambda: ["active"])
-    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd"])
+    schemes: list[str] = field(default_factory=lambda: ["fedavg", "fedsgd", "statistics"])
     least_contributors: int = 1
     smallest_cohort: int = 3
     threshold_floor: int = 0
     least_corrupt: float = 0.05
     largest_clip: float = 1.0
+    roster_changes: list[str] = field(default_factory=lambda: ["add", "remove", "rotate"])
 
     def check_configuration(self, found: dict[str, Any]) -> None:
         counted = found["form"] == "coordinate" or found["min_contributors"] > 0

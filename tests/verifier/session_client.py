@@ -6,7 +6,7 @@ from typing import Any
 from aggregation import COUNTING, Terms
 from aggregation_client import AggregationClient
 from constants import LIMITS, MODEL, NAMES, Refused, require
-from conversation import Conversation, Roster
+from conversation import Conversation, Roster, rotated
 from encoding import read_members
 from key_holder import FROM_SERVER, KeyHolder
 from messages import abort_body, raw_frame, read_body, read_configuration, read_envelope
@@ -23,9 +23,9 @@ from proposal import (
 from transfer import Incoming
 
 SUM_MESSAGES = ("peer-keys", "peer-shares", "fetch-vector", "survivors", "unmask-request")
-IN_ROUND = ("end-round", "finish", "abort", "resume")
+IN_ROUND = ("end-round", "new-roster", "finish", "abort", "resume")
 ADMITTED = {
-    "AWAIT_WELCOME": ("welcome", "finish", "abort", "resume"),
+    "AWAIT_WELCOME": ("welcome", "new-roster", "finish", "abort", "resume"),
     "AWAIT_ROUND": ("start-round", *IN_ROUND),
     "FETCHING_MODEL": ("chunk", *IN_ROUND),
     "TRAINING": IN_ROUND,
@@ -152,7 +152,7 @@ class SessionClient:
     def ignored(self, envelope: dict[str, Any]) -> bool:
         """Step 9, and what AWAIT_ROUND does not listen to."""
         kind, number = envelope["type"], envelope["round"]
-        if kind in ("welcome", "finish", "resume", *FROM_SERVER):
+        if kind in ("welcome", "new-roster", "finish", "resume", *FROM_SERVER):
             require(number == 0, "SESSION")
             return False
         if number == 0:
@@ -184,6 +184,8 @@ class SessionClient:
             self.on_second_stage(body, now)
         elif kind == "end-round":
             self.on_end_round(None if body["code"] is None else NAMES[body["code"]], now)
+        elif kind == "new-roster":
+            self.on_new_roster(body)
         elif kind == "finish":
             self.end(None)
         elif kind == "resume":
@@ -213,19 +215,41 @@ class SessionClient:
         self.policy.check_configuration(self.configuration)
         require(before in (b"", self.encoded), "POLICY")
         self.policy.check_groups(self.configuration, self.roster.group_sizes)
-        self.check_group()
+        self.check_group(self.roster, write=True)
         self.report({"event": "accepted", "configuration": configuration_hash(self.encoded)})
         if self.configuration["group_key"]:
             self.holder = KeyHolder(self)
         self.go_to("AWAIT_ROUND", now + self.patience)
 
-    def check_group(self) -> None:
+    def on_new_roster(self, body: dict[str, Any]) -> None:
+        found = self.roster.later(body["roster"], body["signature"], self.name)
+        before, after = ({member["name"]: member for member in roster.members} for roster in (self.roster, found))
+        stay = [name for name in after if name in before]
+        different = {
+            "added": [name for name in after if name not in before],
+            "removed": [name for name in before if name not in after],
+            "rotated": [name for name in stay if rotated(before[name], after[name])],
+        }
+        kinds = zip(("add", "remove", "rotate"), different.values(), strict=True)
+        require(all(kind in self.policy.roster_changes for kind, names in kinds if names), "POLICY")
+        self.check_group(found, write=False)
+
+        def place(roster: Roster, name: str) -> tuple[bool, set[str]]:
+            return roster.waits(name), set(roster.group_of(name))
+
+        regrouped = [name for name in stay if place(self.roster, name) != place(found, name)]
+        self.report({"event": "roster changed", "roster": found.hash, **different, "regrouped": regrouped})
+        self.end("ROSTER")
+
+    def check_group(self, roster: Roster, write: bool) -> None:
         """docs/spec/session.md, *Journal*: another group than before, or none, is refused."""
-        group, before = self.roster.group_hash(self.name), self.group
+        if roster.waits(self.name):
+            return
+        group, before = roster.group_hash(self.name), self.group
         if before is None and self.journal:
             before = b""
         require(before is None or before == group, "POLICY")
-        if before is None and group:
+        if before is None and group and write:
             self.group = group
             self.report({"event": "journal group", "group": group})
 

@@ -55,6 +55,8 @@ class SessionServer:
         self.outgoing: dict[str, Outgoing] = {}
         self.keeper = KeyKeeper(self)
         self.outcome: dict[str, Any] = {}
+        self.holds: dict[str, bytes] = {}
+        self.successor: Roster | None = None
 
     @property
     def deadline(self) -> float | None:
@@ -157,7 +159,7 @@ class SessionServer:
         self.links[name] = envelope["link"]
         Conversation(bytes(32), self.roster.server, name, link=envelope["link"]).check(envelope)
         body = read_body(envelope, frames)
-        require(body["roster"] == self.roster.hash, "ROSTER")
+        self.holds[name] = body["roster"]
         if name in self.conversations:
             self.leave(name, now)
         self.at_its_turn(name, self.greet, now)
@@ -173,9 +175,20 @@ class SessionServer:
 
     def greet(self, name: str, now: float) -> None:
         self.spend(name, now)
+        if self.holds[name] != self.roster.hash:
+            self.correct(name)
+            return
         self.conversations[name] = self.conversation(name)
         self.send(name, "welcome", 0, {"roster": self.roster.hash, "configuration": self.encoded})
         self.report({"event": "joined", "member": name})
+
+    def correct(self, name: str) -> None:
+        """It holds another roster, and is told this one, if it has an operator."""
+        if self.roster.operator:
+            self.send(name, "new-roster", 0, {"roster": self.roster.encoded, "signature": self.roster.signature})
+        else:
+            self.send(name, "abort", 0, abort_body("ROSTER", name))
+        self.report({"event": "refused", "member": name, "code": "ROSTER"})
 
     def on_message(self, name: str, envelope: dict[str, Any], frames: list[bytes], now: float) -> None:
         kind, number = envelope["type"], envelope["round"]
@@ -387,11 +400,21 @@ class SessionServer:
         else:
             self.send_finish()
 
+    def change_roster(self, roster: Roster, model: bytes, now: float) -> None:
+        require(self.state in ("GATHERING", "BETWEEN_ROUNDS"), "INVALID")
+        self.successor = roster
+        if self.state == "GATHERING":
+            self.send_finish()
+        else:
+            self.finish(model, "", now)
+
     def send_finish(self) -> None:
+        roster = self.successor
+        told = {} if roster is None else {"roster": roster.encoded, "signature": roster.signature}
         for name in self.roster.clients:
             if name in self.conversations:
-                self.send(name, "finish", 0, {})
-        self.close(None)
+                self.send(name, "finish" if roster is None else "new-roster", 0, told)
+        self.close(None if roster is None else "ROSTER")
 
     def end(self, code: str) -> None:
         for name in self.roster.clients:

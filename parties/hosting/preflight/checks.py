@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -24,7 +24,7 @@ from tacit.parties.links.roster import check_own, read_roster
 from tacit.parties.protections.sides import TaskError
 from tacit.parties.runs.experiment import Experiment
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.core.roster import Roster
 
 State = Literal["ok", "warning", "untested", "absent", "wrong"]
 
@@ -64,7 +64,7 @@ class Untested(NotFit):
 class Subject(Generic[Kind]):
     """The party that is tested. What the files of its file say is read once, by the check that is about it."""
 
-    def __init__(self, file: Kind, experiment: Experiment | None) -> None:
+    def __init__(self, file: Kind, experiment: Experiment | None = None) -> None:
         self.file = file
         self.experiment = experiment
         self.folder = PartyFolder(Path(file.directory))
@@ -80,12 +80,12 @@ class Subject(Generic[Kind]):
     def roster(self) -> Roster:
         """That of everybody, in which it is. RosterFileError, ValueError."""
         found = read_roster(Path(self.file.roster))
-        check_own(found, self.keys, cast(Role, self.file.role), where=self.file.roster)
+        check_own(found, self.keys, self.file.enrolled, where=self.file.roster)
         return found
 
     @property
     def running(self) -> bool:
-        """Whether a process of this party has its folder, and its place at the server."""
+        """Whether a process of this party has its folder, and its place at those whom it connects to."""
         return self.folder.is_held()
 
 

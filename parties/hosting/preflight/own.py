@@ -40,7 +40,7 @@ def folder(subject: Subject[Any]) -> str:
     place: PartyFolder = subject.folder
     if subject.running:
         return f"{place.path}; a process of this party has it now"
-    parts = (place.path, *(place.path / name for name in ("events", "journal", "logs", "runs")))
+    parts = (place.path, *(place.path / name for name in ("events", "journal", "logs", "runs", "answers")))
     for part in parts:
         there = _nearest(part)
         if not there.is_dir():

@@ -1,8 +1,8 @@
-"""Whether a client gets to its server, as far as that can be known before a session: name, TCP, CURVE, version.
+"""Whether a party gets to those whom it connects to, as far as that can be known before a session.
 
-The link is opened as for a session. Then the client asks to go on with a conversation that there never was: the server
-says that it has none, in its own version of the protocol, and nobody has joined or left. Where no link comes about, a
-bare connection tells why: nothing listens; something else does; or a server whose key is another one.
+Four lines for each: name, TCP, CURVE, version. The link is opened as for a session. Then something is said that begins
+nothing and must be answered, and the answer has the version of who gives it. Where no link comes about, a bare
+connection tells why: nothing listens; something else does; or one whose key is another one.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 from tacit.parties.hosting.preflight.checks import Absent, Caution, Check, NotFit, Untested
-from tacit.parties.hosting.preflight.subjects import Attempt, ClientSubject, ServerSubject
+from tacit.parties.hosting.preflight.subjects import Attempt, ConnectingSubject, ListeningSubject
 from tacit.parties.links.address import IPC, host_of, resolve
 from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import EndpointError, Received
@@ -24,127 +26,197 @@ from tacit.parties.links.keys import generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Abort, Resume
+from tacit.protocol.core.link import NO_SESSION
+from tacit.protocol.core.messages import Abort, Message, Resume
+from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
 from tacit.protocol.session.messages import MESSAGES
 
 SECONDS: Final = 4.0
-"""How long an answer is waited for; a server that is there answers at once."""
-_SESSION_BYTES: Final = 32
+"""How long an answer is waited for; who is there answers at once."""
 _SIGNATURE: Final = b"\xff\0\0\0\0\0\0\0\0\x7f"
 _GREETING_BYTES: Final = 64
 """With which both ends of ZeroMQ begin (RFC 23): signature, version, from the 12th on the mechanism."""
 
-
-def name(subject: ClientSubject) -> str:
-    """The name of the server leads to an address."""
-    address = subject.file.connect
-    asyncio.run(resolve(address))
-    host = host_of(address)
-    if host is None:
-        return f"{address} needs none"
-    found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    return f"{host} is {', '.join(sorted(map(str, found)))}"
+Connecting = ConnectingSubject[Any]
 
 
-def tcp(subject: ClientSubject) -> str:
-    """Something listens at the address."""
-    address = subject.file.connect
-    if subject.running:
-        raise Untested("a process of this party has its link to the server now: `tacit status` says how it stands")
-    if _attempt(subject).error is not None and not isinstance(_attempt(subject).error, NotAdmittedError):
-        try:
-            asyncio.run(_greeted(address))
-        except TimeoutError:
-            raise Absent(
-                f"no answer from {address} in {SECONDS:g} s: a firewall drops packets, or the host is off"
-            ) from None
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise Absent(
-                f"nothing listens at {address} ({reason}): start the server, or check the address and the firewall"
-            ) from None
-    return f"{address} accepts connections"
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """To one whom a party connects to."""
 
+    what: str
+    """What that is."""
+    prefix: str = ""
+    """Of the names of its lines."""
+    key: str
+    """Of its address in the party's file."""
+    member: Callable[[Roster], Member]
+    kinds: Mapping[str, type[Message]]
+    """The messages that are spoken there."""
+    question: Callable[[Roster], Message]
+    other: str = ""
+    """What has the same key, and does not know the question; "" where nobody knows it."""
 
-def curve(subject: ClientSubject) -> str:
-    """Who listens has the server's key, and knows that of this client."""
-    error = _attempt(subject).error
-    if error is None:
-        return f"it has the key of {subject.roster.server.name}, and knows this party's"
-    if isinstance(error, NotAdmittedError):
-        raise NotFit(str(error))
-    said = asyncio.run(_greeted(subject.file.connect))
-    where = subject.file.connect
-    if not said.startswith(_SIGNATURE[:1]) or said[9:10] != _SIGNATURE[9:]:
-        shown = re.sub(r"[^ -~]+", " ", said.decode("latin-1")).strip()
-        if not shown:
-            raise NotFit(
-                f"what listens at {where} says nothing: it is no tacit server, or one that is stopped or overloaded"
+    @property
+    def checks(self) -> tuple[Check[Connecting], ...]:
+        """Its lines."""
+        name, tcp, curve, version = (self.prefix + each for each in ("name", "tcp", "curve", "version"))
+        return (
+            Check(name, self.name),
+            Check(tcp, self.tcp, needs=("key", "roster", name)),
+            Check(curve, self.curve, needs=(tcp,)),
+            Check(version, self.version, needs=(curve,)),
+        )
+
+    def name(self, subject: Connecting) -> str:
+        """The name leads to an address."""
+        address = self._address(subject)
+        asyncio.run(resolve(address))
+        host = host_of(address)
+        if host is None:
+            return f"{address} needs none"
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        return f"{host} is {', '.join(sorted(map(str, found)))}"
+
+    def tcp(self, subject: Connecting) -> str:
+        """Something listens at the address."""
+        address = self._address(subject)
+        if subject.running:
+            raise Untested(
+                f"a process of this party has its link to the {self.what} now: `tacit status` says how it stands"
             )
-        raise NotFit(f"what listens at {where} is no tacit server (it says {shown!r}): correct the address")
-    if said[12:32].rstrip(b"\0") not in (b"CURVE", b""):
-        raise NotFit(f"what listens at {where} is another service of ZeroMQ, without CURVE: correct the address")
-    raise NotFit(
-        f"who listens at {where} has another key than {subject.roster.server.name} in the roster: compare fingerprints "
-        "of the roster by telephone, and get the server's own; do not connect before it is known whose key that is"
-    )
+        error = self.attempt(subject).error
+        if error is not None and not isinstance(error, NotAdmittedError):
+            try:
+                asyncio.run(_greeted(address))
+            except TimeoutError:
+                raise Absent(
+                    f"no answer from {address} in {SECONDS:g} s: a firewall drops packets, or the host is off"
+                ) from None
+            except OSError as refused:
+                reason = os.strerror(refused.errno) if refused.errno else str(refused)
+                raise Absent(
+                    f"nothing listens at {address} ({reason}): start the {self.what}, or check the address and the "
+                    "firewall"
+                ) from None
+        return f"{address} accepts connections"
+
+    def curve(self, subject: Connecting) -> str:
+        """Who listens has the key of the roster, and knows that of this party."""
+        error, member = self.attempt(subject).error, self.member(subject.roster)
+        if error is None:
+            return f"it has the key of {member.name}, and knows this party's"
+        if isinstance(error, NotAdmittedError):
+            raise NotFit(str(error))
+        where = self._address(subject)
+        said = asyncio.run(_greeted(where))
+        if not said.startswith(_SIGNATURE[:1]) or said[9:10] != _SIGNATURE[9:]:
+            shown = re.sub(r"[^ -~]+", " ", said.decode("latin-1")).strip()
+            if not shown:
+                raise NotFit(
+                    f"what listens at {where} says nothing: it is no tacit {self.what}, or one that is stopped or "
+                    "overloaded"
+                )
+            raise NotFit(f"what listens at {where} is no tacit {self.what} (it says {shown!r}): correct the address")
+        if said[12:32].rstrip(b"\0") not in (b"CURVE", b""):
+            raise NotFit(f"what listens at {where} is another service of ZeroMQ, without CURVE: correct the address")
+        raise NotFit(
+            f"who listens at {where} has another key than {member.name} in the roster: compare fingerprints of the "
+            f"roster by telephone, and get the {self.what}'s own; do not connect before it is known whose key that is"
+        )
+
+    def version(self, subject: Connecting) -> str:
+        """Both speak the same version of the same protocol."""
+        answer = self.attempt(subject).answer
+        if answer is None:
+            raise Untested(f"the {self.what} has not answered: it is busy, or bars this party; its log says why")
+        if isinstance(answer, Abort) and answer.code is Code.VERSION:
+            raise NotFit(answer.detail)
+        if isinstance(answer, Abort) and answer.code is Code.MALFORMED and self.other:
+            raise NotFit(f"what listens at {self._address(subject)} is {self.other}: correct the address")
+        return f"{VERSION} of the protocol, as the {self.what}'s"
+
+    def _address(self, subject: Connecting) -> str:
+        address: str = getattr(subject.file, self.key)
+        return address
+
+    def attempt(self, subject: Connecting) -> Attempt:
+        """What came of opening a link and asking, which is done once."""
+        if self.key not in subject.attempts:
+            subject.attempts[self.key] = asyncio.run(self._linked(subject))
+        return subject.attempts[self.key]
+
+    async def _linked(self, subject: Connecting) -> Attempt:
+        keys, roster = subject.keys, subject.roster
+        try:
+            endpoint = await ClientEndpoint.connect(
+                self._address(subject), keys=keys, server=self.member(roster), connect_deadline=SECONDS
+            )
+        except EndpointError as error:
+            return Attempt(error)
+        question = self.question(roster)
+        # A session that nobody has drawn, or none at all.
+        resumes = isinstance(question, Resume)
+        asked = Envelope(
+            version=VERSION, type=question.TYPE, session=secrets.token_bytes(32) if resumes else NO_SESSION, round=0,
+            sender=keys.name, sequence=0, link=int(resumes),
+        )  # fmt: skip
+        async with endpoint:
+            with suppress(TimeoutError, EndpointError):
+                async with asyncio.timeout(SECONDS):
+                    await endpoint.send(encode(question, asked))
+                    while True:
+                        event = await endpoint.receive()
+                        if isinstance(event, Received):
+                            return Attempt(answer=self._read(event), frames=tuple(map(bytes, event.frames)))
+        return Attempt()
+
+    def _read(self, received: Received) -> Message:
+        try:
+            return decode(received.frames, self.kinds).parse()
+        except RemoteProtocolError as error:
+            return Abort(code=error.code, detail=error.detail, culprit="")
 
 
-def version(subject: ClientSubject) -> str:
-    """Both speak the same version of the protocol."""
-    answer = _attempt(subject).answer
-    if answer is None:
-        raise Untested("the server has not answered: it is busy, or bars this client; its log says why")
-    if answer.code is Code.VERSION:
-        raise NotFit(answer.detail)
-    return f"{VERSION} of the protocol, as the server's"
+SERVER: Final = Way(
+    what="server", key="connect", member=lambda roster: roster.server, kinds=MESSAGES,
+    question=lambda roster: Resume(), other="a model owner of private inference",
+)  # fmt: skip
+"""A client asks to go on with a conversation that there never was, which the server says."""
+MODEL_OWNER: Final = Way(
+    what="model owner", prefix="owner-", key="model_owner", member=lambda roster: roster.server,
+    kinds=INFERENCE_MESSAGES, question=lambda roster: InferenceHello(roster=roster.hash),
+    other="the server of a federation",
+)  # fmt: skip
+"""A data owner says hello, is told what it may ask for, and leaves: the dealer learns of a session by the agreement."""
+DEALER: Final = Way(
+    what="dealer", prefix="dealer-", key="dealer", member=lambda roster: roster.dealer, kinds=INFERENCE_MESSAGES,
+    question=lambda roster: Resume(),
+)  # fmt: skip
+"""An owner asks the same as a client. There is no such message in private inference, and a dealer says so."""
 
 
-def address(subject: ServerSubject) -> str:
-    """The server can listen, and is reached at the addresses that it tells."""
+def address(subject: ListeningSubject[Any]) -> str:
+    """The party can listen, and is reached at the addresses that it tells."""
     bind = subject.file.bind
     if subject.running:
         raise Untested(f"a process of this party listens at {bind} now: `tacit status` says how it stands")
     return asyncio.run(_heard_at(subject))
 
 
-def _attempt(subject: ClientSubject) -> Attempt:
-    if subject.attempt is None:
-        subject.attempt = asyncio.run(_linked(subject))
-    return subject.attempt
-
-
-async def _linked(subject: ClientSubject) -> Attempt:
-    keys, server = subject.keys, subject.roster.server
-    try:
-        endpoint = await ClientEndpoint.connect(
-            subject.file.connect, keys=keys, server=server, connect_deadline=SECONDS
-        )
-    except EndpointError as error:
-        return Attempt(error)
-    # A session that no server has drawn.
-    asked = Envelope(
-        version=VERSION, type=Resume.TYPE, session=secrets.token_bytes(_SESSION_BYTES), round=0, sender=keys.name,
-        sequence=0, link=1,
-    )  # fmt: skip
-    async with endpoint:
-        with suppress(TimeoutError, EndpointError):
-            async with asyncio.timeout(SECONDS):
-                await endpoint.send(encode(Resume(), asked))
-                while True:
-                    event = await endpoint.receive()
-                    if isinstance(event, Received):
-                        return Attempt(answer=_read(event))
-    return Attempt()
-
-
-def _read(received: Received) -> Abort | None:
-    try:
-        packet = decode(received.frames, MESSAGES)
-        message = packet.parse()
-    except RemoteProtocolError as error:
-        return Abort(code=error.code, detail=error.detail, culprit="")
-    return message if isinstance(message, Abort) else None
+async def _heard_at(subject: ListeningSubject[Any]) -> str:
+    own, told = subject.roster.member(subject.keys.name), subject.file.tell
+    async with await ServerEndpoint.bind(subject.file.bind, keys=subject.keys, roster=subject.roster) as endpoint:
+        for address in told:
+            try:
+                # A key that nobody knows: whoever refuses it has shown that of this party.
+                await ClientEndpoint.connect(address, keys=generate("preflight"), server=own, connect_deadline=SECONDS)
+            except NotAdmittedError:
+                continue
+            except EndpointError as error:
+                raise Caution(f"tell = {address!r} does not lead back here: {error}") from None
+        return f"can listen at {endpoint.address}" + (f", reached at {', '.join(told)}" if told else "")
 
 
 async def _greeted(address: str) -> bytes:
@@ -168,24 +240,4 @@ async def _greeted(address: str) -> bytes:
     return said
 
 
-async def _heard_at(subject: ServerSubject) -> str:
-    server, told = subject.roster.server, subject.file.tell
-    async with await ServerEndpoint.bind(subject.file.bind, keys=subject.keys, roster=subject.roster) as endpoint:
-        for address in told:
-            try:
-                # A key that nobody knows: whoever refuses it has shown the server's.
-                await ClientEndpoint.connect(
-                    address, keys=generate("preflight"), server=server, connect_deadline=SECONDS
-                )
-            except NotAdmittedError:
-                continue
-            except EndpointError as error:
-                raise Caution(f"tell = {address!r} does not lead back here: {error}") from None
-        return f"can listen at {endpoint.address}" + (f", reached at {', '.join(told)}" if told else "")
-
-
-NAME: Final = Check("name", name)
-TCP: Final = Check("tcp", tcp, needs=("key", "roster", "name"))
-CURVE: Final = Check("curve", curve, needs=("tcp",))
-VERSIONS: Final = Check("version", version, needs=("curve",))
 ADDRESS: Final = Check("address", address, needs=("key", "roster"))

@@ -6,9 +6,15 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tacit.parties.hosting.party_file import PartyFile, PartyFileError
-from tacit.parties.hosting.preflight import own, reach, work
+from tacit.parties.hosting.preflight import inference, own, reach, work
 from tacit.parties.hosting.preflight.checks import Check, Finding, Subject, made
-from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject
+from tacit.parties.hosting.preflight.subjects import (
+    ClientSubject,
+    DataOwnerSubject,
+    DealerSubject,
+    ModelOwnerSubject,
+    ServerSubject,
+)
 from tacit.parties.runs.experiment import Experiment
 
 BEFORE: Final = (own.KEY, own.ROSTER, own.FOLDER, own.CLOCK)
@@ -37,18 +43,35 @@ ROLES: Final[dict[str, tuple[type[Subject[Any]], tuple[Check[Any], ...]]]] = {
             work.CLIENT_MEMORY,
             own.DISK,
             work.TRAINING,
-            reach.NAME,
-            reach.TCP,
-            reach.CURVE,
-            reach.VERSIONS,
+            *reach.SERVER.checks,
+        ),
+    ),
+    "dealer": (DealerSubject, (*BEFORE, own.DISK, reach.ADDRESS)),
+    "model-owner": (
+        ModelOwnerSubject,
+        (*BEFORE, inference.MODEL, inference.MODEL_OWNER_MEMORY, own.DISK, reach.ADDRESS, *reach.DEALER.checks),
+    ),
+    "data-owner": (
+        DataOwnerSubject,
+        (
+            *BEFORE,
+            inference.IMAGES,
+            inference.ANSWERS,
+            own.DISK,
+            *reach.DEALER.checks,
+            *reach.MODEL_OWNER.checks,
+            inference.TERMS,
+            inference.DATA_OWNER_MEMORY,
+            inference.PIXELS,
         ),
     ),
 }
 
 
 def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
-    """Test everything that this party will need, one thing after the other. PartyFileError for another role."""
-    if file.role not in ROLES:
-        raise PartyFileError(f'role = "{file.role}": preflight tests servers and clients, and nothing of this role yet')
+    """Test everything that this party will need, one thing after the other. PartyFileError for an experiment where it
+    has none."""
+    if experiment is not None and file.role not in ("server", "client"):
+        raise PartyFileError(f'role = "{file.role}": private inference has no experiment: leave the file out')
     subject, checks = ROLES[file.role]
     return made(checks, subject(file, experiment))

@@ -18,18 +18,19 @@ from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
+from tacit.parties.hosting.server import ServerImages, first_configuration
 from tacit.parties.hosting.server_host import check_roster
 from tacit.parties.learning.learner import Learner
 from tacit.parties.learning.task import class_digest
 from tacit.parties.session.journal import JournalFile
-from tacit.protocol.session.groups import check_group, group_hash, journalled_group
+from tacit.protocol.session.groups import check_group, journalled_group
 from tacit.protocol.session.rounds import JournalEntry
 from tacit.protocol.sum.agreement import UPLOADS
 from tacit.protocol.sum.configuration import Configuration
 
 _LIST: Final = 8
 """Classes that are named in a line."""
-_SIZE: Final = 32
+SIZE: Final = 32
 """Pixels to which images in files are brought, where no experiment says to how many."""
 _FLOAT: Final = 4
 _CLIENT_FLOATS: Final = {"adamw": 7, "sgd": 5}
@@ -87,6 +88,9 @@ def server_classes(subject: ServerSubject) -> str:
 def policy(subject: ClientSubject) -> str:
     """This client's policy accepts what the server will propose."""
     proposal, own = subject.proposal, subject.file.policy
+    if (experiment := chosen(subject)).data.statistics == "sum":
+        agreed = subject.agreed
+        own.check(first_configuration(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std)))
     own.check(proposal)
     own.check_groups(proposal, [len(group) for group in subject.roster.groups])
     parameters = own.check_cohort(proposal, proposal.clients)
@@ -98,7 +102,7 @@ def journal(subject: ClientSubject) -> str:
     if subject.running:
         raise Untested("a process of this party has it now")
     lines = JournalFile(subject.folder.journal(subject.keys.name)).read()
-    check_group(journalled_group(lines), group_hash(subject.roster, subject.keys.name))
+    check_group(journalled_group(lines), subject.roster, subject.keys.name)
     stages = sum(isinstance(line, JournalEntry) for line in lines)
     return f"{stages} stages of rounds" if lines else "empty: this client was in no round yet"
 
@@ -106,11 +110,11 @@ def journal(subject: ClientSubject) -> str:
 def client_memory(subject: ClientSubject) -> str:
     """There is memory for the model, an update, its masks, and the images."""
     experiment, proposal = chosen(subject), subject.proposal
-    size, channels = experiment.model.image_size, len(experiment.data.mean)
+    size, channels = experiment.model.image_size, len(subject.agreed.mean)
     floats = _CLIENT_FLOATS[experiment.training.optimizer] * sum(proposal.tensor_sizes)
     images = _FLOAT * len(subject.source.train.images) * channels * size * size
     # The vector, a mask that is added to it, and its bytes on their way.
-    return _fits(_FLOAT * floats + 3 * _vector_bytes(proposal) + images)
+    return fits(_FLOAT * floats + 3 * _vector_bytes(proposal) + images, "model, vectors and images")
 
 
 def server_memory(subject: ServerSubject) -> str:
@@ -120,13 +124,14 @@ def server_memory(subject: ServerSubject) -> str:
     images = 0 if source is None else _FLOAT * len(source.test.images) * channels * size * size
     # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
     vectors = min(proposal.clients, (2 if subject.roster.groups else 1) * UPLOADS) + 1
-    return _fits(_FLOAT * _SERVER_FLOATS * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images)
+    needed = _FLOAT * _SERVER_FLOATS * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images
+    return fits(needed, "model, vectors and images")
 
 
 def training(subject: ClientSubject) -> str:
     """The client's part begins as it will on the day: its images as the task wants them, and the model for them."""
     experiment, device = chosen(subject), resolve_device(subject.file.device)
-    agreed = experiment.data
+    agreed = subject.agreed
     data = normalise(subject.source, image_size=experiment.model.image_size, mean=agreed.mean, std=agreed.std)
     Learner(subject.proposal, data.x_train, data.y_train, seed=None, device=device)
     size = experiment.model.image_size
@@ -143,7 +148,7 @@ def _described(subject: ClientSubject | ServerSubject) -> str:
 
 def _read(samples: Samples, part: str, where: str) -> str:
     # Decodes as many as stand for all.
-    statistics(samples.images, image_size=_SIZE)
+    statistics(samples.images, image_size=SIZE)
     kind = {1: "grey", 3: "coloured"}.get(samples.images.channels, f"{samples.images.channels}-channel")
     return f"{len(samples.images):,} {kind} {part} images in {where}, of {len(np.unique(samples.labels))} classes"
 
@@ -170,9 +175,10 @@ def _vector_bytes(proposal: Configuration) -> int:
     return int(packing.length * np.dtype(packing.ring.word).itemsize)
 
 
-def _fits(needed: int) -> str:
+def fits(needed: int, what: str) -> str:
+    """What is said where there is memory for this; NotFit, Untested."""
     available = available_memory()
-    least = f"at least {math.ceil(needed / 1e6):,} MB needed for model, vectors and images"
+    least = f"at least {math.ceil(needed / 1e6):,} MB needed for {what}"
     if available is None:
         raise Untested(f"{least}; this system does not say what is available")
     room = f"{least}, {available / 1e6:,.0f} MB available"

@@ -1,4 +1,4 @@
-"""Rosters made from cards and changed later: groups of those who are there never change."""
+"""Rosters made from cards and changed later: nobody ever moves from one group to another."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tacit.parties.links.roster import (
     make_roster,
     read_roster,
     with_members,
+    with_other_keys,
     without_members,
     write_roster,
 )
@@ -45,15 +46,14 @@ def test_groups_that_cannot_be_filled() -> None:
         make_roster(CARDS[:4], group_size=4)
 
 
-def test_newcomers_never_change_a_group() -> None:
+def test_newcomers_wait_until_they_fill_a_group() -> None:
     before = make_roster(CARDS[:7], group_size=3)
-    after = with_members(before, CARDS[7:], group_size=3)
+    waiting = with_members(before, CARDS[7:9])
+    assert (waiting.groups, waiting.waiting) == (before.groups, ("client-7", "client-8"))
+    assert with_members(waiting, [], group_size=3).waiting == ("client-7", "client-8")
+    after = with_members(waiting, CARDS[9:], group_size=3)
     assert after.groups == (*before.groups, ("client-7", "client-8", "client-9"))
-    assert after.members[:7] == before.members
-    with pytest.raises(ValueError, match="make no group of 3"):
-        with_members(before, CARDS[7:9], group_size=3)
-    with pytest.raises(ValueError, match="are in groups: give --group-size"):
-        with_members(before, CARDS[7:])
+    assert (after.members[:7], after.waiting) == (before.members, ())
     with pytest.raises(ValueError, match="in no groups: leave out --group-size"):
         with_members(make_roster(CARDS[:7]), CARDS[7:], group_size=3)
 
@@ -63,20 +63,61 @@ def test_who_is_in_the_roster_already() -> None:
     with pytest.raises(ValueError, match=r"'client-1' is in the roster already$"):
         with_members(roster, [CARDS[1]], group_size=1)
     with pytest.raises(
-        ValueError, match="'client-1' is in the roster already, with other keys or another role: remove"
+        ValueError, match=r"'client-1' is in the roster already, with other keys .* `tacit roster rotate`"
     ):
         with_members(roster, [card("client-1")], group_size=1)
 
 
-def test_who_goes_takes_its_group_along() -> None:
+def test_a_group_that_loses_a_member_is_retired() -> None:
     roster = make_roster(CARDS[:7], group_size=3)
-    with pytest.raises(ValueError, match="'client-1' is in a group with client-2, client-3, and goes with"):
-        without_members(roster, ["client-1"])
-    left = without_members(roster, ["client-1", "client-2", "client-3"])
-    assert left.groups == (("client-4", "client-5", "client-6"),)
+    retired = without_members(roster, ["client-1"])
+    assert (retired.groups, retired.waiting) == (roster.groups[1:], ("client-2", "client-3"))
+    admitted = with_members(retired, CARDS[7:8], group_size=3)
+    assert admitted.groups == (("client-2", "client-3", "client-7"), ("client-4", "client-5", "client-6"))
     assert without_members(make_roster(CARDS[:4]), ["client-2"]).clients == ("client-1", "client-3")
+    with pytest.raises(ValueError, match="clients were in groups, and are in none"):
+        without_members(retired, ["client-4"])
     with pytest.raises(LookupError, match="'client-9' is not in the roster"):
         without_members(roster, ["client-9"])
+
+
+def test_other_keys_take_the_place_of_the_old_ones() -> None:
+    roster, new = make_roster(CARDS[:7], group_size=3), card("client-2")
+    rotated = with_other_keys(roster, new)
+    assert rotated.member("client-2") == replace(new, group=1)
+    assert (rotated.groups, rotated.index("client-2")) == (roster.groups, 1)
+    with pytest.raises(LookupError, match="'client-9' is not in the roster"):
+        with_other_keys(roster, CARDS[9])
+    with pytest.raises(ValueError, match="the server 'server' is another one, or has other keys"):
+        with_other_keys(roster, card("server"))
+    with pytest.raises(ValueError, match="'client-2' was a client, and is a dealer"):
+        with_other_keys(roster, replace(new, role="dealer"))
+
+
+def test_only_its_operator_makes_versions(tmp_path: Path) -> None:
+    office, other = generate("office"), generate("other")
+    first = make_roster(CARDS[:4], operator=office)
+    changes = [
+        with_members(first, CARDS[4:5], operator=office),
+        without_members(first, ["client-1"], operator=office),
+        with_other_keys(first, card("client-1"), operator=office),
+    ]
+    assert first.version == 1
+    assert {(made.version, made.operator) for made in changes} == {(2, office.signing_public)}
+    with pytest.raises(ValueError, match="it has an operator: give its operator's key file as --operator"):
+        without_members(first, ["client-1"])
+    with pytest.raises(ValueError, match="'other' is not its operator: give its operator's key file"):
+        without_members(first, ["client-1"], operator=other)
+    with pytest.raises(ValueError, match="the roster has no operator: leave out --operator"):
+        without_members(make_roster(CARDS[:4]), ["client-1"], operator=office)
+    path = tmp_path / "roster.toml"
+    write_roster(changes[0], path)
+    assert read_roster(path) == changes[0]
+    path.write_text(path.read_text().replace("version = 2", "version = 3"))
+    with pytest.raises(RosterFileError, match="signature is not that of its operator, so it was changed"):
+        read_roster(path)
+    with pytest.raises(ValueError, match="'office' has the operator's key"):
+        make_roster([CARDS[0], office.member("client")], operator=office)
 
 
 def test_a_key_serves_one_member() -> None:

@@ -213,7 +213,7 @@ def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path: Path) -> No
 def test_a_disk_that_fills_up_in_a_run_keeps_the_finished_rounds(tmp_path: Path) -> None:
     """The first file that grows beyond the limit is the server's event log, some rounds later."""
     run = tmp_path / "run"
-    outcome = limited(tmp_path, 16_000, "simulate", experiment(tmp_path, rounds=20), "--out", run)
+    outcome = limited(tmp_path, 20_000, "simulate", experiment(tmp_path, rounds=20), "--out", run)
     line = outcome.complaint(1)
     assert line.startswith(f"tacit: server: {run}/events/server.jsonl: event ")
     assert line.endswith(" cannot be written: File too large; make room on the disk")

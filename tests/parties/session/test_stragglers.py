@@ -46,7 +46,10 @@ async def lags(federation: Any, learners: list[Straggler]) -> None:
     async with asyncio.timeout(federation.seconds):
         while not (learners and learners[0].trained):
             await asyncio.sleep(0.01)
-        while federation.fields("server", "waiting")[-1]["on"] != (STRAGGLER,):
+        # Keys and shares are exchanged meanwhile, and there too somebody may be the last.
+        while (federation.fields("server", "phase") or [{"next": ""}])[-1]["next"] != "TRAIN" or federation.fields(
+            "server", "waiting"
+        )[-1]["on"] != (STRAGGLER,):
             await asyncio.sleep(0.01)
 
 

@@ -53,7 +53,7 @@ def test_golden_bytes(structure: msgspec.Struct, expected: str) -> None:
 
 
 TYPES = {
-    "SESSION": "hello welcome resume end-round finish abort key-commit peer-key-commits key-contribution"
+    "SESSION": "hello welcome resume end-round new-roster finish abort key-commit peer-key-commits key-contribution"
     " peer-key-contributions confirm-key peer-key-confirmations key-accepted key-complaint start-key end-key"
     " reencrypt-model keyed-model",
     "TRAIN": "start-round fetch chunk start-second-stage",

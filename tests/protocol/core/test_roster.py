@@ -1,6 +1,7 @@
 """The roster refuses what would make its members ambiguous, and its hash can be computed by anybody from the text."""
 
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.primitives import Label, SigningKey, verify
 from tacit.protocol.core.roster import Member, Role, Roster, check_name
 
 
@@ -164,9 +166,73 @@ def test_only_clients_are_in_groups(role: Role) -> None:
         msgspec.structs.replace(member("a", role, 1), group=1)
 
 
-def test_all_clients_are_in_groups_or_none() -> None:
-    with pytest.raises(ValueError, match="client 'c' has no group, others have: give one to every client, or to none"):
-        grouped(GROUPS | {"c": 0, "e": 0})
+def test_who_is_in_no_group_while_others_are_waits() -> None:
+    roster = grouped(GROUPS | {"c": 0, "e": 0})
+    assert (roster.waiting, roster.groups) == (("c", "e"), (("b", "d"), ("a",)))
+    assert roster.gather(("c", "b", "d", "e"), 5) == ("b", "d")
+    with pytest.raises(RemoteProtocolError, match="or one that waits"):
+        roster.check_whole(("b", "d", "e"))
+    assert (ROSTER.waiting, grouped(GROUPS).waiting) == ((), ())
+
+
+OPERATOR = SigningKey(b"\x11" * 32)
+SIGNED = Roster.signed(MEMBERS, version=300, operator=OPERATOR)
+
+
+def test_versions_are_hashed_and_signed() -> None:
+    head = b"\x94" + fixed_text(b"tacit/1 roster")
+    assert SIGNED.encoded == head + ROSTER.encoded[len(head) :] + b"\xcd\x01\x2c\xc4\x20" + OPERATOR.public
+    assert SIGNED.hash == sha256(SIGNED.encoded).digest()
+    verify(OPERATOR.public, SIGNED.signature, Label.SIGN_ROSTER, SIGNED.hash)
+    assert Roster.decode(SIGNED.encoded, SIGNED.signature, operator=OPERATOR.public) == SIGNED
+
+
+@pytest.mark.parametrize(
+    ("fields", "pattern"),
+    [
+        ({"version": 301}, "its signature is not that of its operator"),
+        ({"members": MEMBERS[:2]}, "its signature is not that of its operator"),
+        ({"operator": SigningKey(b"\x12" * 32).public}, "its signature is not that of its operator"),
+        ({"signature": bytes(64)}, "its signature is not that of its operator"),
+        ({"signature": b""}, "its signature is not that of its operator"),
+        ({"version": 0}, "version 0: 1 to"),
+        ({"version": 2**31 + 1}, "version 2147483649: 1 to"),
+        ({"operator": b""}, "a version or a signature, and no operator"),
+        ({"operator": MEMBERS[1].signing_public}, "'b' has the operator's key"),
+    ],
+)
+def test_what_no_operator_signed(fields: dict[str, Any], pattern: str) -> None:
+    with pytest.raises(ValueError, match=pattern):
+        msgspec.structs.replace(SIGNED, **fields)
+
+
+def signed(encoded: bytes) -> bytes:
+    return OPERATOR.sign(Label.SIGN_ROSTER, sha256(encoded).digest())
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        ROSTER.encoded,
+        SIGNED.encoded + b"\0",
+        SIGNED.encoded[:-1],
+        SIGNED.encoded.replace(b"\xcd\x01\x2c", b"\xce\0\0\x01\x2c"),
+        SIGNED.encoded.replace(b"tacit/1 roster", b"tacit/2 roster"),
+        SIGNED.encoded.replace(b"\xa1a", b"\xa1b"),
+        b"",
+    ],
+)
+def test_even_an_operator_signs_only_what_is_a_roster(encoded: bytes) -> None:
+    with pytest.raises(RemoteProtocolError) as refused:
+        Roster.decode(encoded, signed(encoded), operator=OPERATOR.public)
+    assert refused.value.code is Code.MALFORMED
+
+
+def test_what_another_one_signed_is_not_looked_at() -> None:
+    for encoded, signature in ((SIGNED.encoded, bytes(64)), (b"", SIGNED.signature)):
+        with pytest.raises(RemoteProtocolError) as refused:
+            Roster.decode(encoded, signature, operator=OPERATOR.public)
+        assert refused.value.code is Code.SIGNATURE
 
 
 @given(st.permutations(MEMBERS))

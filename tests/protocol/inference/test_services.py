@@ -8,10 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tacit.protocol.core.codec import VERSION, decode
 from tacit.protocol.core.errors import Code
+from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine
 from tacit.protocol.inference.data_owner import Wish
-from tacit.protocol.inference.messages import InferenceHello, MaterialHello, MaterialOver, OrderMaterial
+from tacit.protocol.inference.messages import (
+    INFERENCE_MESSAGES,
+    InferenceHello,
+    MaterialHello,
+    MaterialOver,
+    OrderMaterial,
+)
 from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, MaterialArrived, Opened
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Link, Parcel, altered
@@ -105,7 +113,7 @@ def test_a_fault_in_one_session_leaves_the_others_alone(kind: str, at: int, faul
         if isinstance(told.output, InferenceEnded) and told.data_owner == SECOND and told.output.code
     ]
     code = {"unreadable": Code.MALFORMED, "another sender": Code.SENDER, "gone": Code.LEFT}[fault]
-    # The dealer cannot answer what names no session; then its sender's patience ends it, and the peer's.
+    # The dealer's answer to what names no session is of none; its sender's patience ends it, and the peer's.
     expected = {code, Code.TIMEOUT} if (kind, fault) == ("material-hello", "unreadable") else {code}
     assert {ended.code for ended in told} <= expected
     assert told or (fault, kind) == ("gone", "inference-hello")
@@ -208,11 +216,24 @@ def test_strangers() -> None:
     order = run.forge(MODEL_OWNER, DEALER, OrderMaterial(first=6, count=1, requests=b"")).frames
     for stranger in ("dealer-2", SECOND):
         assert list(run.dealers.feed(stranger, order, 0.0)) == []
-        assert list(run.dealers.feed(stranger, (b"", b""), 0.0)) == []
+        assert all(told is not session for told, _ in run.dealers.feed(stranger, (b"", b""), 0.0))
         assert list(run.dealers.drop(stranger, "gone", 0.0)) == []
     assert session.state.name == "SERVING"
     ((machine, outputs),) = run.dealers.feed(MODEL_OWNER, order, 0.0)
     assert (machine, outputs) == (session, [])
+
+
+@pytest.mark.parametrize("sender", [MODEL_OWNER, FIRST])
+def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
+    """Nobody's session is concerned, and who has none is told; strangers are not."""
+    run = world()
+    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION + 1).frames
+    ((machine, (said, ended)),) = run.dealers.feed(sender, frames, 0.0)
+    assert (ended.code, ended.culprit) == (Code.VERSION, sender)
+    packet = decode(said.frames, INFERENCE_MESSAGES)
+    assert (said.to, packet.envelope.session, packet.envelope.sequence) == (sender, NO_SESSION, 0)
+    assert machine not in run.dealers.sessions.values()
+    assert list(run.dealers.feed("dealer-2", frames, 0.0)) == []
 
 
 def test_a_message_without_a_session_is_ignored() -> None:

@@ -13,7 +13,15 @@ from tacit.protocol.core.messages import Abort, Chunk, Message, Resume
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.messages import MESSAGES, EndRound, Finish, StartRound, StartSecondStage, Welcome
+from tacit.protocol.session.messages import (
+    MESSAGES,
+    EndRound,
+    Finish,
+    NewRoster,
+    StartRound,
+    StartSecondStage,
+    Welcome,
+)
 from tacit.protocol.session.rounds import Accepted, RoundOver, Train
 from tacit.protocol.session.tables import OUTSIDE_ROUNDS, TRAINING_CLIENT_TABLE, TrainingState
 from tacit.protocol.sum.messages import FetchVector, PeerComplaints, PeerKeys, PeerShares, Survivors, UnmaskRequest
@@ -100,10 +108,11 @@ def said(federation: MemoryFederation, kind: type[Message], plain_message: Calla
 
 # Verdicts: the state that follows; or who is told what: "ends CODE" the session, "aborts CODE" the round.
 OUT_OF_ROUND: dict[type[Message], str] = {
-    **dict.fromkeys(OUTSIDE_ROUNDS, "ends UNEXPECTED"), Finish: "ENDED", Resume: "ends SEQUENCE"
+    **dict.fromkeys(OUTSIDE_ROUNDS, "ends UNEXPECTED"), Finish: "ENDED", Resume: "ends SEQUENCE",
+    NewRoster: "ends ROSTER",
 }  # fmt: skip
-"""What is said in no round is refused in one, too; and nobody has asked to go on. Where a group key is agreed on, see
-test_keyed_cells.py."""
+"""What is said in no round is refused in one, too; nobody has asked to go on, and the roster has no operator. Where a
+group key is agreed on, see test_keyed_cells.py."""
 SAME_IN_EVERY_ROUND = {**OUT_OF_ROUND, EndRound: "AWAIT_ROUND", Abort: "AWAIT_ROUND"}
 EXPECTED: dict[str, tuple[str, dict[type[Message], str]]] = {
     # The situation: what becomes of messages that are not listed; the others.

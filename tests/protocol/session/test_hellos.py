@@ -122,9 +122,13 @@ def test_the_answer_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [done.code for done in one.outcome(RoundDone)] == [None, None]
 
 
-def test_a_wrong_roster_is_refused_at_once_however_many_hellos_there_were() -> None:
+def test_a_hello_with_another_roster_waits_for_its_turn_too() -> None:
     one = federation()
     greet(one, HELLOS + 1)
     hello = one.log[0].message
     one.put(one.forge(CLIENT, SERVER, type(hello)(roster=bytes(32)), round=0, session=bytes(32), sequence=0))
-    assert [report.fields["code"] for report in one.outcome(Report) if report.event == "refused"] == [Code.ROSTER.name]
+    assert [report for report in one.outcome(Report) if report.event == "refused"] == []
+    one.settle(until=one.now + HELLO_SECONDS + 1)
+    (refused,) = [report for report in one.outcome(Report) if report.event == "refused"]
+    assert refused.fields["code"] == Code.ROSTER.name
+    assert CLIENT not in one.server.presence.barred

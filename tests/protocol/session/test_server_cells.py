@@ -246,9 +246,11 @@ def test_every_state_has_a_situation() -> None:
     assert triggers == {
         ("GATHERING", "COMPLETE"),
         ("GATHERING", "EXPIRE"),
+        ("GATHERING", "CHANGE_ROSTER"),
         ("IN_ROUND", "DROP"),
         ("BETWEEN_ROUNDS", "NEXT_ROUND"),
         ("BETWEEN_ROUNDS", "FINISH"),
+        ("BETWEEN_ROUNDS", "CHANGE_ROSTER"),
     }
 
 

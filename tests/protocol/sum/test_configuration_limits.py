@@ -82,7 +82,7 @@ def test_what_nobody_knows_is_refused(kind: type[Any]) -> None:
 def test_defaults() -> None:
     assert Policy() == Policy(
         modes=("active",),
-        schemes=("fedavg", "fedsgd"),
+        schemes=("fedavg", "fedsgd", "statistics"),
         least_contributors=1,
         smallest_cohort=3,
         threshold_floor=0,

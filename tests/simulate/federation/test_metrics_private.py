@@ -16,7 +16,8 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chisquare
 
-from tacit.parties.learning.task import LOSS_UNIT, METRICS
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
+from tacit.parties.learning.task import METRICS as ALWAYS
 from tacit.parties.runs.experiment import parse
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.codec import Envelope
@@ -49,6 +50,7 @@ from tacit.simulate.federation.run import new_plan, simulate
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 from tacit.simulate.world.network import Parcel
 
+METRICS = ALWAYS + HELD_OUT_METRICS
 CLIENTS = 5
 PARAMETERS = 262_200
 """More than one chunk of 32-bit words, so that VectorChunk is used too."""
@@ -245,6 +247,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
     "round-done": {
         "round", "status", "code", "detail", "culprit", "cohort", "survivors", "dropped", "seconds",
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
+        "held_out",  # the same
         "accuracy", "loss",  # of the server's own test images
     },
     "messages": MESSAGE_TIMES,
@@ -279,6 +282,7 @@ depth = 1
 heads = 2
 [training]
 epochs = 1
+held_out = 0.2
 [aggregation]
 clip = 0.001
 """
@@ -310,6 +314,12 @@ def test_logs_and_summary_hold_sums_only(tmp_path: Path) -> None:
         assert (event["samples"], event["clipped"]) == (sums["samples"], sums["clipped"])
         assert event["train_accuracy"] == sums["correct"] / sums["samples"]
         assert event["train_loss"] == sums["loss"] * LOSS_UNIT / sums["samples"]
+        assert event["held_out"] == {
+            "round": event["round"] - 1,
+            "images": sums["held_out"],
+            "accuracy": sums["held_out_correct"] / sums["held_out"],
+            "loss": sums["held_out_loss"] * LOSS_UNIT / sums["held_out"],
+        }
         (entry,) = (entry for entry in summary["rounds"] if entry["round"] == event["round"])
         assert entry.keys() == SERVER_EVENTS["round-done"] | {"bytes_sent", "local"}
         assert all(entry[key] == event[key] for key in SERVER_EVENTS["round-done"])

@@ -1,0 +1,135 @@
+"""A first secure sum, of counts, sums and squares of pixels, by which all parties then normalise their images.
+
+It is a session of its own before training, of the scheme "statistics": a sum of no model, whose metrics are whole
+numbers, and so exact (models/moments.py). Nothing else leaves a client, and the server learns them of all survivors
+together. Whatever protects the training, this is a plain sum: it has no noise, and no key of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+from msgspec import Meta, structs
+
+from tacit.models.configuration import MOST_SUMMED_CHANNELS
+from tacit.models.moments import Moments
+from tacit.parties.protections.sides import TaskError
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.sum.configuration import Configuration, Proposal
+from tacit.secagg.packing import Total, WeightForm
+from tacit.secagg.ring import Words
+
+SCHEME: Final = "statistics"
+NO_LAYOUT: Final = bytes(32)
+"""Stands for the names and shapes of tensors, of which there are none."""
+NO_MODEL: Final = bytes(4)
+"""A sum has one value at least: zero."""
+
+
+class StatisticsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What every client must know to count its pixels as the others do."""
+
+    image_size: Annotated[int, Meta(ge=8, le=1024)]
+    """Height and width to which images in files are brought."""
+    channels: Annotated[int, Meta(ge=1, le=MOST_SUMMED_CHANNELS)]
+    classes: Annotated[int, Meta(ge=1, le=65_536)]
+    class_digest: Annotated[bytes, Meta(max_length=32)]
+
+
+class Statistics(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it, as a run directory keeps it."""
+
+    clients: int
+    """In the sum."""
+    pixels: int
+    """Of all of them, in one channel."""
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def metrics_of(channels: int) -> tuple[str, ...]:
+    """Names of the numbers that are summed."""
+    return "pixels", *(f"{kind}-{channel}" for channel in range(channels) for kind in ("sum", "squares"))
+
+
+def configure_statistics(terms: Proposal, task: StatisticsTask) -> Configuration:
+    """The configuration of the first sum under the terms of an experiment. ValueError if they leave no room for it."""
+    chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__} | {"max_weight": 1}
+    metrics = metrics_of(task.channels)
+    packing = Proposal(**chosen).packing_of(form=WeightForm.SCALAR, tensor_sizes=(1,), metrics=metrics, ring_bits=None)
+    return Configuration(
+        **chosen,
+        scheme=SCHEME,
+        ring_bits=packing.ring.bits,
+        form=WeightForm.SCALAR,
+        tensor_sizes=(1,),
+        metrics=metrics,
+        layout=NO_LAYOUT,
+        task=encode_structure(task),
+    )
+
+
+def read_statistics_task(said: Configuration) -> StatisticsTask:
+    """The task in a server's configuration; TaskError if another configuration follows from it, RemoteProtocolError
+    if there is none."""
+    task = decode_structure(said.task, StatisticsTask, limit=BODY_LIMIT)
+    derived = configure_statistics(said, task)
+    for name, value in structs.asdict(said).items():
+        if value != getattr(derived, name):
+            raise TaskError(
+                f"the server's configuration has {name} = {value}, and from its task of statistics follows "
+                f"{getattr(derived, name)}: it contradicts itself"
+            )
+    return task
+
+
+def statistics_words(configuration: Configuration, own: Moments) -> Words:
+    """A client's contribution. ValueError for more pixels than a metric can count, 2^32."""
+    numbers = [own.pixels, *(number for pair in zip(own.sums, own.squares, strict=True) for number in pair)]
+    metrics = dict(zip(configuration.metrics, numbers, strict=True))
+    # The one value is 0, of which nothing is rounded.
+    generator = np.random.default_rng(0)
+    return configuration.packing().encode(np.zeros(1, np.float32), 1, metrics, generator).words
+
+
+Octets = bytes
+
+
+class StatisticsKeeper:
+    """The server's side, in the place of a model."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._packing = configuration.packing()
+        self.found: Statistics | None = None
+        """Once a sum was opened."""
+
+    @property
+    def bytes(self) -> Octets:
+        """What stands for the model."""
+        return NO_MODEL
+
+    def replace(self, model: Octets) -> None:
+        """There is none."""
+
+    def decode(self, words: Words, contributors: int) -> Total:
+        """The sums. ValueError if they cannot be sums of honest contributions."""
+        total = self._packing.decode(words, contributors=contributors)
+        moments_of(total.metrics).check(contributors)
+        return total
+
+    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
+        """Make statistics of them."""
+        found = moments_of(total.metrics)
+        mean, std = found.normalisation()
+        self.found = Statistics(clients=int(total.weights), pixels=found.pixels, mean=mean, std=std)
+
+
+def moments_of(metrics: Mapping[str, int]) -> Moments:
+    """What the numbers of a sum say."""
+    channels = (len(metrics) - 1) // 2
+    sums, squares = (tuple(metrics[f"{kind}-{at}"] for at in range(channels)) for kind in ("sum", "squares"))
+    return Moments(metrics["pixels"], sums, squares)

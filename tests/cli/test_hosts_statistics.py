@@ -1,0 +1,195 @@
+"""A server without any image, between real processes: statistics of the pixels from a first sum, and accuracy from
+images that clients keep from training; both against what the clients' own files say."""
+
+import hashlib
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from tacit.models.configuration import ImagesConfiguration
+from tacit.models.data import normalise, read
+from tacit.models.datasets.samples import Source
+from tacit.models.held_out import split
+from tacit.models.moments import moments
+from tacit.models.vision_transformer import build
+from tacit.parties.runs.experiment import load
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import CLASSES, Hosts, Process, running_hosts
+
+pytestmark = pytest.mark.end_to_end
+
+CLIENTS = ("client-1", "client-2", "client-3")
+RUN = "0001-small"
+GIVEN = "mean = [0.35]\nstd = [0.2]\n"
+SUMMED = 'statistics = "sum"\nchannels = 1\n'
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    with running_hosts(tmp_path) as made:
+        made.party("server", f'bind = "tcp://127.0.0.1:{made.port}"\n')
+        yield made
+
+
+def experiment(hosts: Hosts, *, rounds: int, summed: str = SUMMED, epochs: int = 1) -> None:
+    path = hosts.experiment(rounds=rounds, epochs=epochs)
+    text = path.read_text()
+    assert GIVEN in text
+    path.write_text(text.replace(GIVEN, summed).replace("[training]", "[training]\nheld_out = 0.25"))
+
+
+def join(hosts: Hosts, *options: str) -> dict[str, Process]:
+    return {name: hosts.start(name, "client", "party.toml", *options) for name in CLIENTS}
+
+
+def run_of(hosts: Hosts) -> Path:
+    return hosts.path / "server" / "state" / "runs" / RUN
+
+
+def known(hosts: Hosts, name: str) -> Any:
+    return json.loads((run_of(hosts) / name).read_bytes())
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def source(hosts: Hosts, name: str) -> Source:
+    return read(ImagesConfiguration(source=str(hosts.path / name / "own.npz"), classes=CLASSES))
+
+
+def expected_statistics(hosts: Hosts) -> dict[str, Any]:
+    """Of all pixels in one place; the sums are exact, so that these are the same binary digits."""
+    parts = [moments(source(hosts, name).train.images, channels=1, image_size=8) for name in CLIENTS]
+    together = parts[0] + parts[1] + parts[2]
+    everything = np.concatenate([np.load(hosts.path / name / "own.npz")["x_train"].ravel() for name in CLIENTS])
+    mean, std = together.normalisation()
+    # NumPy's own figures, of float64: some 5,000 summands.
+    np.testing.assert_allclose([*mean, *std], [everything.mean() / 255, everything.std() / 255], rtol=1e-12)
+    return {"clients": 3, "pixels": everything.size, "mean": list(mean), "std": list(std)}
+
+
+def expected_held_out(hosts: Hosts, statistics: dict[str, Any]) -> tuple[int, int]:
+    """Images that all clients keep, and how many the first model gets right, which follows from the run's seed."""
+    ran = load(run_of(hosts) / "experiment.toml")
+    with safe_open(run_of(hosts) / "model.safetensors", framework="np") as file:
+        seed = msgspec.json.decode(file.metadata()["progress"])["split_seed"]
+    model = build(ran.model, classes=3, channels=1, seed=seed)
+    model.eval()
+    count = right = 0
+    for name in CLIENTS:
+        data = normalise(source(hosts, name), image_size=8, mean=statistics["mean"], std=statistics["std"])
+        kept = split(data.x_train, 0.25, hashlib.sha256(b"%d" % seed).digest())[1]
+        assert len(kept) == len(data.x_train) // 4
+        count += len(kept)
+        for at in kept.tolist():
+            with torch.inference_mode():
+                right += int(model(data.x_train[at : at + 1]).argmax()) == int(data.y_train[at])
+    return count, right
+
+
+def test_a_server_without_images_knows_statistics_and_accuracy(hosts: Hosts) -> None:
+    experiment(hosts, rounds=2)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml", "--json", "summary.json")
+    clients = join(hosts)
+    assert server.end() == 0, server.everything
+    for client in clients.values():
+        assert client.end() == 0, client.everything
+        assert any("accepted statistics, active mode" in line for line in client.said)
+        assert any("its sums of pixels are in those of all; training follows" in line for line in client.said)
+        assert sum("completed" in line for line in client.said) == 2
+        assert client.complained == []
+    statistics = known(hosts, "statistics.json")
+    assert statistics == expected_statistics(hosts)
+    summary = json.loads((hosts.path / "server" / "summary.json").read_bytes())
+    assert summary["statistics"] == statistics
+    assert [entry["round"] for entry in summary["rounds"]] == [1, 2]
+
+    first, second = (entry["held_out"] for entry in summary["rounds"])
+    images, right = expected_held_out(hosts, statistics)
+    assert (first["round"], first["images"], first["accuracy"]) == (0, images, right / images)
+    assert (second["round"], second["images"]) == (1, images)
+    # Trained on the others: 24 + 27 + 24 images less those that are kept.
+    assert [entry["samples"] for entry in summary["rounds"]] == [75 - images] * 2
+    assert any(f"held-out accuracy after round 1: {second['accuracy']:.3f}" in line for line in server.said)
+    shown = f"pixels of 3 clients: mean {statistics['mean'][0]:.4f}, standard deviation {statistics['std'][0]:.4f}"
+    assert any(shown in line for line in server.said)
+
+    said = [event["event"] for event in events(run_of(hosts) / "events" / "server.jsonl")]
+    assert said.index("statistics") < said.index("configuration") < said.index("round")
+    assert (said.count("statistics"), said.count("round"), said.count("round-done"), said.count("ended")) == (
+        1,
+        2,
+        2,
+        1,
+    )
+    for name in CLIENTS:
+        state = hosts.path / name / "state"
+        told = events(state / "events" / f"{name}.jsonl")
+        assert [event["scheme"] for event in told if event["event"] == "accepted"] == ["statistics", "fedavg"]
+        assert [event["event"] for event in told].count("gave-statistics") == 1
+        assert [event["round"] for event in told if event["event"] == "round-over"] == [1, 2]
+        # One of the first sum, and one for each round.
+        assert (state / "journal" / f"{name}.jsonl").read_text().count('"type":"stage"') == 3
+        log = (state / "logs" / f"{name}.log").read_text()
+        assert "accepted: scheme statistics, mode active" in log
+        assert "gave-statistics\n" in log
+    assert "statistics: status completed" in (hosts.path / "server" / "state" / "logs" / "server.log").read_text()
+    report = (run_of(hosts) / "report.html").read_text()
+    assert "how many pixels the images of all clients together have" in report
+    assert "Held-out accuracy" in report
+
+
+def test_a_server_that_is_killed_after_the_sum_does_not_ask_anew(hosts: Hosts) -> None:
+    """At whatever moment after it has told them: its clients come back to the training."""
+    experiment(hosts, rounds=2)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = join(hosts, "--stay")
+    server.until("pixels of 3 clients")
+    server.signal(signal.SIGKILL)
+    server.end()
+    before = known(hosts, "statistics.json")
+    again = hosts.start("server", "server", "party.toml")
+    assert again.end() == 0, again.everything
+    for client in clients.values():
+        client.signal(signal.SIGTERM)
+        assert client.end() == 130, client.everything
+    assert known(hosts, "statistics.json") == before == expected_statistics(hosts)
+    told = events(run_of(hosts) / "events" / "server.jsonl")
+    assert [event["event"] for event in told].count("statistics") == 1
+    summary = known(hosts, "summary.json")
+    assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
+    assert not any("pixels of" in line for line in again.said)
+
+
+def test_what_cannot_be_known_or_is_not_accepted_has_a_name(hosts: Hosts) -> None:
+    """By the server that is not told of the channels, and by a client on both sides, on the day and before."""
+    experiment(hosts, rounds=1, summed='statistics = "sum"\n')
+    server = hosts.run("server", "server", "party.toml", "experiment.toml")
+    assert server.process.returncode == 2
+    assert "data.channels is missing in the experiment" in server.everything
+    assert not run_of(hosts).exists()
+
+    experiment(hosts, rounds=1)
+    hosts.client("client-1", sections='[policy]\nschemes = ["fedavg", "fedsgd"]\n')
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    refusing = hosts.run("client-1", "client", "party.toml")
+    assert refusing.process.returncode == 1
+    assert "the server proposes scheme = statistics" in refusing.everything
+    server.until("left: member client-1, .*scheme = statistics")
+    server.signal(signal.SIGTERM)
+    server.end()
+    (hosts.path / "client-1" / "experiment.toml").write_bytes((hosts.path / "server" / "experiment.toml").read_bytes())
+    before = hosts.run("client-1", "preflight", "party.toml", "experiment.toml")
+    assert before.process.returncode == 1
+    assert "the server proposes scheme = statistics; this client's policy accepts" in before.everything

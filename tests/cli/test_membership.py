@@ -1,0 +1,122 @@
+"""Members come, go and change their keys while a federation between hosts goes on: real processes and sockets."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from hosts import Hosts, Process, running_hosts
+
+from tacit.parties.links.roster import read_roster
+
+pytestmark = pytest.mark.end_to_end
+
+ROUNDS = 20
+
+
+class Office:
+    """The operator, on a host of its own. versions: of the roster, the first of which has three clients."""
+
+    def __init__(self, hosts: Hosts, *changes: tuple[str, str]) -> None:
+        self._hosts = hosts
+        folder = hosts.path / "office"
+        folder.mkdir()
+        key = ("--operator", "office.key")
+        hosts.command("office", "keys", "new", "office", "--role", "operator")
+        cards = [str(hosts.path / f"{name}.card") for name in ("server", "client-1", "client-2", "client-3")]
+        hosts.command("office", "roster", "make", "--out", "roster.toml", *key, *cards)
+        self.versions = {1: (folder / "roster.toml").read_bytes()}
+        for change, what in changes:
+            hosts.command("office", "roster", change, "roster.toml", what, *key)
+            self.versions[len(self.versions) + 1] = (folder / "roster.toml").read_bytes()
+        for name in ("server", "client-1", "client-2", "client-3"):
+            self.give(name, 1)
+
+    def give(self, name: str, version: int) -> None:
+        """Put a version onto a host, in the place of another one."""
+        path = self._hosts.path / name / "new.toml"
+        path.write_bytes(self.versions[version])
+        os.replace(path, path.with_name("roster.toml"))
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    with running_hosts(tmp_path, clients=4) as made:
+        yield made
+
+
+def takes_part(hosts: Hosts, name: str) -> Process:
+    return hosts.start(name, "client", "party.toml")
+
+
+def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts) -> None:
+    """client-4 is added, client-1 removed, client-3 gets other keys; client-2 is never touched."""
+    (hosts.path / "new").mkdir()
+    hosts.command("new", "keys", "new", "client-3", "--role", "client")
+    cards = {"add": hosts.path / "client-4.card", "rotate": hosts.path / "new" / "client-3.card"}
+    office = Office(hosts, ("add", str(cards["add"])), ("remove", "client-1"), ("rotate", str(cards["rotate"])))
+    hosts.experiment(rounds=ROUNDS, epochs=30)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = {name: takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")}
+    server.until(f"round   2 of {ROUNDS}  completed")
+
+    office.give("server", 2)
+    server.until(r"version 2 of the roster \(added client-4\)")
+    office.give("client-4", 2)
+    clients["client-4"] = takes_part(hosts, "client-4")
+    # In the session that goes by that version, so that client-1 is told that it is removed.
+    done = sum("completed" in line for line in server.said)
+    server.until(f"round +{done + 1} of {ROUNDS}  completed")
+
+    office.give("server", 3)
+    assert clients["client-1"].end() == 1
+    assert clients["client-1"].complained == [
+        "tacit: server: a roster that cannot be taken up: version 3 is without 'client-1': its operator has removed it"
+    ]
+
+    clients["client-4"].until("round .* completed")
+    office.give("server", 4)
+    assert clients["client-3"].end() == 1
+    assert "version 4 has other keys of 'client-3' than this party" in clients["client-3"].complained[0]
+    os.replace(hosts.path / "new" / "client-3.key", hosts.path / "client-3" / "client-3.key")
+    office.give("client-3", 4)
+    clients["client-3"] = takes_part(hosts, "client-3")
+
+    assert server.end() == 0, server.everything
+    for name in ("client-2", "client-3", "client-4"):
+        assert clients[name].end() == 0, clients[name].everything
+    said = clients["client-2"].said
+    for number, change in ((2, "added client-4"), (3, "removed client-1"), (4, "rotated client-3")):
+        assert f"takes up version {number} of the roster ({change})" in said
+    assert {read_roster(hosts.path / name / "roster.toml").version for name in ("client-2", "client-4")} == {4}
+    assert read_roster(hosts.path / "client-1" / "roster.toml").version == 2
+    run = hosts.path / "server" / "state" / "runs" / "0001-small"
+    rounds = json.loads((run / "summary.json").read_bytes())["rounds"]
+    assert [entry["round"] for entry in rounds] == list(range(1, ROUNDS + 1))
+    assert {entry["status"] for entry in rounds} == {"completed"}
+    assert rounds[0]["survivors"] == ["client-1", "client-2", "client-3"]
+    assert rounds[-1]["survivors"] == ["client-2", "client-3", "client-4"]
+    events = [json.loads(line) for line in (run / "events" / "server.jsonl").read_text().splitlines()]
+    assert [event["version"] for event in events if event["event"] == "roster"] == [2, 3, 4]
+    assert len({event["session"] for event in events if event["event"] == "listening"}) == 4
+    for name in clients:
+        lines = (hosts.path / name / "state" / "journal" / f"{name}.jsonl").read_text().splitlines()
+        stages = [(entry["session"], entry["round"]) for entry in map(json.loads, lines)]
+        assert len(stages) == len(set(stages))
+
+
+def test_what_cannot_be_taken_up_is_told_and_the_rounds_go_on(hosts: Hosts) -> None:
+    """The server's roster file is replaced by one that the operator did not sign."""
+    first = Office(hosts).versions[1].decode()
+    hosts.experiment(rounds=12, epochs=30)
+    server = hosts.start("server", "server", "party.toml", "experiment.toml")
+    clients = [takes_part(hosts, name) for name in ("client-1", "client-2", "client-3")]
+    server.until("round   1 of 12  completed")
+    (hosts.path / "server" / "roster.toml").write_text(first.replace("version = 1", "version = 2"))
+    server.until("stays with its roster: .*its signature is not that of its operator, so it was changed")
+    assert server.end() == 0, server.everything
+    assert [client.end() for client in clients] == [0, 0, 0]

@@ -1,0 +1,151 @@
+"""Which later version of a roster a party takes up: what may change is enumerated for all rosters of four clients."""
+
+import re
+from itertools import product
+
+import pytest
+from msgspec.structs import replace
+
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.membership import Difference, check_later, check_rules
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Member, Role, Roster
+
+OPERATOR = SigningKey(b"\x11" * 32)
+
+
+def member(name: str, role: Role = "client", *, group: int = 0, keys: int = 0) -> Member:
+    seed = 2 * (ord(name[0]) - ord("a")) + 64 * keys
+    return Member(
+        name=name, role=role, curve_public=bytes([seed]) * 32, signing_public=bytes([seed + 1]) * 32, group=group
+    )
+
+
+SERVER = member("server", "server")
+
+
+def roster(*members: Member, version: int = 1, operator: SigningKey = OPERATOR) -> Roster:
+    return Roster.signed((SERVER, *members), version=version, operator=operator)
+
+
+HELD = roster(member("a"), member("b"), member("d", "dealer"), version=3)
+
+
+def refusal(held: Roster, offered: Roster, own: str = "a") -> tuple[Code, str]:
+    with pytest.raises(RemoteProtocolError) as refused:
+        check_later(held, offered, own)
+    return refused.value.code, refused.value.detail
+
+
+def test_what_is_different_is_named() -> None:
+    offered = roster(member("c"), member("b", keys=1), member("a"), version=5)
+    found = check_later(HELD, offered, "a")
+    assert found == Difference(added=("c",), removed=("d",), rotated=("b",), regrouped=())
+    assert found.changes == ("add", "remove", "rotate")
+    assert check_later(HELD, roster(*HELD.members[1:], version=4), "a").changes == ()
+
+
+def test_groups_that_are_different_are_named() -> None:
+    held = roster(*(member(name, group=1 + number // 2) for number, name in enumerate("abce")), member("f"))
+    groups = {"a": 9, "b": 9, "c": 0, "f": 3, "g": 3}
+    found = check_later(held, roster(*(member(name, group=groups[name]) for name in groups), version=2), "a")
+    assert found == Difference(added=("g",), removed=("e",), rotated=(), regrouped=("c", "f"))
+
+
+OTHER = SigningKey(b"\x12" * 32)
+NOT_LATER = {
+    "an older version": (roster(member("a"), version=2), "it is the older version 2; this party holds version 3"),
+    "another one of the version": (roster(member("a"), version=3), "it is another version 3;.*has made two"),
+    "the same one": (HELD, "it is another version 3"),
+    "another operator": (roster(member("a"), version=4, operator=OTHER), "another operator has signed it"),
+    "no operator": (Roster(HELD.members), "another operator has signed it"),
+    "without this party": (roster(member("b"), version=4), "version 4 is without 'a': its operator has removed it"),
+    "other keys of this party": (
+        roster(member("a", keys=1), version=4),
+        "version 4 has other keys of 'a' than this party",
+    ),
+}
+
+
+@pytest.mark.parametrize("offered", NOT_LATER)
+def test_what_is_no_later_version_for_a_party(offered: str) -> None:
+    found, pattern = NOT_LATER[offered]
+    code, detail = refusal(HELD, found)
+    assert code is Code.ROSTER
+    assert re.search(pattern, detail)
+
+
+def test_a_roster_without_an_operator_has_no_versions() -> None:
+    code, detail = refusal(Roster(HELD.members), roster(member("a"), version=1))
+    assert (code, "a roster without an operator" in detail) == (Code.ROSTER, True)
+
+
+BROKEN = {
+    "the server's keys": (SERVER.name, {"curve_public": bytes([200]) * 32}),
+    "a role": ("d", {"role": "client"}),
+    "groups where there were none": ("b", {"group": 1}),
+}
+
+
+@pytest.mark.parametrize("change", BROKEN)
+def test_what_nobody_changes(change: str) -> None:
+    name, fields = BROKEN[change]
+    members = tuple(replace(one, **fields) if one.name == name else one for one in HELD.members)
+    assert refusal(HELD, Roster.signed(members, version=4, operator=OPERATOR))[0] is Code.MEMBERS
+
+
+GONE = -1
+PLACES = tuple(product((GONE, 0, 1, 2), repeat=4))
+"""Where each of four clients is: gone, in no group, or in one of two."""
+GROUPED = {
+    places: Roster(
+        (SERVER, *(member(name, group=place) for name, place in zip("abce", places, strict=True) if place != GONE))
+    )
+    for places in PLACES
+}
+
+
+def may_become(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
+    """The rule of groups, client by client."""
+    if max(before) != GONE and (max(before) > 0) != (max(after) > 0):
+        return False
+    for number in {place for place in before if place > 0}:
+        group = [client for client in range(4) if before[client] == number]
+        retired = any(after[client] <= 0 for client in group)
+        others = [after[client] for client in range(4) if client not in group]
+        stays = len({after[client] for client in group}) == 1 and after[group[0]] not in others
+        if not (retired or stays):
+            return False
+    return True
+
+
+def refused(held: Roster, offered: Roster) -> Code | None:
+    """Why it may not become this one, if so."""
+    try:
+        check_rules(held, offered)
+    except RemoteProtocolError as error:
+        return error.code
+    return None
+
+
+def test_nobody_moves_from_one_group_to_another() -> None:
+    found = {(before, after): refused(GROUPED[before], GROUPED[after]) for before, after in product(PLACES, repeat=2)}
+    assert found == {places: None if may_become(*places) else Code.MEMBERS for places in found}
+    assert set(found.values()) == {None, Code.MEMBERS}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "allowed"),
+    [
+        ((1, 1, 2, 2), (1, 2, 1, 2), False),
+        ((1, 1, 2, 2), (2, 2, 1, 1), True),
+        ((1, 1, 0, 0), (1, 1, 2, 2), True),
+        ((1, 1, 1, 0), (1, 1, 1, 1), False),
+        ((1, 1, 2, 2), (GONE, 0, 2, 2), True),
+        ((1, 1, 2, 2), (GONE, 2, 2, 2), False),
+        ((1, 1, 1, 2), (GONE, 1, 1, 2), True),
+        ((1, 1, 0, 0), (0, 0, 0, 0), False),
+    ],
+)
+def test_some_of_them_by_hand(before: tuple[int, ...], after: tuple[int, ...], allowed: bool) -> None:
+    assert may_become(before, after) is allowed

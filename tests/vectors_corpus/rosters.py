@@ -1,0 +1,261 @@
+"""Vectors of versions of a roster: how they are signed, handed on and taken up, and what nobody takes up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from typing import Any, Final
+
+from tacit.protocol.core.primitives import Label, SigningKey
+from tacit.protocol.session.messages import Hello, NewRoster
+from tests.vectors_corpus.faults import Reframe, envelope, fields, first_bit, instead, to
+from tests.vectors_corpus.groups import CHANGES, CLIENTS, PAIRS, all_there
+from tests.vectors_corpus.play import SERVER, Parcel, Play, ending
+from tests.vectors_corpus.primitives import drawn, primitive
+from tests.vectors_corpus.script import Script
+from tests.vectors_corpus.session_faults import SessionFault
+from tests.vectors_corpus.sessions import (
+    CHEAT,
+    MODEL,
+    begun,
+    hold_round,
+    roster,
+    session_client,
+    session_server,
+)
+
+OPERATOR: Final = drawn("operator")
+FIRST: Final[dict[str, Any]] = {"version": 1, "operator": OPERATOR}
+SECOND: Final[dict[str, Any]] = {"version": 2, "operator": OPERATOR}
+Rows = list[dict[str, Any]]
+
+
+def changed() -> Rows:
+    """The second version: client-2 is gone, client-3 has come."""
+    return [row for row in roster(4) if row["name"] != "client-2"]
+
+
+def with_row(rows: Rows, name: str, **changes: Any) -> Rows:
+    """The same rows, but of one member."""
+    return [row | changes if row["name"] == name else row for row in rows]
+
+
+def rotated(rows: Rows, name: str) -> Rows:
+    """The same, with other keys of one member."""
+    return with_row(rows, name, curve_public=drawn(f"{name} other curve"), signing_public=drawn(f"{name} other key"))
+
+
+def signed(rows: Rows, version: int = 2, operator: bytes = OPERATOR) -> dict[str, bytes]:
+    """The fields of new-roster."""
+    made = Script("secure sum", "primitive", "").do("sign roster", members=rows, version=version, operator=operator)
+    return {name: bytes.fromhex(made[part]) for name, part in (("roster", "encoded"), ("signature", "signature"))}
+
+
+def rosters() -> Script:
+    script = primitive("Versions of rosters, with an operator's signature.")
+    for version in (1, 2, 127, 128, 2**31):
+        script.do("roster", members=roster(3), version=version, operator=OPERATOR)
+    script.do("sign roster", members=roster(3), version=2, operator=OPERATOR)
+    script.do("sign roster", members=roster(3, (1, 1, 0)), version=3, operator=drawn("another operator"))
+    return script
+
+
+def rosters_bad_version() -> Script:
+    script = primitive("Versions that no roster has, and an operator with the key of a member.")
+    for version in (0, 2**31 + 1):
+        script.refuse("INVALID", "roster", members=roster(3), version=version, operator=OPERATOR)
+    script.refuse("INVALID", "roster", members=roster(3), version=1)
+    script.refuse("INVALID", "roster", members=roster(3), version=1, operator=drawn(f"{CHEAT} signing"))
+    return script
+
+
+@cache
+def session_changed() -> Play:
+    play = begun(
+        "Between two rounds the server is given the next version of the roster, with a newcomer and without client-2: "
+        "the others take it up, client-2 is in it no more, and the session is over.",
+        signed=FIRST,
+    )
+    hold_round(play, 1)
+    play.act(SERVER, "change roster", roster=changed(), model=MODEL, **SECOND)
+    play.deliver()
+    return ending(ending(play, "roster changed"), "ended", "ROSTER")
+
+
+def session_changed_early() -> Play:
+    play = begun("While the server waits for one client its roster is changed: another one has other keys.",
+                 signed=FIRST, silent=("client-2",))  # fmt: skip
+    play.deliver()
+    play.act(SERVER, "change roster", roster=rotated(roster(), "client-0"), **SECOND)
+    play.deliver()
+    return ending(ending(play, "roster changed"), "ended", "ROSTER")
+
+
+def session_handed() -> Play:
+    play = Play(
+        "federation", "session",
+        "A client with another roster is handed the server's, five times at once and then from time to time; with the "
+        "server's it is welcome.",
+    )  # fmt: skip
+    hash = bytes.fromhex(play.do("begin session", roster=roster(), clients=[], server=session_server(), **SECOND))
+    frames = instead(Hello(roster=drawn("another roster")))
+    hello = next(parcel for parcel in session_changed().parcels if parcel.sender == CHEAT and parcel.kind == "hello")
+    for now in (0.0, 0.0, 0.0, 0.0, 4.0, 6.0, 7.0):
+        play.now = now
+        play.act(SERVER, "receive", party=SERVER, sender=CHEAT, frames=frames(None, hello), **play.at())
+    play.expire(SERVER, 10.0)
+    play.now = 30.0
+    welcome = fields(roster=to(hash))(None, hello)
+    play.act(SERVER, "receive", party=SERVER, sender=CHEAT, frames=welcome, **play.at())
+    return ending(ending(play, "refused", "ROSTER"), "joined")
+
+
+def session_taken_up() -> Play:
+    play = Play(
+        "federation", "session", "A client that was away says hello with the first version, and is handed the third."
+    )
+    play.do("begin session", roster=roster(), clients=[session_client(CHEAT)], server=None, **FIRST)
+    play.act(CHEAT, "hello", party=CHEAT)
+    parcel = next(one for one in session_changed().parcels if (one.receiver, one.kind) == (CHEAT, "welcome"))
+    frames = instead(NewRoster(**signed(changed(), 3)))(None, parcel)
+    play.act(CHEAT, "receive", party=CHEAT, sender=SERVER, frames=frames)
+    return ending(ending(play, "roster changed"), "ended", "ROSTER")
+
+
+GROUPED: Final = roster(CLIENTS, PAIRS)
+RETIRED: Final = [
+    with_group for row in GROUPED if row["name"] != "client-0"
+    for with_group in [row | {"group": 0} if row["name"] == "client-2" else row]
+]  # fmt: skip
+"""client-0 is gone, and the other one of its group waits."""
+
+
+@cache
+def grouped() -> Play:
+    """A session with groups, the roster of which is changed in one of them."""
+    play = begun(
+        "A group of six clients in pairs loses a member: it is retired, and who is left of it waits.",
+        groups=PAIRS, signed=FIRST, draws=128, mode="semi-honest", silent=("client-5",), **CHANGES,
+    )  # fmt: skip
+    play.deliver()
+    play.act(SERVER, "change roster", roster=RETIRED, **SECOND)
+    play.deliver()
+    return ending(play, "roster changed")
+
+
+def session_waiting() -> Play:
+    play = begun(
+        "Eight clients, of whom two wait for a group: the server begins with the others.",
+        clients=8, groups=(1, 1, 2, 2, 3, 3, 0, 0), draws=128, mode="semi-honest", dropout=0.34,
+    )  # fmt: skip
+    play.deliver()
+    return ending(play, "journal group")
+
+
+def _telling(rows: Callable[[], Rows], version: int = 2, **named: Any) -> Reframe:
+    return lambda _, parcel: fields(**{name: to(value) for name, value in signed(rows(), version, **named).items()})(
+        None, parcel
+    )
+
+
+def _signing(change: Callable[[bytes], bytes]) -> Reframe:
+    """Something else, which the operator has signed."""
+
+    def reframe(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
+        encoded = change(signed(changed())["roster"])
+        signature = SigningKey(OPERATOR).sign(Label.SIGN_ROSTER, sha256(encoded).digest())
+        return fields(roster=to(encoded), signature=to(signature))(None, parcel)
+
+    return reframe
+
+
+_KEYS: Final = [drawn(f"client-{number} curve") for number in (1, 3)]
+
+
+def _as_sent(_: Any, parcel: Parcel) -> tuple[bytes, ...]:
+    return parcel.frames
+
+
+def _regrouped(*numbers: int) -> Callable[[], Rows]:
+    return lambda: roster(CLIENTS, numbers)
+
+
+def _fault(
+    about: str,
+    code: str,
+    frames: Reframe,
+    play: Callable[[], Play] = session_changed,
+    kind: str = "new-roster",
+    **client: Any,
+) -> SessionFault:
+    return SessionFault(about, code, kind, frames, to=CHEAT, play=play, client=client)
+
+
+FAULTS: Final[dict[str, SessionFault]] = {
+    "new_roster_bad_signature": _fault("A signature that does not verify.", "SIGNATURE", fields(signature=first_bit)),
+    "new_roster_bad_operator": _fault(
+        "Another operator than that of the client's roster.", "SIGNATURE",
+        _telling(changed, operator=drawn("another operator")),
+    ),
+    "new_roster_bad_content": _fault("Another roster than was signed.", "SIGNATURE", fields(roster=first_bit)),
+    "new_roster_bad_form": _fault("A byte behind the roster.", "MALFORMED", _signing(lambda encoded: encoded + b"\0")),
+    "new_roster_bad_number": _fault(
+        "A version that is not in its shortest form.", "MALFORMED",
+        _signing(lambda encoded: encoded.replace(b"\2\xc4\x20", b"\xcc\2\xc4\x20")),
+    ),
+    "new_roster_bad_maker": _fault(
+        "A roster with another operator than signed it.", "MALFORMED",
+        _signing(lambda encoded: signed(changed(), operator=drawn("another operator"))["roster"]),
+    ),
+    "new_roster_bad_equal": _fault(
+        "A key that two members have.", "MALFORMED", _signing(lambda encoded: encoded.replace(_KEYS[0], _KEYS[1])),
+    ),
+    "new_roster_bad_absence": _fault(
+        "The client's roster has no operator.", "ROSTER",
+        lambda _, parcel: instead(NewRoster(**signed(changed())))(None, parcel), play=all_there, kind="welcome",
+    ),
+    "new_roster_bad_version": _fault(
+        "Another roster of the client's own version.", "ROSTER", _telling(changed, 1)
+    ),
+    "new_roster_bad_member": _fault(
+        "A roster without the client.", "ROSTER",
+        _telling(lambda: [row for row in changed() if row["name"] != CHEAT]),
+    ),
+    "new_roster_bad_keys": _fault("Other keys of the client.", "ROSTER", _telling(lambda: rotated(changed(), CHEAT))),
+    "new_roster_bad_server": _fault(
+        "Other keys of the server.", "MEMBERS", _telling(lambda: rotated(changed(), SERVER))
+    ),
+    "new_roster_bad_role": _fault(
+        "A client that is a dealer.", "MEMBERS", _telling(lambda: with_row(roster(), "client-2", role="dealer"))
+    ),
+    "new_roster_bad_groups": _fault("Groups where there were none.", "MEMBERS", _telling(lambda: roster(3, (1, 1, 1)))),
+    "new_roster_bad_no_groups": _fault(
+        "No groups where there were some.", "MEMBERS", _telling(lambda: roster(CLIENTS)), play=grouped
+    ),
+    "new_roster_bad_move": _fault(
+        "Two clients that change places between groups.", "MEMBERS", _telling(_regrouped(300, 1, 300, 2, 1, 2)),
+        play=grouped,
+    ),
+    "new_roster_bad_growth": _fault(
+        "A group of which one is in another.", "MEMBERS",
+        _telling(lambda: with_row(with_row(GROUPED, "client-0", group=2), "client-2", group=0)), play=grouped,
+    ),
+    "new_roster_bad_own_group": _fault(
+        "Other keys of a client of its own group.", "POLICY", _telling(lambda: rotated(GROUPED, "client-3")),
+        play=grouped,
+    ),
+    "new_roster_bad_policy": _fault(
+        "A newcomer, where the client's policy does not accept any.", "POLICY", _as_sent,
+        policy={"modes": ["active", "semi-honest"], "roster_changes": ["remove", "rotate"]},
+    ),
+    "new_roster_bad_round": _fault("A roster in a round.", "SESSION", envelope(round=1)),
+}  # fmt: skip
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        rosters, rosters_bad_version, session_changed, session_changed_early, session_handed, session_taken_up,
+        session_waiting,
+    )
+} | {"session_retired": grouped} | {name: fault.script for name, fault in FAULTS.items()}  # fmt: skip
+"""File name without its ending, and what makes it."""
