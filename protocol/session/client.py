@@ -34,6 +34,7 @@ from tacit.protocol.session.groups import check_group, journalled_group
 from tacit.protocol.session.messages import EndRound, Finish, NewRoster, StartRound, StartSecondStage, Welcome
 from tacit.protocol.session.rounds import (
     Accepted,
+    ClientPart,
     GroupEntry,
     Journal,
     JournalEntry,
@@ -41,7 +42,6 @@ from tacit.protocol.session.rounds import (
     Limit,
     RosterChanged,
     RoundOver,
-    SumClient,
     Train,
     agree,
     sum_client,
@@ -101,7 +101,7 @@ class TrainingClient(
     in which it may be in another group than before.
     """
 
-    sum: SumClient | None
+    sum: ClientPart | None
     holder: GroupKeyHolder | None
 
     def __init__(

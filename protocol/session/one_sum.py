@@ -21,11 +21,12 @@ import numpy.typing as npt
 
 from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.keys import PartyKeys
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send
 from tacit.protocol.core.messages import Abort, by_type
-from tacit.protocol.core.primitives import KEY_BYTES, AgreementKey, Label, SigningKey, digest
-from tacit.protocol.core.roster import Member, Role, Roster
+from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.rounds import agree
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
@@ -39,25 +40,6 @@ _KINDS: Final = SUM_MESSAGES | by_type(Abort)
 _ROUND: Final = 1
 _FEWEST: Final = 3
 """Of two clients each knows the other's vector from the sum."""
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What one party of sums keeps to itself. `public` is for the roster."""
-
-    name: str
-    signing: SigningKey = field(repr=False)
-    link: AgreementKey = field(repr=False)
-    """For transports that take an X25519 key, as CURVE does; the sum makes no use of it."""
-
-    def public(self, role: Role) -> Member:
-        """What others may know of the party."""
-        return Member(name=self.name, role=role, curve_public=self.link.public, signing_public=self.signing.public)
-
-
-def new_keys(name: str, *, entropy: Entropy) -> Keys:
-    """Keys that nobody has. name: of small letters, digits and hyphens; entropy: os.urandom."""
-    return Keys(name, SigningKey(entropy(KEY_BYTES)), AgreementKey(entropy(KEY_BYTES)))
 
 
 def make_roster(server: Member, *clients: Member) -> Roster:
@@ -158,14 +140,16 @@ class SumClient:
     ValueError for settings with which there is no sum, and for a roster that does not have these keys.
     """
 
-    def __init__(self, settings: SumSettings, roster: Roster, keys: Keys, *, entropy: Entropy) -> None:
+    def __init__(self, settings: SumSettings, roster: Roster, keys: PartyKeys, *, entropy: Entropy) -> None:
         agreement = settings.agreement(roster)
-        if keys.public("client") not in roster.members:
+        if keys.member("client") not in roster.members:
             raise ValueError(f"the roster has no client {keys.name!r} with these keys")
         self._packing = settings.packing(agreement.size)
         self._rounding = np.random.default_rng(int.from_bytes(entropy(KEY_BYTES), "little"))
         self._link = Link(keys.name, agreement.server, agreement.session, Traffic(), _KINDS)
-        self._machine = AggregationClient(agreement, keys.name, signing=keys.signing, entropy=entropy)
+        self._machine = AggregationClient(
+            agreement, keys.name, signing=SigningKey(keys.signing_secret), entropy=entropy
+        )
         self.outcome: Contributed | ClientAborted | None = None
 
     @property

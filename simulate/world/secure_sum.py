@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster, new_keys
+from tacit.protocol.core.keys import new_keys
+from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
 
 _SERVER = "server"
 
@@ -20,22 +21,31 @@ class SumError(Exception):
 
 
 def secure_sum(
-    vectors: Mapping[str, npt.ArrayLike], *, clip: float | None = None, lost: Collection[str] = (), **settings: Any
+    vectors: Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike],
+    *,
+    clip: float | None = None,
+    lost: Collection[str] = (),
+    **settings: Any,
 ) -> SumResult:
-    """The secure sum of vectors of equal length, by the names of the clients that have them; three or more.
+    """The secure sum of vectors of equal length, three or more: by the names of the clients that have them, or those of
+    client-1, client-2, ...
 
     clip: the largest absolute value; by default that of these vectors, which real clients cannot know of each other.
     lost: clients that are gone when the others send their vectors, so that the sum is without theirs. settings: of
     SumSettings. ValueError for what cannot be summed, SumError if too many are lost.
     """
+    if not isinstance(vectors, Mapping):
+        vectors = {f"client-{number}": vector for number, vector in enumerate(vectors, start=1)}
     arrays = {name: np.asarray(vector, np.float64) for name, vector in vectors.items()}
     if unknown := sorted(set(lost) - arrays.keys()):
         raise ValueError(f"{unknown[0]!r} cannot be lost: it has no vector")
+    if strange := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise ValueError(f"the vector of {strange[0]!r} has a value that is not finite")
     largest = max((float(np.abs(array).max(initial=0.0)) for array in arrays.values()), default=0.0)
     length = next((array.size for array in arrays.values()), 0)
     terms = SumSettings(length=length, clip=(largest or 1.0) if clip is None else clip, **settings)
     keys = {name: new_keys(name, entropy=os.urandom) for name in (_SERVER, *arrays)}
-    roster = make_roster(keys[_SERVER].public("server"), *(keys[name].public("client") for name in arrays))
+    roster = make_roster(keys[_SERVER].member("server"), *(keys[name].member("client") for name in arrays))
     server = SumServer(terms, roster, now=0.0)
     clients = {name: SumClient(terms, roster, keys[name], entropy=os.urandom) for name in arrays}
     said = deque((name, message) for name, client in clients.items() for message in client.start(0.0))
