@@ -27,12 +27,12 @@ from tacit.protocol.session.client_session import SessionClient
 from tacit.protocol.session.messages import EndRound, StartRound, StartSecondStage
 from tacit.protocol.session.rounds import (
     Accepted,
+    ClientPart,
     Journal,
     JournalEntry,
     Limit,
     RosterChanged,
     RoundOver,
-    SumClient,
     Train,
     agree,
     sum_client,
@@ -85,7 +85,7 @@ class TrainingClient(
 ):
     """One client of one server, in its rounds."""
 
-    sum: SumClient | None
+    sum: ClientPart | None
 
     @property
     def phase(self) -> Phase:

@@ -22,7 +22,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
 from tacit.protocol.session.messages import EndRound, Hello, StartRound, StartSecondStage
-from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
+from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, second_cohort
 from tacit.protocol.session.server_session import NOT_AT_FAULT, SessionServer
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
@@ -46,7 +46,7 @@ class TrainingServer(
     counting.
     """
 
-    sum: SumServer | None
+    sum: ServerPart | None
     keeper: GroupKeyKeeper | None
 
     def __init__(
@@ -237,12 +237,12 @@ class TrainingServer(
         outside = self.sum is not None and self.at(CurrentRound).counted and sender not in self.sum.agreement.cohort
         return None if stale or (outside and of_round) or (gave_up and over) else packet
 
-    def _finished(self) -> SumServer:
+    def _finished(self) -> ServerPart:
         if self.sum is None:
             raise LocalProtocolError("a secure sum ended that was not going on")
         return self.sum
 
-    def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
+    def _second_stage(self, finished: ServerPart, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
         part, drops = self.at(CurrentRound), tuple(finished.drops)
         limits, cohort = second_cohort(self._roster, self._configuration, counted, drops, self.presence.there)
@@ -316,7 +316,7 @@ class TrainingServer(
             fewest_survivors=self._smallest_cohort,
         )
 
-    def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
+    def _round_done(self, finished: ServerPart, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
         done, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
 
         def commit() -> list[Output]:
