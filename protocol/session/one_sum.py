@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.codec import VERSION, Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.keys import PartyKeys
 from tacit.protocol.core.link import Link, Traffic
 from tacit.protocol.core.machine import Entropy, Machine, Output, Send
-from tacit.protocol.core.messages import Abort, by_type
+from tacit.protocol.core.messages import Abort, Kinds, by_type
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.rounds import agree
@@ -36,7 +36,7 @@ from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted
 from tacit.protocol.sum.server import AggregationServer
 from tacit.secagg.packing import Packing, WeightForm
 
-_KINDS: Final = SUM_MESSAGES | by_type(Abort)
+_KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
 _ROUND: Final = 1
 _FEWEST: Final = 3
 """Of two clients each knows the other's vector from the sum."""
