@@ -75,6 +75,8 @@ class ClientEndpoint(Endpoint):
         """Why there is no link yet, as far as known."""
         self._failure: EndpointError | None = None
         """Why there will never be one."""
+        self.refusal: EndpointError | None = None
+        """How the last attempt to link again was refused, while there is no link; whoever answers there may say so."""
         self._again: asyncio.TimerHandle | None = None
         self._protect(keys, server)
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
@@ -178,6 +180,7 @@ class ClientEndpoint(Endpoint):
             match event:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._linked = self._known = True
+                    self.refusal = None
                     self._report(LinkUp(self._server))
                     await self._greet()
                 case zmq.EVENT_DISCONNECTED if self._linked:
@@ -197,13 +200,15 @@ class ClientEndpoint(Endpoint):
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self._fail(
                         NotAdmittedError(
-                            f"the server at {self.address} does not know this key (status {value}): "
-                            f"ask its operator to add {self._name!r} with this key to the roster"
+                            f"the server at {self.address} does not know this key (status {value}): its roster never "
+                            "had it, or has it no longer; ask its operator for the newest roster, and if need be to "
+                            f"add {self._name!r} with this key to it"
                         )
                     )
 
     def _fail(self, failure: EndpointError) -> None:
         """A handshake failed, after which ZeroMQ does not try again."""
+        self.refusal = failure
         if not self._known:
             self._failure = failure
             return

@@ -151,6 +151,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._bench.drop()
             settings.journal.close()
         self._diary.close(self._machine.traffic)
+        if ended.code is Code.LEFT and endpoint.refusal is not None:
+            # Said by nobody who has shown a key, but most likely the reason.
+            return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:

@@ -416,7 +416,9 @@ def test_a_client_that_the_server_does_not_know(hosts: Hosts, server: Process, t
     cards = [str(hosts.path / "server.card"), str(hosts.path / "client-7" / "client-7.card")]
     hosts.command("client-7", "roster", "make", "--out", "roster.toml", *cards)
     path = hosts.client("client-7", source="../client-1/own.npz")
-    expect(tacit("preflight", path), "curve", "wrong", "does not know this key .*: ask its operator to add 'client-7'")
+    expect(
+        tacit("preflight", path), "curve", "wrong", "does not know this key .*; ask its operator .* to add 'client-7'"
+    )
     server.until("stranger: reason this key is not in the roster")
 
 

@@ -332,7 +332,7 @@ def test_a_key_that_the_others_do_not_know(house: House, serving: dict[str, Proc
     for line in ("dealer-curve", "owner-curve"):
         assert found[line][0] == "wrong"
         assert "does not know this key" in found[line][1]
-        assert found[line][1].endswith("ask its operator to add 'carol' with this key to the roster")
+        assert found[line][1].endswith("add 'carol' with this key to it")
     for process in serving.values():
         process.until("stranger: this key is not in the roster")
 

@@ -214,7 +214,7 @@ async def test_silent_client_is_known_to_a_restarted_server(keys: Keys, roster: 
 @pytest.mark.asyncio
 async def test_server_that_does_not_know_the_key(keys: Keys, roster: Roster) -> None:
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, peers=["bob"]) as server:
-        with pytest.raises(NotAdmittedError, match="add 'alice' with this key to the roster"):
+        with pytest.raises(NotAdmittedError, match="add 'alice' with this key to it"):
             await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server)
 
 
