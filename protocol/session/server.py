@@ -9,7 +9,7 @@ Who breaks a rule is out for the session; who was late or lost is out of the rou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -180,6 +180,15 @@ class TrainingServer(
         if send.to not in self.presence:
             return ()
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
+
+    def do_without(self, missing: Collection[str], now: float) -> list[Output]:
+        """These clients will not come: the first round is not kept waiting for them."""
+
+        def commit() -> None:
+            self.presence.missing = frozenset(missing)
+            self._largest_cohort = len(self._gathered(self.presence.possible))
+
+        return self._take(Step(self.state, commit=commit), now)
 
     def change_roster(self, roster: Roster, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
         """End this session, and hand everybody a later version of the roster, by which the next session goes: between

@@ -55,6 +55,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         weights_seed=plan.split_seed,
         seed=experiment.federation.seed,
         device=plan.device,
+        missing=lambda: control.told.get("missing", {}),
     )
     try:
         return server_outcome(
