@@ -15,6 +15,9 @@ from tacit.cli.party_table import PartyTable
 UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
 """The phases beside which a party trains, or waits for others to."""
 
+MOST_NAMES = 8
+"""Clients that are named who miss a round for the same reason."""
+
 if TYPE_CHECKING:
     from tacit.parties.runs.experiment import Experiment
 
@@ -28,6 +31,7 @@ class Screen:
         self._place = place
         self._say = partial(say, console)
         self._bytes = 0
+        self._absent: dict[str, str] = {}
         self._table = PartyTable(experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
@@ -58,8 +62,10 @@ class Screen:
             )
         elif event == "statistics":
             self._say(_statistics_line(fields))
+        elif event == "round":
+            self._tell_absent(fields)
         elif event == "round-done":
-            self._say(_round_line(fields, total, self._bytes))
+            self._say(_round_line(fields, total, self._experiment.federation.clients, self._bytes))
             self._bytes = 0
         elif event == "evaluated":
             self._say(f"  {party}, after round {fields['round']}:{_judged(fields)}")
@@ -84,6 +90,15 @@ class Screen:
             self._say(_hosted_line(fields))
         elif event == "failed" and not fields.get("again"):
             self._say(f"  {party}: {fields['reason']}", style="red")
+
+    def _tell_absent(self, fields: dict[str, Any]) -> None:
+        """Who is not in a round that begins, where that has changed."""
+        from tacit.parties.runs.absence import without
+
+        absent = fields["absent"]
+        if absent and absent != self._absent:
+            self._say(f"  round {fields['round']} begins without {without(absent, MOST_NAMES)}", style="yellow")
+        self._absent = absent
 
     def _losses(self, threshold: int) -> str:
         """What it means to lose a client, where that is not just one client less."""
@@ -134,10 +149,10 @@ def _hosted_line(fields: dict[str, Any]) -> str:
     )
 
 
-def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
+def _round_line(fields: dict[str, Any], total: int, clients: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
-        line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        line += _judged(fields) + f"  {len(fields['survivors'])} of {clients} clients"
         if held_out := fields.get("held_out"):
             line += f"  held-out accuracy after round {held_out['round']}: {held_out['accuracy']:.3f}"
     else:

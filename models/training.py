@@ -93,6 +93,8 @@ def train(
                 torch.autograd.backward(loss if penalty is None else loss + penalty(labels))
                 optimizer.step()
                 statistics += batch
+    # The last gradient is as large as the model, which may be kept for long.
+    model.zero_grad(set_to_none=True)
     return statistics
 
 

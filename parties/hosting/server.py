@@ -5,7 +5,7 @@ evaluates and saves after every round, and the run directory that tells of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from tacit.parties.learning.statistics import (
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
-from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
 from tacit.parties.runs.provenance import Seed, provenance
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
@@ -80,6 +80,9 @@ class ServerJob:
     device: str = "cpu"
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
+    missing: Callable[[], Mapping[str, str]] | None = None
+    """Clients that will not come, and why, where somebody starts them all and tells: others are then waited for,
+    however long they take."""
 
 
 STATISTICS_ATTEMPTS: Final = 3
@@ -203,8 +206,9 @@ def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, comp
         rounds=rounds,
         completed=completed,
         smallest_cohort=job.experiment.policy.smallest_cohort,
-        join_seconds=job.experiment.deadlines.join,
+        join_seconds=job.experiment.deadlines.join if job.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
+        missing=job.missing or dict,
     )
 
 

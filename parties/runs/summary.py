@@ -1,9 +1,10 @@
 """summary.json: the figures of a run, made from nothing but its event logs.
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
-with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
-coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics`
-(mean and deviation of the pixels, where a first sum told them), `incidents`
+with `round`, `status`, `accuracy`, `loss`, `absent` (who was not in its cohort, and why), `dropped`, `seconds`,
+`bytes_sent` per party, `local` per client: layers and coordinates that it kept back, seconds of training and of
+choosing them; and what the secure sum carried), `statistics` (mean and deviation of the pixels, where a first sum told
+them), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
 privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `seed` and `sessions` (by which
@@ -35,7 +36,7 @@ SECURE_SUM = (
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
-    "clipped", "held_out", "cohort", "survivors", "dropped", "seconds",
+    "clipped", "held_out", "cohort", "absent", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")

@@ -262,7 +262,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     def _go_by(self, draft: Draft, round: int, words: Words, now: float) -> list[Output]:
         """Contribute what is still wanted; nothing of what is not reaches this."""
-        self._draft = draft
+        if self._machine.configuration.enforce == "clients":
+            self._draft = draft
         self._learner.keep(draft)
         self._kept = True
         return self._machine.contribute(round, words, now)

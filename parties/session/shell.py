@@ -7,7 +7,7 @@ side is still heard meanwhile; its result is one more input of the machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
 
@@ -127,12 +127,16 @@ class Shell(Generic[MachineT, EndpointT]):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
                 self._diary.passed("sent", output.to, output.frames)
             if isinstance(output, Report):
-                self._diary.write(output.event, **output.fields)
+                self._report(output.event, output.fields)
             elif isinstance(output, Ended):
                 self._ended = output
                 self._diary.write("ended", code=output.code.name if output.code else None, detail=output.detail)
             else:
                 await self._perform_own(endpoint, output)
+
+    def _report(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Something that the machine tells."""
+        self._diary.write(event, **fields)
 
     def _from_time_to_time(self) -> list[Output]:
         now = self._diary.now()

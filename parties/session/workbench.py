@@ -43,6 +43,8 @@ class Workbench:
         if self.present is None or not self.present.done():
             return None
         done, self.present = self.present, None
+        # It holds its result, and who was interrupted may still be in the thread.
+        self._last = None if self._last is done else self._last
         return done
 
     def drop(self) -> None:

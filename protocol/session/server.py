@@ -7,7 +7,7 @@ the shell calls `next_round` with the new model, or `finish`. Who comes and goes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +116,15 @@ class TrainingServer(
         if send.to not in self.presence:
             return ()
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
+
+    def do_without(self, missing: Collection[str], now: float) -> list[Output]:
+        """These clients will not come: the first round is not kept waiting for them."""
+
+        def commit() -> None:
+            self.presence.missing = frozenset(missing)
+            self._largest_cohort = len(self._gathered(self.presence.possible))
+
+        return self._take(Step(self.state, commit=commit), now)
 
     def complete(self) -> bool:
         there, enough = self.presence.linked, min(self._largest_cohort, self._content_with)

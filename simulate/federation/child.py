@@ -60,6 +60,8 @@ class Control:
         self._log = log
         self._origin = origin
         self._sending = threading.Lock()
+        self.told: Mapping[str, Any] = {}
+        """What the supervisor has told it."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
@@ -114,8 +116,11 @@ def _watch(
 ) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
-            request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, str])
-            loop.call_soon_threadsafe(party.cancel, request["stop"])
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, Any])
+            if "stop" in request:
+                loop.call_soon_threadsafe(party.cancel, request["stop"])
+            else:
+                control.told = request
     control.abandon()
 
 

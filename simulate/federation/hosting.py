@@ -18,7 +18,7 @@ from tacit.models.configuration import ModelConfiguration
 from tacit.parties.hosting.memory import available_memory
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
 
-PROCESS_BYTES: Final = 75e6
+PROCESS_BYTES: Final = 60e6
 """Of a client's process, beside what it shares with the others and what its model takes (measured)."""
 OTHER_BYTES: Final = 600e6
 """Of supervisor, fork server and server, whose loaded modules all share."""

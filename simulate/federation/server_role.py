@@ -63,6 +63,7 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         recorded_seed=plan.recorded_seed,
         command=plan.command,
         device=plan.device,
+        missing=lambda: control.told.get("missing", {}),
     )
     try:
         return server_outcome(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tacit.simulate.federation.child import Control
@@ -77,6 +77,11 @@ class Supervisor:
         self._silence = ""
         """Why the server was ended, if it froze."""
         self._watching: asyncio.Task[None] | None = None
+        self._coming: set[str] = set()
+        """Clients that have a process, and have not joined."""
+        self._missing: dict[str, str] = {}
+        """Clients that will not come, and why."""
+        self._waiting: asyncio.Task[None] | None = None
         self._experiment = roles[SERVER].plan.experiment
 
     async def follow(self) -> str:
@@ -90,11 +95,15 @@ class Supervisor:
                 elif "event" in message:
                     event = message.pop("event")
                     self._show(message.pop("party"), event, message)
+                    if event == "joined":
+                        self._coming.discard(message["member"])
                     # A second time after a sum of statistics, at the same place.
                     if event == "listening" and not self._address:
                         self._address = message["address"]
                         for process, clients in self._hosting.processes.items():
                             await self._start(process, clients)
+                    if event == "listening":
+                        self._await_clients()
                 elif "party" in message:
                     self._part(name, message)
                 else:
@@ -104,7 +113,7 @@ class Supervisor:
             await self._processes.ask(SERVER, "the run was interrupted", grace_seconds=LEAVE_SECONDS)
             raise
         finally:
-            for task in (self._watching, self._clearing):
+            for task in (self._watching, self._clearing, self._waiting):
                 if task is not None:
                     task.cancel()
         if self._failure is not None:
@@ -122,6 +131,7 @@ class Supervisor:
         self._hosted[process].remove(client)
         reason, failed = _ending(last)
         self._show(client, "failed" if failed else "exited", {"reason": reason})
+        self._miss([client], reason)
         lost = last.get("finished", {}).get("status") == SERVER_LOST
         if lost and self._clearing is None and self._watching is None:
             self._watching = asyncio.ensure_future(
@@ -142,6 +152,8 @@ class Supervisor:
             if revived is not None and self._clearing is None:
                 self._roles[name] = revived
                 await self._start(name, [name])
+            else:
+                self._miss(clients, reason)
             return
         if self._watching is not None:
             self._watching.cancel()
@@ -160,6 +172,26 @@ class Supervisor:
         self._failure = kind(f"{name}: {reason}")
         # The clients shall notice by themselves, and say so.
         self._clear("the server is gone", self._experiment.deadlines.grace + LEAVE_SECONDS)
+
+    def _await_clients(self) -> None:
+        """The server gathers the clients: it waits for all that live, while they come."""
+
+        async def wait() -> None:
+            while before := frozenset(self._coming):
+                await asyncio.sleep(self._experiment.deadlines.join)
+                if before == self._coming:
+                    self._miss(before, f"it did not join, nor did another, for {self._experiment.deadlines.join:g} s")
+
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._coming = {name for clients in self._hosted.values() for name in clients}
+        self._waiting = asyncio.ensure_future(wait())
+
+    def _miss(self, clients: Iterable[str], reason: str) -> None:
+        """These will not come: the server need not wait for them."""
+        self._missing |= dict.fromkeys(clients, reason)
+        self._coming -= self._missing.keys()
+        self._processes.tell(SERVER, {"missing": self._missing})
 
     async def _end_silent_server(self, patience: float) -> None:
         """End the run if the server, which says every second that it is alive, says nothing for so many seconds."""

@@ -64,6 +64,8 @@ class RoundResult(msgspec.Struct, frozen=True):
     accuracy: float | None
     loss: float | None
     culprit: str | None = None
+    absent: dict[str, str] = {}
+    """Who was not in the cohort, and why, where it takes more."""
     held_out: HeldOut | None = None
     """Of the model that the round began with, by its sum."""
 
