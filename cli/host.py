@@ -105,9 +105,7 @@ def server(
     output.keep_json(json_file, summary)
     if screen is not None:
         screen.finish(summary)
-    statuses = [entry["status"] for entry in summary["rounds"]]
-    complete = statuses.count("completed") == summary["configuration"]["federation"]["rounds"]
-    raise typer.Exit(0 if complete else output.ABORTED)
+    raise output.outcome(summary, run.path)
 
 
 def client(

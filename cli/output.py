@@ -5,6 +5,7 @@ A command that cannot do what it was asked says why in one line on standard erro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,18 @@ def failure(complaint: object, status: int) -> typer.Exit:
     return typer.Exit(status)
 
 
+def outcome(summary: Mapping[str, Any], directory: Path) -> typer.Exit:
+    """What ends the command of a run: 0 if all rounds were completed, else complains of what became of them."""
+    planned = summary["configuration"]["federation"]["rounds"]
+    completed = sum(entry["status"] == "completed" for entry in summary["rounds"])
+    if completed == planned:
+        return typer.Exit()
+    aborted = next((entry for entry in summary["rounds"] if entry["status"] == "aborted"), None)
+    reason = summary["ended"] if aborted is None else f"round {aborted['round']} was aborted: {aborted['detail']}"
+    where = f"{directory / 'report.html'} tells what happened"
+    return failure(f"{completed} of {planned} rounds were completed; {reason}; {where}", ABORTED)
+
+
 @contextmanager
 def complaining(*statuses: tuple[Failures, int]) -> Iterator[None]:
     """Ends the command when something of the kinds named is raised: the first that fits has the exit status."""
@@ -100,6 +113,11 @@ def _check_json(json_file: Path | None) -> Path | None:
         if not json_file.parent.is_dir():
             reason = f"there is no directory {json_file.parent}; make it first"
             raise failure(f"--json {json_file}: {reason}", WRONG_INPUT)
+        written = json_file if json_file.exists() else json_file.parent
+        if not os.access(written, os.W_OK):
+            read_only = os.statvfs(written).f_flag & os.ST_RDONLY
+            reason = "the file system is read-only" if read_only else f"{written} may not be written"
+            raise failure(f"--json {json_file}: {reason}; name a file in another place", WRONG_INPUT)
     return json_file
 
 

@@ -32,6 +32,7 @@ class Screen:
         self._say = partial(say, console)
         self._bytes = 0
         self._absent: dict[str, str] = {}
+        self._parameters = 0
         self._table = PartyTable(experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
@@ -53,6 +54,7 @@ class Screen:
         elif event == "listening":
             self._say(f"{party} listens at {fields['address']}; run directory {self._place}")
         elif event == "configuration":
+            self._parameters = fields["parameters"]
             mode, clients = self._experiment.aggregation.mode, self._experiment.federation.clients
             secured = f"threshold {fields['threshold']} of {clients}, {mode} mode"
             secured += self._losses(fields["threshold"])
@@ -67,6 +69,7 @@ class Screen:
         elif event == "round-done":
             self._say(_round_line(fields, total, self._experiment.federation.clients, self._bytes))
             self._bytes = 0
+            self._warn_of_clipping(fields)
         elif event == "evaluated":
             self._say(f"  {party}, after round {fields['round']}:{_judged(fields)}")
         elif event == "agreed":
@@ -99,6 +102,14 @@ class Screen:
         if absent and absent != self._absent:
             self._say(f"  round {fields['round']} begins without {without(absent, MOST_NAMES)}", style="yellow")
         self._absent = absent
+
+    def _warn_of_clipping(self, fields: dict[str, Any]) -> None:
+        from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, clipped_part
+
+        survivors = len(fields["survivors"])
+        part = clipped_part(fields["clipped"], survivors=survivors, parameters=self._parameters)
+        if self._parameters and part > MOST_CLIPPED:
+            self._say(f"  {part:.0%} of all coordinates were clipped, and are lost: {CLIPPING_REMEDY}", style="yellow")
 
     def _losses(self, threshold: int) -> str:
         """What it means to lose a client, where that is not just one client less."""

@@ -153,8 +153,7 @@ def simulate(
         raise output.failure(error, output.FAILED) from None
     output.keep_json(json_file, summary)
     screen.finish(summary)
-    statuses = [entry["status"] for entry in summary["rounds"]]
-    raise typer.Exit(0 if statuses.count("completed") == chosen.federation.rounds else output.ABORTED)
+    raise output.outcome(summary, plan.run.path)
 
 
 async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:

@@ -35,16 +35,17 @@ class GaussianNoise(Scheme, frozen=True, kw_only=True, tag="dp-gaussian"):
             ge=0.0,
             le=1e6,
         ),
-    ] = 1.0
+    ] = 0.85
     dp_noise: Annotated[
         float,
         Meta(
             description="Standard deviation of the noise of a coordinate, as a multiple of dp_clip; with dp_clip = 0 "
-            "the standard deviation itself.",
+            "the standard deviation itself. The default is what a small model trained by few clients stands, and no "
+            "protection to rely on: look at epsilon, and raise it with the number of clients.",
             gt=0.0,
             le=1e6,
         ),
-    ] = 1.0
+    ] = 0.01
     dp_delta: Annotated[float, Meta(description="The delta for which the summary states epsilon.", gt=0.0, lt=1.0)] = (
         1e-5
     )

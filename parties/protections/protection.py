@@ -11,7 +11,7 @@ Whoever checks an experiment reads these files, without torch: what needs it is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -55,6 +55,16 @@ class Noise:
     def deviation(self) -> float:
         """Standard deviation of the noise of a coordinate."""
         return self.multiplier * (self.norm or 1.0)
+
+    @property
+    def room(self) -> float:
+        """What aggregation.clip must leave beyond a coordinate of the update, so that its noise arrives whole."""
+        return _ROOM * self.deviation
+
+
+_ROOM: Final = 12
+"""Standard deviations of the noise that are left room: a coordinate is beyond them with probability 2^-108, far below
+any delta for all coordinates, clients and rounds together."""
 
 
 class Protection:

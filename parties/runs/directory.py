@@ -18,6 +18,7 @@ verify/ROUND/         with --verify: each client's update and the server's sum
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
 
 _PROGRESS = "progress"
+_PLACE_IS_WRONG = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT)
+"""Failures that room on the disk does not mend."""
 
 
 class RunDirectoryError(Exception):
@@ -49,9 +52,12 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(
-            f"{path} cannot be written: {error.strerror or error}; make room on the disk, or choose another place"
-        ) from error
+        remedy = (
+            "choose another place"
+            if error.errno in _PLACE_IS_WRONG
+            else "make room on the disk, or choose another place"
+        )
+        raise OSError(f"{path} cannot be written: {error.strerror or error}; {remedy}") from error
 
 
 def write_json(value: Any, path: Path) -> None:

@@ -28,6 +28,8 @@ from tacit.protocol.sum.configuration import Mode, Proposal
 from tacit.secagg.graph import GraphParameters, choose_parameters
 from tacit.secagg.packing import Packing
 
+USUAL_CLIP: Final = 0.25
+"""Largest absolute coordinate of an update where the experiment says nothing."""
 UNKNOWN_WEIGHT: Final = 2000
 """Largest weight of one client where the experiment names none and nobody can compute it."""
 LONGEST_SECONDS: Final = 86400.0
@@ -96,8 +98,13 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ] = 0.33
     clip: Annotated[
         float,
-        Meta(description="Largest absolute coordinate of an update; larger ones are cut and counted.", gt=0.0, le=1e6),
-    ] = 0.25
+        Meta(
+            description="Largest absolute coordinate of an update; larger ones are cut and counted. 0 computes it: "
+            "0.25, or as much as an update with the noise of its protection can have.",
+            ge=0.0,
+            le=1e6,
+        ),
+    ] = 0.0
     value_bits: Annotated[
         int, Meta(description="Bits of a quantised value, which is a coordinate times its weight.", ge=2, le=32)
     ] = 20
@@ -173,6 +180,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     )
 
     def __post_init__(self) -> None:
+        if "/" in self.name or not self.name.isprintable():
+            raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
         self._check_policy()
         self._check_protection()
         self._check_threshold()
@@ -188,6 +197,13 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         computed = self._computed_graph()
         return GraphParameters(computed.neighbours, self.aggregation.threshold or computed.threshold)
 
+    @property
+    def clip(self) -> float:
+        """Largest absolute coordinate of an update: as configured, or as computed."""
+        noise = self.protection.noise()
+        computed = USUAL_CLIP if noise is None else (noise.norm or USUAL_CLIP) + noise.room
+        return self.aggregation.clip or computed
+
     def terms(self) -> Proposal:
         """What the server of this experiment chooses for the sum."""
         chosen = msgspec.structs.asdict(self.aggregation)
@@ -195,6 +211,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if not self.protection.counts_samples(self.training):
             chosen["max_weight"] = 1
         chosen["max_weight"] = chosen["max_weight"] or UNKNOWN_WEIGHT
+        chosen["clip"] = self.clip
         return Proposal(
             **chosen,
             clients=self.federation.clients,
@@ -239,7 +256,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     def _check_policy(self) -> None:
         policy, clients, mode = self.policy, self.federation.clients, self.aggregation.mode
-        clip, corrupt = self.aggregation.clip, self.aggregation.corrupt
+        corrupt = self.aggregation.corrupt
         if clients < policy.smallest_cohort:
             wanted = f"policy.smallest_cohort asks for at least {policy.smallest_cohort} clients"
             raise _refused("federation.clients", clients, wanted)
@@ -271,8 +288,14 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             remedy = "raise protection.dp_noise or the budget, or lower federation.rounds"
             wanted = f"{rounds} rounds are beyond it for policy.delta = {delta}; {remedy}"
             raise _refused("policy.largest_epsilon", epsilon, wanted)
-        if clip > policy.largest_clip:
-            raise _refused("aggregation.clip", clip, f"policy.largest_clip accepts at most {policy.largest_clip}")
+        if self.clip > policy.largest_clip:
+            wanted = f"policy.largest_clip accepts at most {policy.largest_clip}"
+            if not self.aggregation.clip:
+                wanted = (
+                    f"computed from protection.dp_clip and dp_noise; {wanted}: raise it, lower dp_clip or dp_noise, or "
+                    "set aggregation.clip, beyond which noise is cut"
+                )
+            raise _refused("aggregation.clip", self.clip, wanted)
 
     def _check_protection(self) -> None:
         check_together(self.protection, self.encryption, self.terms(), self.training)

@@ -16,14 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 from tacit.parties.protections.protection import Noise
 from tacit.parties.runs.experiment import Experiment
-
-ROOM: Final = 12
-"""Standard deviations of the noise beyond dp_clip that aggregation.clip must leave: a coordinate is beyond them with
-probability 2^-108, far below any delta for all coordinates, clients and rounds together."""
 
 
 def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int) -> dict[str, Any] | None:
@@ -57,7 +53,7 @@ def _arrives_whole(experiment: Experiment, noise: Noise) -> bool:
     """Whether clipping and rounding leave the noise of the other clients in the sum."""
     # Sampled at steps of half a standard deviation a Gaussian is one, but for a share of exp(-2 (2 pi)^2).
     step = experiment.packing(tensor_sizes=(1,), metrics=()).quantiser.step
-    return experiment.aggregation.clip >= noise.norm + ROOM * noise.deviation and step <= noise.deviation / 2
+    return experiment.clip >= noise.norm + noise.room and step <= noise.deviation / 2
 
 
 def _epsilon(delta: float, inverse_square: float) -> float:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -40,6 +40,18 @@ ROUND_KEYS = (
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
+
+
+MOST_CLIPPED: Final = 0.01
+"""The part of all coordinates that a round may clip without a warning."""
+CLIPPING_REMEDY: Final = (
+    "raise aggregation.clip and policy.largest_clip, or lower training.learning_rate or the noise of the protection"
+)
+
+
+def clipped_part(clipped: int | None, *, survivors: int, parameters: int) -> float:
+    """The part of the coordinates of all updates in a sum that was clipped."""
+    return (clipped or 0) / max(1, survivors * parameters)
 
 
 def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.explain import holds, keys, literal
-from tacit.parties.runs.summary import SECURE_SUM, protocol_share
+from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part, protocol_share
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
 from tacit.simulate.report.figures import (
@@ -127,6 +127,13 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     notices += [incident.text for incident in history.incidents[:MOST_INCIDENTS]]
     if more := len(history.incidents[MOST_INCIDENTS:]):
         notices.append(f"{more} more incidents are in summary.json and in the tables below.")
+    if clipped := _much_clipped(history):
+        worst = max(clipped, key=lambda entry: entry[1])
+        rounds = "round" if len(clipped) == 1 else "rounds"
+        notices.append(
+            f"More than {MOST_CLIPPED:.0%} of all coordinates were clipped in {len(clipped)} {rounds}, {worst[1]:.0%} "
+            f"in round {worst[0]}: what was beyond the clip is lost. Remedy: {CLIPPING_REMEDY}."
+        )
     if smallest_sum(history) == 2:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
     if missing := experiment.federation.clients - len(history.clients):
@@ -136,6 +143,17 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
             f"Too few messages tell of the clock of {', '.join(unknown)}: times of that log may be wrong by any amount."
         )
     return notices
+
+
+def _much_clipped(history: History) -> list[tuple[int, float]]:
+    """Rounds in which so much was clipped that learning suffers, each with its part of the coordinates."""
+    parameters = history.configured.parameters if history.configured else 0
+    parts = [
+        (done.number, clipped_part(done.result.clipped, survivors=len(done.result.survivors), parameters=parameters))
+        for done in history.completed
+        if done.result and parameters
+    ]
+    return [(number, part) for number, part in parts if part > MOST_CLIPPED]
 
 
 def _curves(history: History) -> list[Markup]:

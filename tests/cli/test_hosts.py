@@ -139,6 +139,8 @@ def test_who_is_stopped_says_so(hosts: Hosts) -> None:
     assert clients["client-3"].end() == 130
     server.until("left: member client-3, detail it gave up: its owner stopped it")
     assert server.end() == 3, server.everything
+    (line,) = server.complained
+    assert line.startswith("tacit: 0 of 1 rounds were completed; ")
 
 
 def test_a_server_without_images_takes_accuracy_from_the_sum(hosts: Hosts) -> None:

@@ -1,12 +1,29 @@
 """The file of --json is looked at before a command begins with anything, whatever the command."""
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from tacit.parties.runs.directory import write_json
+
 Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system that nobody can write to, root included."""
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "ro", "none", folder], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
 
 COMMANDS = (
     ["simulate"],
@@ -37,6 +54,18 @@ def test_a_file_that_cannot_be_written_is_refused_first(
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr == f"tacit: --json {file}: {reason}\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_on_a_read_only_file_system_is_refused_first(tacit: Invoke, read_only: Path) -> None:
+    result = tacit("simulate", "--json", read_only / "x.json", "--out", read_only / "run")
+    assert (result.exit_code, result.stdout) == (2, "")
+    said = f"tacit: --json {read_only}/x.json: the file system is read-only; name a file in another place\n"
+    assert result.stderr == said
+
+
+def test_a_read_only_place_is_not_mended_by_room(read_only: Path) -> None:
+    with pytest.raises(OSError, match=r"x cannot be written: Read-only file system; choose another place$"):
+        write_json({}, read_only / "x")
 
 
 def test_a_file_that_turns_out_not_to_be_writable_is_a_failure(tacit: Invoke) -> None:

@@ -43,6 +43,18 @@ def test_a_bad_experiment_file(tacit: Invoke, tmp_path: Path, text: str, expecte
     assert not (tmp_path / "run").exists()
 
 
+def test_a_name_that_leads_out_of_the_folder_of_runs(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    Path("bad.toml").write_text('name = "x/../../../escape"')
+    assert complaint(tacit("simulate", "bad.toml")).startswith(
+        'bad.toml: name = "x/../../../escape": it is part of the'
+    )
+    assert [path.name for path in tmp_path.rglob("*")] == ["work", "bad.toml"]
+
+
 def test_a_missing_experiment_file(tacit: Invoke, tmp_path: Path) -> None:
     line = complaint(tacit("simulate", tmp_path / "none.toml"))
     assert line == f"{tmp_path / 'none.toml'}: cannot be read: No such file or directory"

@@ -154,3 +154,14 @@ def test_the_end_says_what_noise_guarantees() -> None:
         "differential privacy of a client, delta 1e-05: epsilon infinite for one that sees its updates, 2.72 for one "
         "that sees sums alone"
     )
+
+
+@pytest.mark.parametrize(("clipped", "warned"), [(2, False), (3, True)])
+def test_clipping_more_than_a_hundredth_of_all_coordinates_is_a_warning(clipped: int, warned: bool) -> None:
+    """Of two survivors with 100 coordinates each."""
+    made, file = screen()
+    fields = {"parameters": 100, "ring_bits": 24, "vector_bytes": 300, "threshold": 4}
+    made.show("server", "configuration", fields)
+    made.show("server", "round-done", done(clipped=clipped))
+    said = [line for line in shown(file) if "of all coordinates were clipped" in line]
+    assert [line.startswith("  2% of all") for line in said] == [True] * warned

@@ -70,13 +70,20 @@ def test_what_is_written_is_what_is_read() -> None:
         ),
         ("federation = 3", "federation = 3: expected a section with keys of its own"),
         ("[[federation]]\nclients = 5", "federation = [{clients = 5}]: expected a section with keys of its own"),
-        ("[aggregation]\nclip = 0", "aggregation.clip = 0: expected a number above 0 and at most 1000000"),
-        ("[aggregation]\nclip = nan", "aggregation.clip = nan: expected a number above 0 and at most 1000000"),
-        ("[aggregation]\nclip = inf", "aggregation.clip = inf: expected a number above 0 and at most 1000000"),
+        ("[aggregation]\nclip = -1", "aggregation.clip = -1: expected a number from 0 to 1000000"),
+        ("[aggregation]\nclip = nan", "aggregation.clip = nan: expected a number from 0 to 1000000"),
+        ("[aggregation]\nclip = inf", "aggregation.clip = inf: expected a number from 0 to 1000000"),
         ("[aggregation]\ncorrupt = 1.0", "aggregation.corrupt = 1.0: expected a number at least 0 and below 1"),
         ('[aggregation]\nmode = "honest"', 'aggregation.mode = "honest": expected "active" or "none" or "semi-honest"'),
         ("[deadlines]\njoin = 1979-05-27", "deadlines.join = 1979-05-27: expected a number above 0 and at most 86400"),
         ("[model]\npretrained = 1", "model.pretrained = 1: expected true or false"),
+        *(
+            (
+                f'name = "{name}"',
+                f'name = "{name}": it is part of the name of a folder; leave out / and control characters',
+            )
+            for name in ("x/../../escape", "/", "a\\nb", "a\\u0000")
+        ),
         ('name = ""', 'name = "": expected a text of 1 to 64 characters'),
         (f'name = "{"n" * 90}"', f'name = "{"n" * 79}...: expected a text of 1 to 64 characters'),
         (
@@ -541,7 +548,7 @@ def test_a_protection_that_contradicts_the_policy_is_refused(text: str, complain
         f"{RSM}masked_layers = 0\n",
         f'{RSM}masked_layers = 0\n[policy]\nprotections = ["fedrsm"]\nleast = {{masked_layers = 0}}',
         f"{BINARY}layers = {{pos_embed = 0.75}}\n{LEAST}",
-        f"{GAUSSIAN}{LEAST}",
+        f"{GAUSSIAN}dp_noise = 1.0\n{LEAST}largest_clip = 13.0",
         f"{ENCRYPTED}[policy]\nencryptions = ['orthogonal']",
     ],
 )

@@ -80,7 +80,7 @@ def test_an_update_for_a_round_that_was_never_closed_counts() -> None:
     ],
 )
 def test_noise_that_is_cut_or_rounded_away_protects_nobody_else(settings: Any, whole: bool) -> None:
-    found = guarantee(experiment(dp_noise=0.5, **settings), rounds(CLIENTS), 1)
+    found = guarantee(experiment(dp_clip=1.0, dp_noise=0.5, **settings), rounds(CLIENTS), 1)
     assert found is not None
     assert (found["epsilon_sum"] < found["epsilon_update"]) == whole
     if not whole:

@@ -8,7 +8,7 @@ import pytest
 
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.runs.directory import RunDirectory, write_json
-from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.experiment import Aggregation, Experiment
 from tacit.parties.runs.summary import ROUND_KEYS, summarise
 from tacit.parties.session.event_log import EventLog
 
@@ -109,7 +109,7 @@ def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: Ru
     log(run, "hub", *SESSION, ("round-done", {**ended[1], "survivors": ["alice"], "cohort": ["alice"]}))
     log(run, "alice", ("update", {"round": 1, **work}))
     noise = GaussianNoise(dp_noise=2.0)
-    summary = summarise(run, Experiment(protection=noise), wall_seconds=1.0)
+    summary = summarise(run, Experiment(protection=noise, aggregation=Aggregation(clip=1.0)), wall_seconds=1.0)
     assert [entry["local"] for entry in summary["rounds"]] == [{"alice": work}]
     # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).
     assert summary["privacy"]["epsilon_update"] == pytest.approx(4.377178, rel=1e-6)
