@@ -68,4 +68,5 @@ class PartyTable:
             moved = (f"{count / 1e6:.1f} MB" for count in (row.sent, row.received))
             rows.append((name, row.phase, f"{now - row.since:.0f} s", *moved, f"{now - row.heard:.0f} s ago", waits))
         headings = ("party", "phase", "for", "sent", "received", "last heard", "waits for")
-        yield table(headings, rows, left=("phase", "waits for"))
+        least = ("received", "sent", "last heard", "for")
+        yield table(headings, rows, left=("phase", "waits for"), least=least)
