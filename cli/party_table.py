@@ -89,7 +89,8 @@ class PartyTable:
             phase = f"{row.phase} {row.done:.0%}" if row.done else row.phase
             rows.append((name, phase, f"{now - row.since:.0f} s", *moved, f"{now - row.heard:.0f} s ago", waits))
         headings = ("party", "phase", "for", "sent", "received", "last heard", "waits for")
-        yield table(headings, rows, left=("phase", "waits for"))
+        least = ("received", "sent", "last heard", "for")
+        yield table(headings, rows, left=("phase", "waits for"), least=least)
         if self._round >= self._rounds:
             yield Text("all rounds are done; the summary is made, and the report is drawn")
         elif len(self._ends) > 1:

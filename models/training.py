@@ -7,7 +7,7 @@ logits. On the CPU with one thread the same arguments give the same bits; more t
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -51,6 +51,8 @@ class Evaluation:
     """Share of the images that are classified correctly, 0 to 1."""
     loss: float
     """Mean cross-entropy in nats."""
+    confusion: torch.Tensor = field(repr=False, compare=False)
+    """int64 [C, C]: how many images of class i the model takes for class j."""
 
 
 def train(
@@ -138,14 +140,16 @@ def judge(
     batch_size: int,
     device: torch.device,
     proceed: Proceed = to_the_end,
+    see: Callable[[torch.Tensor], None] = lambda logits: None,
 ) -> LocalStatistics:
-    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. FloatingPointError as of
-    `train`."""
+    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. see: gets the logits of
+    every batch. FloatingPointError as of `train`."""
     model.to(device).eval()
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
         proceed()
         logits = model(inputs)
+        see(logits)
         statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
     return statistics
 
@@ -153,10 +157,15 @@ def judge(
 def evaluate(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
 ) -> Evaluation:
-    """Accuracy and mean loss on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
+    """Accuracy, mean loss and confusion on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
     _check(x, y)
-    sums = judge(model, x, y, batch_size=batch_size, device=device)
-    return Evaluation(accuracy=sums.correct / sums.samples, loss=sums.loss_sum / sums.samples)
+    seen: list[torch.Tensor] = []
+    sums = judge(model, x, y, batch_size=batch_size, device=device, see=seen.append)
+    logits = torch.cat(seen).cpu()
+    classes = logits.shape[1]
+    pairs = torch.bincount(y.cpu() * classes + logits.argmax(dim=1), minlength=classes**2)
+    confusion = pairs.reshape(classes, classes)
+    return Evaluation(accuracy=sums.correct / sums.samples, loss=sums.loss_sum / sums.samples, confusion=confusion)
 
 
 NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)

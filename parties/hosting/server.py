@@ -28,6 +28,7 @@ from tacit.parties.learning.statistics import (
 )
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.runs.classes import TestClasses, described
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
 from tacit.parties.runs.provenance import Seed, provenance
@@ -126,13 +127,17 @@ async def serve(
         with writing(run.model):
             checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
 
-    def judge(total: Total | None) -> dict[str, Any]:
+    judged_last: TestClasses | None = None
+
+    def judge(round: int, total: Total | None) -> dict[str, Any]:
+        nonlocal judged_last
         if experiment.evaluated_by_clients:
             return {"accuracy": None, "loss": None}
         if known.test is not None:
             judged = evaluate(
                 keeper.model, known.test.x_test, known.test.y_test, batch_size=EVALUATION_BATCH, device=device
             )
+            judged_last = described(round, known.class_names, judged.confusion)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
         if total is None or not total.metrics["samples"]:
             return {"accuracy": None, "loss": None}
@@ -144,7 +149,7 @@ async def serve(
         if total is not None:
             on_sum(done, total, keeper, configuration)
             save(done.round)
-        return judge(total)
+        return judge(done.round, total)
 
     if not job.completed:
         save(0)
@@ -164,6 +169,8 @@ async def serve(
                 ended = await party.run()
             diary.write("work", seconds=dict(stopwatch.seconds))
             settings = party.successor
+        if judged_last is not None:
+            log.write("classes", **msgspec.to_builtins(judged_last))
         return ended
 
 

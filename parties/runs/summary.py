@@ -4,7 +4,7 @@ Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_
 with `round`, `status`, `accuracy`, `loss`, `absent` (who was not in its cohort, and why), `dropped`, `seconds`,
 `bytes_sent` per party, `local` per client: layers and coordinates that it kept back, seconds of training and of
 choosing them; and what the secure sum carried), `statistics` (mean and deviation of the pixels, where a first sum told
-them), `incidents`
+them), `test_classes` (see classes.py), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
 privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `seed` and `sessions` (by which
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.parties.runs import evaluations, privacy
+from tacit.parties.runs import classes, evaluations, privacy
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
@@ -84,6 +84,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "wall_seconds": wall_seconds,
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
+        "test_classes": msgspec.to_builtins(classes.told(server)),
         "rounds": listed,
         "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),

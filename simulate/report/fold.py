@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import classes
 from tacit.parties.runs.provenance import told
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (
@@ -145,6 +146,8 @@ class Fold:
         elif kind == "provenance":
             (origin,), history.seed = told([event])
             history.origins.append(origin)
+        elif kind == "classes":
+            history.classes = classes.told([event])
         elif kind == "dropped" and current is not None:
             drop = msgspec.convert({**event, "party": event["member"]}, Drop)
             current.drop_times[drop.party] = time
@@ -180,6 +183,8 @@ class Fold:
         elif kind == "work":
             for work, seconds in msgspec.convert(event["seconds"], dict[str, float]).items():
                 party.work[work] += seconds
+        elif kind == "update":
+            party.trained += msgspec.convert(event["training_seconds"], float)
         elif kind == "evaluated":
             number, accuracy, loss = event["round"], event["accuracy"], event["loss"]
             self._judged[number][name] = msgspec.convert((accuracy, loss), tuple[float, float])

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tacit.parties.runs.classes import TestClasses
 from tacit.parties.runs.incidents import Incident
 from tacit.parties.runs.provenance import Invocation, Seed
 from tacit.protocol.core.messages import Phase
@@ -117,6 +118,8 @@ class PartyHistory:
     received: Counter[Phase] = field(default_factory=Counter)
     work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the protocol by kind of work, if the party lived to tell."""
+    trained: float = 0.0
+    """Seconds of training."""
     visits: Counter[Phase] = field(default_factory=Counter)
     """How often it was in a phase, the present one left out."""
     phase: Phase | None = None
@@ -127,6 +130,17 @@ class PartyHistory:
     """When it said something last in this session; None if it did not."""
     ended: str | None = None
     """How it said that its session ended, or what became of its process; None if it is there, or vanished."""
+
+    @property
+    def activities(self) -> dict[str, float]:
+        """Its seconds by what it did, as far as it lived to tell: the rest of a round is waiting."""
+        known = {"training": self.trained, "computing the protocol": sum(self.work.values())}
+        between = self.seconds.get(Phase.SESSION, 0.0)
+        return {
+            **known,
+            "waiting": max(0.0, sum(self.seconds.values()) - between - sum(known.values())),
+            "between rounds": between,
+        }
 
 
 @dataclass(frozen=True)
@@ -199,6 +213,8 @@ class History:
     origins: list[Invocation] = field(default_factory=list)
     """By which command, versions and machine, where the server tells."""
     seed: Seed | None = None
+    classes: TestClasses | None = None
+    """Where the server has test images, and its last session came to an end."""
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)

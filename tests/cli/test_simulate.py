@@ -75,9 +75,16 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
     assert set(summary) == {
         *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
-        *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "verified"),
+        *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "test_classes"),
+        "verified",
     }
     assert summary["statistics"] is None
+    classes = summary["test_classes"]
+    assert classes["round"] == 3
+    assert sum(one["images"] for one in classes["classes"]) == sum(map(sum, classes["confusion"]))
+    right = sum(classes["confusion"][number][number] for number in range(len(classes["classes"])))
+    images = sum(one["images"] for one in classes["classes"])
+    assert right / images == summary["final_accuracy"]
     assert summary["incidents"] == []
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are done"

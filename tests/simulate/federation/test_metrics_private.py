@@ -251,6 +251,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
         "held_out",  # the same
         "accuracy", "loss",  # of the server's own test images
     },
+    "classes": {"classes", "confusion", "round"},  # of the server's own test images
     "messages": MESSAGE_TIMES,
     "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},
