@@ -14,6 +14,7 @@ from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
 from tacit.models.partition import divide
+from tacit.models.workload import Workload
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
@@ -40,6 +41,9 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         return np.setdiff1d(shares[index], experiment.protection.shown(labels, len(source.class_names)))
 
     def images(task: Task) -> ClientImages:
+        if experiment.data.factory:
+            own = Workload.named(task.model, task.training, experiment.data.factory)
+            return ClientImages(own.share(index, len(role.roster.clients)))
         source = read(experiment.data)
         data = normalise(source, image_size=task.model.image_size, mean=task.mean, std=task.std)
         return ClientImages(data.share(share(source)), lambda: (data.x_test, data.y_test))

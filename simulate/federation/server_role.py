@@ -28,6 +28,8 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     plan, experiment = role.plan, role.plan.experiment
 
     def images(wanted: DataConfiguration) -> ServerImages:
+        if wanted.factory:
+            return ServerImages.none()
         if wanted.statistics == "sum":
             wanted = standing_in(wanted, wanted.channels or read(wanted).train.images.channels)
         data = load(wanted, image_size=experiment.model.image_size)

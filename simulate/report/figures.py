@@ -94,7 +94,8 @@ def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Seque
         unit = "accuracy (share of images)" if metric == "accuracy" else "loss (nats)"
         _by_round(axes, f"{metric.capitalize()} by round", unit)
         axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
-        figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
+        if axes.get_legend_handles_labels()[1]:
+            figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
         return _svg(figure, metric)
 
 
