@@ -56,7 +56,7 @@ def server(
     from tacit.parties.hosting.party_file import ServerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
-    from tacit.parties.runs.experiment import load
+    from tacit.parties.runs.experiment import check_factories, load
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.report.page import write_report
@@ -91,6 +91,8 @@ def server(
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment)
+        if chosen is not None:
+            check_factories(chosen, str(experiment))
         if chosen is not None and chosen.federation.seed is not None:
             output.say(console, "federation.seed is ignored: between hosts all randomness is the operating system's")
         for address in opened.file.tell:

@@ -73,7 +73,7 @@ def simulate(
     130 Ctrl-C.
     """
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.federation import run as federation
@@ -97,6 +97,7 @@ def simulate(
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, workers=workers, where=where)
+        check_factories(chosen, where if experiment is None else str(experiment))
         parties = federation.party_names(chosen.federation.clients)
         faults = read_faults(
             drop=drop or (),

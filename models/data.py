@@ -125,6 +125,8 @@ def read(configuration: ImagesConfiguration) -> Source:
 
     Raises FileNotFoundError for what is missing, ValueError for what does not hold what it should; both name it.
     """
+    if configuration.factory:
+        raise ValueError("data.factory: only a client of a federation calls it, and there are no images; leave it out")
     if configuration.source == "digits":
         source = digits.read()
     elif configuration.source not in READERS:

@@ -56,6 +56,11 @@ class ServerImages:
     """With test images to evaluate the model on; None: accuracy comes from the secure sum."""
     stimuli: Stimuli | None = None
 
+    @classmethod
+    def none(cls) -> ServerImages:
+        """Where clients have data of their own, of which nothing needs to be known."""
+        return cls((), (), ())
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerJob:
@@ -139,7 +144,8 @@ async def serve(
             )
             judged_last = described(round, known.class_names, judged.confusion)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
-        if total is None or not total.metrics["samples"]:
+        # Of a training step of one's own nothing is known.
+        if total is None or not total.metrics["samples"] or experiment.training.factory:
             return {"accuracy": None, "loss": None}
         # What the clients' own images say, over all of them: nobody tells it of its own.
         samples = total.metrics["samples"]
@@ -242,11 +248,12 @@ def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) 
         training=experiment.training,
         protection=experiment.protection,
         encryption=experiment.encryption,
-        classes=len(known.class_names),
-        channels=len(known.mean),
+        # Where nothing is known of them, there are functions that do not ask.
+        classes=len(known.class_names) or 1,
+        channels=len(known.mean) or 1,
         mean=known.mean,
         std=known.std,
-        class_digest=class_digest(known.class_names),
+        class_digest=class_digest(known.class_names) if known.class_names else b"",
         # The seed is the run's own, and on hosts nobody chose it.
         run=hashlib.sha256(b"%d" % weights_seed).digest(),
         stimuli=known.stimuli,

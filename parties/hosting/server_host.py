@@ -123,6 +123,8 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
     Where the clients are to sum up statistics, others stand in their place.
     """
     agreed, own = experiment.data, file.data
+    if agreed.factory:
+        return ServerImages.none()
     if agreed.statistics == "sum":
         agreed = standing_in(agreed, agreed.channels or _own_channels(file))
     if not agreed.mean:

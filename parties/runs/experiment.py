@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.protections.budget import affordable, cost_of
@@ -41,7 +42,7 @@ class ExperimentError(ValueError):
     """An experiment that cannot run; the text names the file, the key, the value and what would be accepted."""
 
 
-class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[federation]: who takes part, and for how long."""
 
     clients: Annotated[int, Meta(description="Number of clients.", ge=2, le=1000)] = 5
@@ -151,7 +152,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Annotated[
         str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
     ] = "digits"
-    federation: Annotated[Federation, Meta(description="Who takes part, and for how long.")] = Federation()
+    federation: Annotated[FederationSection, Meta(description="Who takes part, and for how long.")] = (
+        FederationSection()
+    )
     data: Annotated[DataConfiguration, Meta(description="The labelled images and how the clients share them.")] = (
         DataConfiguration()
     )
@@ -182,6 +185,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def __post_init__(self) -> None:
         if "/" in self.name or not self.name.isprintable():
             raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
+        self._check_factories()
         self._check_policy()
         self._check_protection()
         self._check_threshold()
@@ -281,7 +285,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if 0 < fewest < policy.least_contributors:
             wanted = f"policy.least_contributors accepts at least {policy.least_contributors}"
             raise _refused("protection.min_contributors", fewest, wanted)
-        for key, value, accepted in policy.complaints(self.protection, self.encryption):
+        for key, value, accepted in policy.complaints(self):
             raise _refused(key, value, f"[policy] accepts {accepted}")
         epsilon, delta, rounds = policy.largest_epsilon, policy.delta, self.federation.rounds
         if epsilon and not affordable(rounds * cost_of(self.protection.noise()), epsilon=epsilon, delta=delta):
@@ -296,6 +300,23 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                     "set aggregation.clip, beyond which noise is cut"
                 )
             raise _refused("aggregation.clip", self.clip, wanted)
+
+    @property
+    def factories(self) -> dict[str, str]:
+        """What is of one's own, by key: functions that every party has installed."""
+        named = {"model": self.model.factory, "data": self.data.factory, "training": self.training.factory}
+        return {f"{section}.factory": name for section, name in named.items() if name}
+
+    def _check_factories(self) -> None:
+        if self.data.factory and not self.model.factory:
+            wanted = "channels and classes of our models follow from images that tacit reads; give model.factory too"
+            raise _refused("data.factory", self.data.factory, wanted)
+        if self.data.factory and self.training.held_out:
+            wanted = "data.factory says what is trained on, and may keep some itself; set it to 0"
+            raise _refused("training.held_out", self.training.held_out, wanted)
+        if (key := next(iter(self.factories), "")) and not self.protection.takes_factories:
+            wanted = f"it is made for models and images that tacit knows; take another, or leave {key} out"
+            raise _refused("protection.scheme", self.protection.scheme, wanted)
 
     def _check_protection(self) -> None:
         check_together(self.protection, self.encryption, self.terms(), self.training)
@@ -404,6 +425,20 @@ def _parse(kind: type[Kind], text: str, where: str) -> Kind:
     except tomllib.TOMLDecodeError as error:
         raise ExperimentError(f"{where}: is not TOML: {error}") from error
     return _build(kind, data, where)
+
+
+def built(content: dict[str, Any], where: str) -> Experiment:
+    """An experiment from the keys and sections of a file; `where` stands in front of refusals. ExperimentError."""
+    return _build(Experiment, content, where)
+
+
+def check_factories(experiment: Experiment, where: str) -> None:
+    """Raise ExperimentError for a function of one's own that is not installed here; none is imported."""
+    for key, name in experiment.factories.items():
+        try:
+            check_installed(key, name)
+        except FactoryError as error:
+            raise ExperimentError(f"{where}: {error}") from None
 
 
 def with_overrides(

@@ -40,6 +40,11 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
         DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
     ] = DistillationConfiguration()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if key := next(iter(self.factories), ""):
+            raise ValueError(f'{key} = "{self.factories[key]}": only a federation takes it; leave it out')
+
 
 @dataclass(frozen=True)
 class Student:

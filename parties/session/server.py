@@ -250,8 +250,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 for dropped in done.dropped
             ],
             "samples": samples,
-            "train_accuracy": metrics["correct"] / samples if samples else None,
-            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
+            "train_accuracy": metrics["correct"] / samples if samples and "correct" in metrics else None,
+            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
             "clipped": metrics.get("clipped"),
             "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,

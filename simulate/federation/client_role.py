@@ -24,6 +24,7 @@ from tacit.models.data import Dataset, normalise
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
+from tacit.models.workload import Workload
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
@@ -97,6 +98,9 @@ async def _run_client(control: Control, role: Role, address: str, worker: Worker
     surroundings = Surroundings(worker.thread, worker.context)
 
     def images(task: Task) -> ClientImages:
+        if experiment.data.factory:
+            own = Workload.named(task.model, task.training, experiment.data.factory)
+            return ClientImages(own.share(index, len(role.roster.clients)))
         data = worker.data(task)
         return ClientImages(data.share(worker.shares[index]), lambda: (data.x_test, data.y_test))
 

@@ -8,6 +8,7 @@ import torch
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load, read
+from tacit.models.datasets.samples import Source
 from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.learning.keeper import Keeper
@@ -27,14 +28,18 @@ LOOPBACK: Final = "tcp://127.0.0.1:*"
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
-    plan = role.plan
-    try:
-        source = read(plan.experiment.data)
-        experiment = weighed(plan.experiment, shares(plan.experiment, source, plan.split_seed))
-    except USER_ERRORS as error:
-        return explain(error)
+    plan, experiment = role.plan, role.plan.experiment
+    source: Source | None = None
+    if not experiment.data.factory:
+        try:
+            source = read(experiment.data)
+            experiment = weighed(experiment, shares(experiment, source, plan.split_seed))
+        except USER_ERRORS as error:
+            return explain(error)
 
     def images(wanted: DataConfiguration) -> ServerImages:
+        if source is None:
+            return ServerImages.none()
         if wanted.statistics == "sum":
             wanted = standing_in(wanted, wanted.channels or source.train.images.channels)
         data = load(wanted, image_size=experiment.model.image_size, source=source)

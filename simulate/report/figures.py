@@ -109,7 +109,8 @@ def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Seque
         _by_round(axes, f"{metric.capitalize()} by round", unit)
         highest = max((y for _, _, _, known in drawn for _, y in known), default=1.0)
         axes.set_ylim(0, 1.02 if metric == "accuracy" else 1.05 * highest)
-        figure.legend(loc="outside lower center", handlelength=1.8)
+        if axes.get_legend_handles_labels()[1]:
+            figure.legend(loc="outside lower center", handlelength=1.8)
         return _svg(figure, metric)
 
 
