@@ -72,6 +72,7 @@ def simulate(
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
     """
+    from tacit.models.image_place import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
@@ -98,6 +99,8 @@ def simulate(
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
         chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, workers=workers, where=where)
         check_factories(chosen, where if experiment is None else str(experiment))
+        with output.complaining((FileNotFoundError, output.WRONG_INPUT)):
+            place(chosen.data)
         parties = federation.party_names(chosen.federation.clients)
         faults = read_faults(
             drop=drop or (),

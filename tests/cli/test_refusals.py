@@ -131,11 +131,11 @@ def test_resuming_a_damaged_run(
 
 
 def test_data_that_is_not_there(tacit: Invoke, tmp_path: Path) -> None:
-    """Found by the server's process. The directory is free for the next attempt."""
+    """Found before any process is started. The directory is free for the next attempt."""
     file = tmp_path / "small.toml"
     file.write_text('[data]\nsource = "none.npz"')
     line = complaint(tacit("simulate", file, "--out", tmp_path / "run"))
-    assert line.startswith("server: data.source 'none.npz' is no file; give the path of ")
+    assert line == "data.source 'none.npz' is no file; give the path of an .npz file"
     assert not (tmp_path / "run").exists()
 
 
