@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,6 +26,14 @@ class Configured(msgspec.Struct, frozen=True):
     threshold: int
     neighbours: int
     configuration_hash: str
+    evaluates: Literal["images", "sums"] = "images"
+    """What the server knows the model's accuracy by."""
+
+
+JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}
+"""Whose accuracies and losses after rounds are, by what the server has."""
+JUDGED_BY_CLIENTS: Final = "test images, as clients found it"
+"""The same where only clients can read the model."""
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -180,6 +189,8 @@ class History:
     sessions: list[tuple[float, float]] = field(default_factory=list)
     """Times of the first and the last event of each session, in seconds since 1970."""
     configured: Configured | None = None
+    judged_on: str = JUDGED_ON["images"]
+    """What accuracies and losses after rounds are of."""
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
@@ -197,6 +208,11 @@ class History:
     """Whether all parties are processes of one user."""
     refusals: Counter[str] = field(default_factory=Counter)
     """Messages that the server refused, by code."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether anybody judges the models of rounds; else their accuracies are those of the training."""
+        return self.judged_on != JUDGED_ON["sums"]
 
     @property
     def clients(self) -> list[PartyHistory]:
