@@ -207,7 +207,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
-            self._diary.write("roster", **told_of(output.roster, output.difference))
+            self._diary.write("roster", **told_of(self._settings.roster, output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             if self._diary.outside and code is None:

@@ -205,7 +205,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         roster = settings.newer_roster(settings.roster)
         if roster is None:
             return []
-        self._diary.write("roster", **told_of(roster, difference(settings.roster, roster)))
+        changes = difference(settings.roster, roster)
+        self._diary.write("roster", **told_of(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
         self.successor = replace(
             settings,

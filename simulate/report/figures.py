@@ -83,22 +83,25 @@ Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
 
 
-def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int]) -> Markup:
-    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds."""
+def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int], judged: bool) -> Markup:
+    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds.
+
+    judged: whether there are test figures.
+    """
     with style():
         figure = Figure(figsize=(WIDTH, 3.2))
         axes = figure.subplots()
         results = [(round.number, round.result) for round in rounds if round.result]
         curves = (
-            ("test images (server)", "#0072B2", "o-", metric),
+            ("test images", "#0072B2", "o-", metric),
             ("training images (secure sum)", "#D55E00", "s--", f"train_{metric}"),
-        )
+        )[not judged :]
         drawn = [
             (label, colour, line, [(at, getattr(one, key)) for at, one in results if getattr(one, key) is not None])
             for label, colour, line, key in curves
         ]
-        if judged := [one.held_out for _, one in results if one.held_out]:
-            points = [(one.round, getattr(one, metric)) for one in judged]
+        if held_out := [one.held_out for _, one in results if one.held_out]:
+            points = [(one.round, getattr(one, metric)) for one in held_out]
             drawn.append(("held-out images (secure sum)", "#009E73", "^-.", points))
         for label, colour, line, known in drawn:
             size = 5 if len(known) <= 40 else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,14 @@ class Configured(msgspec.Struct, frozen=True):
     threshold: int
     neighbours: int
     configuration_hash: str
+    evaluates: Literal["images", "sums"] = "images"
+    """What the server knows the model's accuracy by."""
+
+
+JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}
+"""Whose accuracies and losses after rounds are, by what the server has."""
+JUDGED_BY_CLIENTS: Final = "test images, as clients found it"
+"""The same where only clients can read the model."""
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -215,6 +223,8 @@ class History:
     seed: Seed | None = None
     classes: TestClasses | None = None
     """Where the server has test images, and its last session came to an end."""
+    judged_on: str = JUDGED_ON["images"]
+    """What accuracies and losses after rounds are of."""
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
@@ -234,6 +244,11 @@ class History:
     """Messages that the server refused, by code."""
     unread: list[Unread] = field(default_factory=list)
     """Logs that are torn, or that something else has written into."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether anybody judges the models of rounds; else their accuracies are those of the training."""
+        return self.judged_on != JUDGED_ON["sums"]
 
     @property
     def clients(self) -> list[PartyHistory]:

@@ -191,7 +191,10 @@ def _curves(history: History) -> list[Markup]:
         return []
     numbers = {round.number for round in history.completed}
     failed = sorted({round.number for round in history.rounds} - numbers)
-    return [learning_curve(history.completed, metric=metric, failed=failed) for metric in ("accuracy", "loss")]
+    return [
+        learning_curve(history.completed, metric=metric, failed=failed, judged=history.judges)
+        for metric in ("accuracy", "loss")
+    ]
 
 
 def _by_accuracy(one: TestClass) -> tuple[float, str]:

@@ -84,6 +84,31 @@ def test_aborted_rounds_and_cheats_stand_in_their_order() -> None:
     ]  # fmt: skip
 
 
+def roster(former: int, **changed: list[str]) -> dict[str, Any]:
+    nobody: dict[str, list[str]] = {"added": [], "removed": [], "rotated": [], "regrouped": []}
+    return {"event": "roster", "former": former, "version": former + 1, **nobody, **changed}
+
+
+def test_members_that_change_are_told_with_the_versions_and_the_round_before() -> None:
+    changes = OVER | {"code": "ROSTER"}
+    found = told(
+        *server(CONFIGURED, roster(1), changes, CONFIGURED, begun(1), done(1)),
+        *server(roster(2, added=["client-4"], removed=["client-1"]), changes),
+        *server(CONFIGURED, roster(3, rotated=["client-3"]), changes, CONFIGURED, begun(2), done(2), OVER),
+    )
+    told_of = [(one.session, one.round, one.what, one.text.removeprefix("Members changed ")) for one in found]
+    assert told_of == [
+        (1, 0, "members", "before the first round: from version 1 to 2 of the roster (the same members)."),
+        (
+            2,
+            1,
+            "members",
+            "after round 1: from version 2 to 3 of the roster (added client-4; removed client-1).",
+        ),
+        (3, 1, "members", "after round 1: from version 3 to 4 of the roster (rotated client-3)."),
+    ]
+
+
 def test_where_nothing_happened_nothing_is_told() -> None:
     assert told(*FIRST, *server(begun(2), done(2), OVER)) == []
     assert told(("client-1", LOST)) == []
