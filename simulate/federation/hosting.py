@@ -2,8 +2,8 @@
 
 Every client has a process of its own, unless the experiment says how many workers there are, or the memory would not
 do: then they share processes, in which they train one after the other, and are given so many times as long for it; for
-every other phase they are given a second more each. A client that a fault names always has its own process: that is what
-it strikes.
+every other phase they are given a second more each. A client that a fault names always has its own process, which is
+what the fault strikes.
 """
 
 from __future__ import annotations

@@ -72,16 +72,6 @@ def test_who_will_not_come_is_not_waited_for() -> None:
     assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
 
 
-def test_who_comes_although_it_was_not_waited_for_is_in_the_round() -> None:
-    one = MemoryFederation(small_configuration(4), 4)
-    one.start(CLIENT)
-    one.emit(SERVER, one.server.do_without({CLIENT}, one.now))
-    assert one.server.state is SessionState.GATHERING
-    one.start(*one.roster.clients[1:])
-    (done,) = one.settle().outcome(RoundDone)
-    assert set(done.cohort) >= set(one.roster.clients[1:])
-
-
 def test_where_too_few_can_come_the_session_ends_at_once() -> None:
     one = MemoryFederation(small_configuration(4), 4)
     one.start(*one.roster.clients[:2])
