@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.parties.hosting.memory import available_memory
+from tacit.parties.hosting.resources import available_memory
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
 
 PROCESS_BYTES: Final = 60e6
