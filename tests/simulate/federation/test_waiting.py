@@ -78,6 +78,14 @@ async def test_a_client_that_cannot_begin_is_told_with_its_reason(tmp_path: Path
 
 
 @pytest.mark.asyncio
+async def test_the_server_is_not_told_why_a_client_ended_that_has_seen_its_images(tmp_path: Path) -> None:
+    """The reason may hold numbers of samples or losses, which only the secure sum may carry."""
+    ended = {"party": "client-2", "finished": {"detail": "this client has 2001 samples", "status": 1}}
+    heard = await missing(tmp_path, OWN, ("server", joined("client-2")), ("client-2", ended))
+    assert heard == {"client-2": ""}
+
+
+@pytest.mark.asyncio
 async def test_a_worker_that_died_takes_its_clients_with_it(tmp_path: Path) -> None:
     hosting = {"worker-1": ("client-1", "client-3"), "client-2": ("client-2",)}
     why = f"{WHY} (worker-1, with 2 clients: client-1, client-3)"
