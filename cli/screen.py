@@ -156,7 +156,8 @@ def _hosted_line(fields: dict[str, Any]) -> str:
     where = "1 process" if fields["workers"] == 1 else f"{fields['workers']} processes"
     return (
         f"{fields['clients']} clients share {where} and train in turns, up to {fields['turns']} in each "
-        f"({fields['reason']}); a round may train for {fields['train_seconds']:,.0f} s"
+        f"({fields['reason']}): they get {fields['train_seconds']:,.0f} s to train, "
+        f"and {fields['phase_seconds']:,.0f} s for a phase"
     )
 
 

@@ -8,7 +8,6 @@ pixels, and the classes.
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import time
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
@@ -175,7 +175,8 @@ async def run_server(
 
     ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
     """
-    _open_many_files()
+    # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
+    open_many_files()
     began = time.monotonic()
     status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell:
@@ -215,10 +216,3 @@ async def run_server(
         summary["ended"] = ended
         write_json(summary, run.summary)
     return run, summary
-
-
-def _open_many_files() -> None:
-    """Whoever reaches the port can hold a descriptor for as long as a handshake may take. So many that the rest of this
-    process finds none are more than a thousand, as many as a shell gives: the system's own limit is much higher."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -126,7 +126,10 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[deadlines]: how long the server waits, in seconds."""
 
-    join: Annotated[Seconds, Meta(description="Seconds for all clients to connect.")] = 60.0
+    join: Annotated[
+        Seconds,
+        Meta(description="Seconds for all clients to connect; in a simulation, for another one to connect."),
+    ] = 60.0
     train: Annotated[Seconds, Meta(description="Seconds for a client to train in one round.")] = 600.0
     phase: Annotated[Seconds, Meta(description="Seconds for each phase of the protocol after training.")] = 60.0
     grace: Annotated[Seconds, Meta(description="Seconds for a lost client to reconnect.")] = 10.0

@@ -60,7 +60,8 @@ class ServerSettings:
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
     missing: Callable[[], Mapping[str, str]] = dict
-    """Clients that will not come, and why, where somebody knows; asked from time to time before the first round."""
+    """Clients that will not come, and why, where somebody knows, or ""; asked from time to time before the first
+    round."""
 
 
 STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
@@ -196,7 +197,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         settings, there = self._settings, self._machine.presence.there
         if len(cohort) >= settings.configuration.clients:
             return {}
-        known = {**dict.fromkeys(there, "its group is not complete"), **self._gone, **settings.missing()}
+        told = {name: reason for name, reason in settings.missing().items() if reason}
+        known = {**dict.fromkeys(there, "its group is not complete"), **self._gone, **told}
         return {name: known.get(name, "it has not connected") for name in settings.roster.clients if name not in cohort}
 
     def _change_roster(self, unusable: str = "") -> list[Output]:

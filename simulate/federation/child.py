@@ -29,6 +29,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from tacit.parties.hosting.resources import open_many_files
+
 ENDING_SECONDS = 0.5
 """How long a supervisor that closed its connections may still take to end."""
 
@@ -88,6 +90,7 @@ def run(
 ) -> NoReturn:
     """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
     _send_output_to(log)
+    open_many_files()
     control = Control(connection, origin, log)
     loop = asyncio.new_event_loop()
     party = loop.create_task(_run_target(control, preload, target, arguments))

@@ -39,14 +39,18 @@ from tacit.simulate.federation.roles import USER_ERRORS, Plan, Role, client_outc
 from tacit.simulate.federation.shared_images import kept
 from tacit.simulate.federation.weights import shares
 
+LEAST_SOCKETS = 64
+SOCKETS_PER_CLIENT = 6
+"""Its own, and two through which that is watched; while one closes, the next may open."""
+
 
 class Worker:
     """What the clients of one process share: the images, the thread in which they take turns, and sockets."""
 
-    def __init__(self, plan: Plan, images: Path) -> None:
+    def __init__(self, plan: Plan, images: Path, clients: int) -> None:
         self.thread = ThreadPoolExecutor(1)
         self.context = zmq.asyncio.Context()
-        self.context.set(zmq.MAX_SOCKETS, self.context.get(zmq.SOCKET_LIMIT))
+        self.context.set(zmq.MAX_SOCKETS, LEAST_SOCKETS + SOCKETS_PER_CLIENT * clients)
         self._plan = plan
         self._images = images
         self._data: tuple[Task, Dataset] | None = None
@@ -72,7 +76,7 @@ class Worker:
 async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> None:
     """Have each of these clients join at the address and take part; tells how each of them ended."""
     torch.set_num_threads(1)
-    worker = Worker(roles[0].plan, roles[0].images)
+    worker = Worker(roles[0].plan, roles[0].images, len(roles))
 
     async def host(role: Role) -> None:
         ended: dict[str, Any]

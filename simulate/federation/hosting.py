@@ -1,8 +1,9 @@
 """Which process of a simulation hosts which client.
 
 Every client has a process of its own, unless the experiment says how many workers there are, or the memory would not
-do: then they share processes, in which they train one after the other, and are given so many times as long for it. A
-client that a fault names always has its own, because what strikes is the process.
+do: then they share processes, in which they train one after the other, and are given so many times as long for it; for
+every other phase they are given a second more each. A client that a fault names always has its own process, which is
+what the fault strikes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from tacit.models.configuration import ModelConfiguration
-from tacit.parties.hosting.memory import available_memory
+from tacit.parties.hosting.resources import available_memory
 from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
 
 PROCESS_BYTES: Final = 60e6
@@ -40,19 +41,26 @@ class Hosting:
         return max(len(clients) for clients in self.processes.values())
 
     def patient(self, experiment: Experiment) -> Experiment:
-        """The experiment with time to train for all that take turns."""
-        train = min(experiment.deadlines.train * self.turns, LONGEST_SECONDS)
-        return msgspec.structs.replace(experiment, deadlines=msgspec.structs.replace(experiment.deadlines, train=train))
+        """The experiment with time for all that take turns."""
+        turns, deadlines = self.turns, experiment.deadlines
+        patient = msgspec.structs.replace(
+            deadlines,
+            train=min(deadlines.train * turns, LONGEST_SECONDS),
+            phase=min(deadlines.phase + turns - 1, LONGEST_SECONDS),
+        )
+        return msgspec.structs.replace(experiment, deadlines=patient)
 
     def told(self, experiment: Experiment) -> dict[str, Any]:
         """For whoever watches; the experiment is the one that it was made for."""
         shared = [clients for clients in self.processes.values() if len(clients) > 1]
+        deadlines = self.patient(experiment).deadlines
         return {
             "clients": sum(map(len, shared)),
             "workers": len(shared),
             "turns": self.turns,
             "reason": self.reason,
-            "train_seconds": self.patient(experiment).deadlines.train,
+            "train_seconds": deadlines.train,
+            "phase_seconds": deadlines.phase,
         }
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, write_json, writing
 from tacit.parties.runs.experiment import Experiment
@@ -117,6 +118,8 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     server, *clients = keys.values()
     grouped = zip(clients, plan.experiment.groups(), strict=True)
     roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
+    # A few for every process.
+    open_many_files()
     hosting = choose(plan.experiment, names[1:], plan.faults.named)
     if hosting.reason:
         show(SERVER, "hosted", hosting.told(plan.experiment))

@@ -131,7 +131,8 @@ class Supervisor:
         self._hosted[process].remove(client)
         reason, failed = _ending(last)
         self._show(client, "failed" if failed else "exited", {"reason": reason})
-        self._miss([client], reason)
+        # The reason of one that has seen its images may hold what only the secure sum may carry.
+        self._miss([client], reason if client in self._coming else "")
         lost = last.get("finished", {}).get("status") == SERVER_LOST
         if lost and self._clearing is None and self._watching is None:
             self._watching = asyncio.ensure_future(
@@ -188,7 +189,7 @@ class Supervisor:
         self._waiting = asyncio.ensure_future(wait())
 
     def _miss(self, clients: Iterable[str], reason: str) -> None:
-        """These will not come: the server need not wait for them."""
+        """These will not come: the server need not wait for them. reason: "" for what the server is not to know."""
         self._missing |= dict.fromkeys(clients, reason)
         self._coming -= self._missing.keys()
         self._processes.tell(SERVER, {"missing": self._missing})

@@ -1,4 +1,5 @@
-"""Clients that share processes: the same model, bit for bit, and what becomes of them when a process dies."""
+"""Clients that share processes: the same model, bit for bit, and what becomes of them when a process dies. And clients
+that never come, wherever they are."""
 
 import json
 import multiprocessing
@@ -42,12 +43,11 @@ def test_the_model_is_the_same_bit_for_bit_however_many_workers_host_the_clients
         assert logs == dict.fromkeys(["server", *hosts], "")
         assert len(list((directory / "events").iterdir())) == 1 + CLIENTS
         assert len(list((directory / "journal").iterdir())) == CLIENTS
-        seconds = 600 * {0: 1, 1: 12, 2: 6}[workers]
-        said = f"{CLIENTS} clients share {workers} process"
-        assert (said in result.stdout) == bool(workers)
-        assert (f"(simulate.workers = {workers}); a round may train for {seconds:,} s" in result.stdout) == bool(
-            workers
-        )
+        turns = CLIENTS // max(workers, 1)
+        shared = f"share {workers} process{'es' * (workers > 1)} and train in turns, up to {turns} in each"
+        given = f"they get {600 * turns:,} s to train, and {60 + turns - 1} s for a phase"
+        said = f"{CLIENTS} clients {shared} (simulate.workers = {workers}): {given}"
+        assert (said in result.stdout.splitlines()) == bool(workers)
     assert models[0] == models[1] == models[2]
     assert updates[0] == updates[1] == updates[2]
     assert len(updates[0]) == 2 * CLIENTS
@@ -101,3 +101,35 @@ def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
     line = "client-3: its process ended unexpectedly: killed by SIGKILL (worker-3, with 2 clients: client-3, client-6)"
     assert result.stdout.count(line) == 1
     assert [len(entry["survivors"]) for entry in summary(directory)["rounds"]] == [8, 6]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_cannot_begin_is_not_waited_for_and_named_wherever_the_round_is_told_of(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None], workers: int
+) -> None:
+    experiment = write_experiment(tmp_path / "small.toml", clients=5)
+    directory = tmp_path / "run"
+    begun: list[float] = []
+
+    def break_journal(party: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "listening":
+            (directory / "journal" / "client-3.jsonl").mkdir()
+        if event == "round":
+            begun.append(fields["round"])
+
+    watch(break_journal)
+    result = tacit("simulate", experiment, "--workers", workers, "--out", directory)
+    assert (result.exit_code, result.stderr, begun) == (0, "", [1, 2])
+    why = f"{directory / 'journal' / 'client-3.jsonl'} cannot be opened (Is a directory): make it accessible"
+    # Once, for as long as nothing changes.
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if "begins" in line] == [f"  round 1 begins without client-3 ({why})"]
+    assert sum("4 of 5 clients" in line for line in lines) == 2
+    figures = summary(directory)
+    assert [entry["absent"] for entry in figures["rounds"]] == [{"client-3": why}] * 2
+    (incident,) = figures["incidents"]
+    assert (incident["what"], incident["round"]) == ("absent", 1)
+    assert incident["text"] == f"Round 1 began without client-3 ({why})."
+    report = (directory / "report.html").read_text()
+    assert f"Round 1 began without client-3 ({why})." in report
+    assert report.count("4 of 5</td>") == 2

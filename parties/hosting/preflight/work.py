@@ -15,9 +15,9 @@ import numpy as np
 from tacit.models.data import normalise, statistics
 from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
-from tacit.parties.hosting.memory import available_memory
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
+from tacit.parties.hosting.resources import available_memory
 from tacit.parties.hosting.server import ServerImages, first_configuration
 from tacit.parties.hosting.server_host import check_roster
 from tacit.parties.learning.learner import Learner

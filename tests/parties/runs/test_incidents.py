@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tacit.parties.runs.absence import without
 from tacit.parties.runs.incidents import Incident, incidents
 
 Events = list[dict[str, Any]]
@@ -112,3 +113,27 @@ def test_members_that_change_are_told_with_the_versions_and_the_round_before() -
 def test_where_nothing_happened_nothing_is_told() -> None:
     assert told(*FIRST, *server(begun(2), done(2), OVER)) == []
     assert told(("client-1", LOST)) == []
+
+
+def test_whose_absence_is_new_is_told_once() -> None:
+    killed, lost = "its process ended: killed", "its link was lost"
+    absences: list[dict[str, str]] = [
+        {},
+        {"b": killed},
+        {"b": killed},
+        {"b": killed, "c": killed, "a": lost, "d": killed},
+        {},
+        {"b": killed},
+    ]
+    rounds = [begun(number) | {"absent": absent} for number, absent in enumerate(absences, start=1)]
+    assert [(one.round, one.what, one.text) for one in told(*server(CONFIGURED, *rounds, OVER))] == [
+        (2, "absent", f"Round 2 began without b ({killed})."),
+        (4, "absent", f"Round 4 began without b, c and d ({killed}), a ({lost})."),
+        (6, "absent", f"Round 6 began without b ({killed})."),
+    ]
+
+
+def test_of_many_who_are_absent_some_are_named() -> None:
+    absent = dict.fromkeys("abcde", "gone")
+    assert without(absent, 3) == "a, b, c and 2 others (gone)"
+    assert without(absent, 5) == "a, b, c, d and e (gone)"

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended
@@ -120,7 +119,8 @@ def test_clients_cheat_in_the_rounds_that_are_named() -> None:
 
 def test_who_has_no_fault_has_no_surroundings_of_its_own() -> None:
     faults = read(drop=["client-1@TRAIN"], slow=["client-2:100"])
-    assert [type(faults.of(party)) is Surroundings for party in PARTIES[:4]] == [True, False, False, True]
+    assert [faults.of(party) is None for party in PARTIES[:4]] == [True, False, False, True]
+    assert faults.named == {"client-1", "client-2"}
 
 
 def test_the_earliest_moment_decides_whether_a_killed_party_comes_back_and_the_later_rounds_are_left() -> None:
@@ -206,6 +206,9 @@ class Scripted:
 
     async def start(self, name: str, target: object, **arguments: object) -> None:
         self.started.append(name)
+
+    def tell(self, name: str, told: dict[str, Any]) -> None:
+        pass
 
     async def messages(self) -> AsyncIterator[tuple[str, dict[str, Any] | Exit]]:
         for message in self._script:

@@ -1,5 +1,6 @@
-"""How much memory there still is, by Linux and by the limit of a control group."""
+"""What this process may take of its machine: memory, and descriptors."""
 
+import resource
 from pathlib import Path
 
 
@@ -17,3 +18,9 @@ def available_memory() -> int | None:
     except (OSError, ValueError):
         pass
     return min(found, default=None)
+
+
+def open_many_files() -> None:
+    """Let this process have as many descriptors as the system allows, which is far more than a shell gives."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
