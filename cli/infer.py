@@ -63,7 +63,7 @@ def infer(
             progress=progress,
         )
 
-    measured(work, _show, json_file, failed=ProcessError)
+    measured(work, _show, json_file, schema="inference", failed=ProcessError)
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:

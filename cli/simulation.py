@@ -146,7 +146,7 @@ def simulate(
         raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
     except (SimulationError, VerificationError, ProcessError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
-    output.keep_json(json_file, summary)
+    output.keep_json(json_file, "summary", summary)
     screen.finish(summary)
     statuses = [entry["status"] for entry in summary["rounds"]]
     raise typer.Exit(0 if statuses.count("completed") == chosen.federation.rounds else output.ABORTED)

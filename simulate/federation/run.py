@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
@@ -113,7 +113,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
-        write_json(summary, plan.run.summary)
+        write_output("summary", summary, plan.run.summary)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:

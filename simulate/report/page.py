@@ -69,12 +69,22 @@ def make_report(run: RunDirectory, *others: Path) -> str:
         raise RunDirectoryError(f"{run.path} is no run directory: {run.experiment.name} is missing")
     experiment = load(run.experiment)
     history = read_history(run.path / "events", *others)
+    return rendered("report.html.j2", _page(experiment, history))
+
+
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """A page from a template of this folder; everything in values is escaped, but for markup."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(
+            lambda name: files("tacit.simulate.report").joinpath(name).read_text(encoding="utf-8")
+        ),
     )
     environment.filters.update(FILTERS, reason=reason)
-    template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(_page(experiment, history))
+    return environment.get_template(template).render(values)
 
 
 def _page(experiment: Experiment, history: History) -> dict[str, Any]:
@@ -83,6 +93,7 @@ def _page(experiment: Experiment, history: History) -> dict[str, Any]:
     last = history.completed[-1].result if history.completed else None
     secure = experiment.aggregation.mode != "none"
     return {
+        "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "history": history,
         "server": server,
