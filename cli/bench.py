@@ -57,7 +57,7 @@ def secagg(
     def work(progress: Progress) -> dict[str, Any]:
         return measure(setting, lambda phase: progress(phase.lower().replace("_", " ")), profile=profile)
 
-    figures = _measured(work, _show_sum, json_file)
+    figures = _measured(work, _show_sum, json_file, "bench-secagg")
     raise typer.Exit(0 if figures["sum_is_exact"] else FAILED)
 
 
@@ -69,7 +69,7 @@ def protection(
     """What the protections of an update cost a client, alone and as a share of its local training."""
     from tacit.simulate.bench.protection import measure
 
-    _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file, "bench-protection")
 
 
 @app.command()
@@ -83,7 +83,7 @@ def crypten(
     """
     from tacit.simulate.bench.crypten import measure
 
-    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file, "bench-crypten")
 
 
 @app.command()
@@ -112,7 +112,7 @@ def network(
     setting = NetworkBenchmark(
         clients=clients, rounds=rounds, delays_ms=tuple(delay or (1.0, 20.0, 50.0)), connected=connected
     )
-    _measured(lambda progress: measure(setting, progress), _show_network, json_file)
+    _measured(lambda progress: measure(setting, progress), _show_network, json_file, "bench-network")
 
 
 @app.command()
@@ -130,7 +130,7 @@ def start(
     """
     from tacit.simulate.bench.start import measure
 
-    _measured(lambda progress: measure(repeats, progress), _show_start, json_file)
+    _measured(lambda progress: measure(repeats, progress), _show_start, json_file, "bench-start")
 
 
 @app.command()
@@ -195,16 +195,20 @@ def inference(
         )
         return measured_blocks.measure(setting, progress, against_crypten=against == "crypten")
 
-    _measured(work, _show_blocks if directory is None else _show_student, json_file)
+    show, schema = (_show_blocks, "bench-blocks") if directory is None else (_show_student, "bench-student")
+    _measured(work, show, json_file, schema)
 
 
 def _measured(
-    work: Callable[[Progress], dict[str, Any]], show: Callable[[Console, dict[str, Any]], None], json_file: Path | None
+    work: Callable[[Progress], dict[str, Any]],
+    show: Callable[[Console, dict[str, Any]], None],
+    json_file: Path | None,
+    schema: str,
 ) -> dict[str, Any]:
     from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.federation.processes import ProcessError
 
-    return measured(work, show, json_file, failed=(BenchmarkError, ProcessError))
+    return measured(work, show, json_file, schema=schema, failed=(BenchmarkError, ProcessError))
 
 
 _OF_STUDENTS = {"images", "check"}

@@ -67,7 +67,7 @@ def inspect(
         Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
     ):
         figures = _figures(_chosen(experiment, given, clients, seed), progress)
-    keep_json(json_file, figures)
+    keep_json(json_file, "data", figures)
     _show(figures, screen())
 
 

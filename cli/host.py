@@ -104,7 +104,7 @@ def server(
 
         run, summary = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
-    output.keep_json(json_file, summary)
+    output.keep_json(json_file, "summary", summary)
     if screen is not None:
         screen.finish(summary)
     raise output.outcome(summary, run.path)
@@ -182,7 +182,7 @@ def status(
     with output.complaining(((PartyFileError, StatusError, OSError), output.WRONG_INPUT)):
         found, running = read_status(PartyFolder(Path(read_any(party).directory)))
     now = time.time()
-    output.keep_json(json_file, {"running": running, **msgspec.to_builtins(found)})
+    output.keep_json(json_file, "status", {"running": running, **msgspec.to_builtins(found)})
     rounds = f" of {found.rounds}" if found.rounds else ""
     waits = ", ".join(found.waiting_for)
     rows = {

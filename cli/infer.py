@@ -64,7 +64,7 @@ def infer(
         options: dict[str, Any] = {"input": input, "batch": batch, "data_owners": data_owners, "device": device}
         return private_images.infer(request, **options, progress=progress)
 
-    measured(work, _show, json_file, failed=ProcessError)
+    measured(work, _show, json_file, schema="inference", failed=ProcessError)
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 import typer
 
 from tacit.cli.bench import app as bench
+from tacit.cli.compare import compare
 from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
@@ -22,6 +23,7 @@ from tacit.cli.keys import app as keys
 from tacit.cli.preflight import preflight
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
+from tacit.cli.schema import schema
 from tacit.cli.simulation import simulate
 
 app = typer.Typer(
@@ -93,6 +95,8 @@ app.command()(distill)
 app.command()(infer)
 app.command()(experiment)
 app.command()(report)
+app.command()(compare)
+app.command()(schema)
 app.add_typer(keys, name="keys")
 app.add_typer(roster, name="roster")
 app.add_typer(data, name="data")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Column, Table
 from rich.text import Text
@@ -62,6 +62,10 @@ class FittedTable(Table):
         if hidden:
             left_out = ", ".join(name for name in names if name in hidden)
             yield Text(f"on a wider screen: {left_out}", style="dim")
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """As rich's, but text is text: a key may have what rich would take for a tag."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
 
     @staticmethod
     def _width(columns: Sequence[Column], console: Console, options: ConsoleOptions) -> int:
@@ -136,6 +140,7 @@ def measured(
     show: Callable[[Console, dict[str, Any]], None],
     json_file: Path | None,
     *,
+    schema: str,
     failed: Failures,
 ) -> dict[str, Any]:
     """Does the work, which gets somebody to tell how far it is; shows and keeps the figures. failed: no wrong input."""
@@ -143,7 +148,7 @@ def measured(
     with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), console.status("starting") as status:
         figures = work(status.update)
     show(console, figures)
-    keep_json(json_file, figures)
+    keep_json(json_file, schema, figures)
     return figures
 
 
@@ -167,13 +172,13 @@ def _check_json(json_file: Path | None) -> Path | None:
     return json_file
 
 
-def keep_json(json_file: Path | None, figures: Any) -> None:
-    """Writes the figures, if somebody asked for the file."""
-    from tacit.parties.runs.directory import write_json
+def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -> None:
+    """Writes the figures, if somebody asked for the file; schema: its name in schema.py."""
+    from tacit.parties.runs.directory import write_output
 
     if json_file is not None:
         with complaining((OSError, FAILED)):
-            write_json(figures, json_file)
+            write_output(schema, figures, json_file)
 
 
 def device_option(help: str) -> Any:

@@ -155,7 +155,7 @@ def simulate(
         raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
     except (SimulationError, VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
-    output.keep_json(json_file, summary)
+    output.keep_json(json_file, "summary", summary)
     screen.finish(summary)
     raise output.outcome(summary, plan.run.path)
 

@@ -28,7 +28,7 @@ from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.provenance import command_line
 from tacit.parties.runs.reference import experiment_toml
@@ -214,5 +214,5 @@ async def run_server(
             ended = (await serve(job, images, tell)).detail
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
         summary["ended"] = ended
-        write_json(summary, run.summary)
+        write_output("summary", summary, run.summary)
     return run, summary

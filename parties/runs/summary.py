@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from tacit.parties.runs import classes, evaluations, privacy
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.outputs import PartyFigures, PhaseFigures, PrivacyFigures, Summary
 from tacit.parties.runs.provenance import told
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
@@ -64,11 +65,11 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
     parties = {name: _party(events) for name, events in logs.items()}
     updates = max((sum(event["event"] == "update" for event in events) for events in logs.values()), default=0)
-    phases: dict[str, dict[str, float]] = next(
+    phases: dict[str, PhaseFigures] = next(
         (party["phases"] for party in parties.values() if party["role"] == "server"), {}
     )
     seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
-    listed = [
+    listed: list[Any] = [
         # Runs that were begun by an earlier version lack some.
         {key: event.get(key) for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
@@ -76,8 +77,9 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         for number, event in sorted(rounds.items())
     ]
     sessions, seed = msgspec.to_builtins(told(server))
-    configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
-    return {
+    configuration: Any = next((event for event in reversed(server) if event["event"] == "configuration"), {})
+    proposed: Any = {name: value for name, value in configuration.items() if name not in ("time", "party", "event")}
+    summary: Summary = {
         "name": experiment.name,
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
@@ -89,12 +91,13 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
         "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
-        "privacy": privacy.guarantee(experiment, listed, updates),
-        "aggregation": {name: value for name, value in configuration.items() if name not in ("time", "party", "event")},
+        "privacy": cast("PrivacyFigures | None", privacy.guarantee(experiment, listed, updates)),
+        "aggregation": proposed,
         "configuration": msgspec.to_builtins(experiment),
         "seed": seed,
         "sessions": sessions,
     }
+    return {**summary}
 
 
 def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
@@ -120,8 +123,8 @@ def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
 
 
-def _party(events: list[dict[str, Any]]) -> dict[str, Any]:
-    phases: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
+def _party(events: list[dict[str, Any]]) -> PartyFigures:
+    phases: dict[str, PhaseFigures] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
     for event in events:
         if event["event"] == "phase":
             phases[event["phase"]]["seconds"] += event["seconds"]

@@ -46,6 +46,7 @@ ACTIVITY_COLOURS: Final = {
     "between rounds": COLOURS[Phase.SESSION],
 }
 """By what PartyHistory.activities has."""
+UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}
 WIDTH = 3.9
 MOST_ROWS = 16
 MOST_NUMBERED = 12
@@ -108,12 +109,28 @@ def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Seque
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
         for number in failed:
             axes.axvline(number, color="#8a949f", linestyle=":", label="no result" if number == failed[0] else None)
-        unit = "accuracy (share of images)" if metric == "accuracy" else "loss (nats)"
-        _by_round(axes, f"{metric.capitalize()} by round", unit)
+        _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
         highest = max((y for _, _, _, known in drawn for _, y in known), default=1.0)
         axes.set_ylim(0, 1.02 if metric == "accuracy" else 1.05 * highest)
         if axes.get_legend_handles_labels()[1]:
             figure.legend(loc="outside lower center", handlelength=1.8)
+        return _svg(figure, metric)
+
+
+def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, metric: str) -> Markup:
+    """`accuracy` or `loss` by round of several runs, by their names."""
+    colours = [COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS]
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.7 + 0.18 * len(runs)))
+        axes = figure.subplots()
+        for number, (name, points) in enumerate(runs.items()):
+            line = ("-", "--", ":")[number // len(colours) % 3]
+            size = 4 if len(points) <= 40 else 0
+            colour, label = colours[number % len(colours)], shortened(name, 40)
+            axes.plot(*zip(*points or [(0, None)], strict=True), f"o{line}", color=colour, label=label, markersize=size)
+        _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
+        axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
+        figure.legend(loc="outside lower center", handlelength=1.8)
         return _svg(figure, metric)
 
 

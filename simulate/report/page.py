@@ -74,12 +74,22 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
     for log in history.unread:
         on_unread(log)
     aside = sorted(path.name for path in (run.path / "events").glob("*.unread"))
+    return rendered("report.html.j2", _page(experiment, history, aside))
+
+
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """A page from a template of this folder; everything in values is escaped, but for markup."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(
+            lambda name: files("tacit.simulate.report").joinpath(name).read_text(encoding="utf-8")
+        ),
     )
     environment.filters.update(FILTERS, reason=reason)
-    template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(_page(experiment, history, aside))
+    return environment.get_template(template).render(values)
 
 
 def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dict[str, Any]:
@@ -88,6 +98,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
     last = history.completed[-1].result if history.completed else None
     secure = experiment.aggregation.mode != "none"
     return {
+        "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "history": history,
         "server": server,

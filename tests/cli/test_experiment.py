@@ -25,6 +25,7 @@ from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.federation.supervision import Show
+from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
@@ -111,8 +112,7 @@ class Held:
 
     @property
     def table(self) -> dict[str, Any]:
-        table: dict[str, Any] = json.loads((self.directory / "table.json").read_bytes())
-        return table
+        return check_output(self.directory / "table.json", "study")
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference import DEALER
 from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 
 Invoke = Callable[..., Result]
@@ -50,7 +51,7 @@ def asked(tacit: Invoke, out: Path, copy: Path, *options: object) -> tuple[Resul
     result = tacit("infer", out, *options, "--json", copy)
     assert (result.exit_code, result.stderr) == (0, "")
     assert multiprocessing.active_children() == []
-    return result, json.loads(copy.read_bytes())
+    return result, check_output(copy, "inference")
 
 
 @pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])

@@ -17,6 +17,7 @@ from click.testing import Result
 
 from tacit.parties.hosting.preflight import own, reach, work
 from tacit.protocol.session.messages import MESSAGES
+from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -96,7 +97,7 @@ def test_a_server_tests_itself(hosts: Hosts, tacit: Invoke, tmp_path: Path) -> N
     assert {state for state, _ in found.values()} == {"ok"}
     assert "12 grey test images" in found["images"][1]
     assert "827 parameters" in found["experiment"][1]
-    told = json.loads((tmp_path / "found.json").read_bytes())
+    told = check_output(tmp_path / "found.json", "preflight")
     assert told["role"] == "server"
     assert {one["check"]: (one["state"], one["detail"]) for one in told["findings"]} == found
     # It looks, and leaves nothing.

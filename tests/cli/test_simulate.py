@@ -18,6 +18,7 @@ from click.testing import Result
 
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.summary import ROUND_KEYS
+from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
@@ -73,8 +74,19 @@ def test_a_run_that_is_held_in_full(finished: Run) -> None:
 def test_the_summary_has_what_it_promises(finished: Run) -> None:
     summary = finished.summary
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
+    check_output(finished.directory / "summary.json", "summary")
     assert set(summary) == {
-        *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
+        *(
+            "schema",
+            "name",
+            "final_accuracy",
+            "final_loss",
+            "wall_seconds",
+            "protocol_share",
+            "rounds",
+            "parties",
+            "aggregation",
+        ),
         *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "test_classes"),
         "verified",
     }

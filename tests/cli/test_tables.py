@@ -59,6 +59,11 @@ def test_long_words_of_text_are_folded_before_a_column_goes() -> None:
     assert text.count("k") == 60 + len("key"[:1])
 
 
+def test_cells_are_no_markup() -> None:
+    made = table(("name", "key"), [("client-1", "[/(o>V2<] [bold]")], left=("key",))
+    assert "[/(o>V2<] [bold]" in drawn(made, 60)
+
+
 def test_what_is_added_later_is_fitted_too() -> None:
     made = table(("class", "train", "test"), [("cat", "1", "2")])
     made.add_section()
