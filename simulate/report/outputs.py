@@ -208,8 +208,10 @@ class StartBenchmarkFigures(TypedDict):
     """How long until something happens."""
 
     clients: int
+    images: int
     repeats: int
     seconds: dict[str, float]
+    profile: dict[str, float]
 
 
 class StudentBenchmarkFigures(TypedDict):
