@@ -19,7 +19,7 @@ def drawn(made: object, width: int) -> str:
 
 
 def parties() -> PartyTable:
-    made = PartyTable(lambda: 1000.0)
+    made = PartyTable(10, lambda: 1000.0)
     for number in range(1, 6):
         made.take(f"client-{number}", "phase", {"next": "MASKED_INPUT"})
     made.take("server", "waiting", {"on": ["client-1", "client-2"]})

@@ -109,6 +109,6 @@ def test_screen(judged: Any) -> None:
         if event["event"] == "round-done":
             screen.show("server", "round-done", event)
     first, second, third = file.getvalue().splitlines()
-    assert "accuracy 0.125  loss 2.000  4 of 4 clients  held-out accuracy after round 0: 0.625" in first
+    assert "accuracy 0.125  loss 2.000  4 of 5 clients  held-out accuracy after round 0: 0.625" in first
     assert "held-out" not in second
     assert "held-out accuracy after round 2: 0.750" in third
