@@ -34,7 +34,7 @@ network: setup ## run federations in network namespaces: partitions, slow wires,
 	$(BIN)/python -m pytest -rs -m network tests/network
 
 ROUNDS ?= 300
-soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (about an hour; needs root)
+soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)
 	@echo "SEED=$(SEED)"
 	$(BIN)/python -m tests.network.soak --rounds $(ROUNDS) --seed $(SEED)
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,6 +26,23 @@ PartyToml = Annotated[
 _COUNTED = {"server": "round", "client": "round", "data-owner": "images"}
 """What a party of this role counts."""
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show nothing but errors.")]
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """What goes wrong for a party that connects to others ends the command in one way, whoever it is."""
+    from tacit.parties.hosting.opening import WRONG_INPUT
+    from tacit.parties.links.client_endpoint import UnreachableError
+    from tacit.parties.links.endpoint import AddressError, EndpointError
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.parties.session.journal import JournalError
+
+    with output.complaining(
+        (UnreachableError, output.SERVER_LOST),
+        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
+        ((EndpointError, EventLogError, JournalError, OSError), output.FAILED),
+    ):
+        yield
 
 
 def server(
@@ -136,19 +154,11 @@ def client(
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.simulation import interruptible
-    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
+    from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import ClientFile
-    from tacit.parties.links.client_endpoint import UnreachableError
-    from tacit.parties.links.endpoint import AddressError, EndpointError
-    from tacit.parties.session.event_log import EventLogError
-    from tacit.parties.session.journal import JournalError
     from tacit.protocol.core.errors import Code
 
-    with output.complaining(
-        (UnreachableError, output.SERVER_LOST),
-        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
-        ((EndpointError, EventLogError, JournalError, OSError), output.FAILED),
-    ):
+    with connecting():
         opened = open_party(ClientFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")

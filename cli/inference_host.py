@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tacit.cli import output
-from tacit.cli.host import PartyToml, Quiet
+from tacit.cli.host import PartyToml, Quiet, connecting
 
 _SHOWN = 20
 
@@ -51,17 +51,10 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.simulation import interruptible
-    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
+    from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import ModelOwnerFile
-    from tacit.parties.links.client_endpoint import UnreachableError
-    from tacit.parties.links.endpoint import AddressError, EndpointError
-    from tacit.parties.session.event_log import EventLogError
 
-    with output.complaining(
-        (UnreachableError, output.SERVER_LOST),
-        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
-        ((EndpointError, EventLogError, OSError), output.FAILED),
-    ):
+    with connecting():
         opened = open_party(ModelOwnerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.tell)
         # Loads torch: what is wrong with the files is said before.
@@ -86,18 +79,11 @@ def data_owner(
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
     from tacit.cli.simulation import interruptible
-    from tacit.parties.hosting.opening import WRONG_INPUT, open_party
+    from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import DataOwnerFile
-    from tacit.parties.links.client_endpoint import UnreachableError
-    from tacit.parties.links.endpoint import AddressError, EndpointError
-    from tacit.parties.session.event_log import EventLogError
     from tacit.protocol.core.errors import Code
 
-    with output.complaining(
-        (UnreachableError, output.SERVER_LOST),
-        ((AddressError, *WRONG_INPUT), output.WRONG_INPUT),
-        ((EndpointError, EventLogError, OSError), output.FAILED),
-    ):
+    with connecting():
         opened = open_party(DataOwnerFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         # Loads torch: what is wrong with the files is said before.

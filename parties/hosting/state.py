@@ -17,7 +17,8 @@ from tacit.parties.hosting.folder import PartyFolder
 from tacit.protocol.core.errors import Code
 
 ERRORS = frozenset(
-    {"cannot-train", "refused", "not-connected", "not-sent", "link-lost", "roster-refused", "stranger", "left"}
+    {"cannot-train", "refused", "not-connected", "not-sent", "not-finished", "link-lost", "roster-refused"}
+    | {"stranger", "left"}
 )
 """Events that a party's owner may want to know of when something is wrong."""
 _PASSING = frozenset({"alive", "traffic", "work"})

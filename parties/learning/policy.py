@@ -45,7 +45,11 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     protections: Annotated[
         tuple[str, ...],
-        Meta(description="Accepted protection.scheme; without this key, all that there are.", min_length=1),
+        Meta(
+            description='Accepted protection.scheme; without this key, all that there are. Without "none" no sum of '
+            "statistics is accepted either: it has no protection.",
+            min_length=1,
+        ),
     ] = msgspec.field(default_factory=lambda: tuple(registered()))
     least: Annotated[
         dict[str, float],
@@ -96,6 +100,8 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
         if configuration.scheme == SCHEME:
             if self.largest_epsilon:
                 raise below_policy("scheme", SCHEME, "noise on all that leaves it, for its budget of largest_epsilon")
+            if "none" not in self.protections:
+                raise below_policy("scheme", SCHEME, 'a sum without a protection only where it accepts "none"')
             return
         task = read_task(configuration)
         for key, value, accepted in self.complaints(task):

@@ -278,6 +278,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             if policy.largest_epsilon:
                 wanted = "it has no noise, which policy.largest_epsilon asks for; give data.mean and data.std"
                 raise _refused("data.statistics", "sum", wanted)
+            if "none" not in policy.protections:
+                wanted = 'it has no protection, and policy.protections is without "none"; give data.mean and data.std'
+                raise _refused("data.statistics", "sum", wanted)
             if SCHEME not in policy.schemes:
                 wanted = f"policy.schemes accepts only {literal(policy.schemes)}; give data.mean and data.std"
                 raise _refused("data.statistics", "sum", wanted)

@@ -73,7 +73,7 @@ class Shell(Generic[MachineT, EndpointT]):
             return await asyncio.shield(serving)
         except asyncio.CancelledError:
             self._stopping = True
-            await asyncio.wait([serving])
+            await self._let_finish(serving)
             raise
 
     async def _serve(self, endpoint: EndpointT) -> Ended:
@@ -114,9 +114,17 @@ class Shell(Generic[MachineT, EndpointT]):
         try:
             await asyncio.shield(performing)
         except asyncio.CancelledError:
-            await asyncio.wait([performing], timeout=LAST_SECONDS)
-            performing.cancel()
+            await self._let_finish(performing, timeout=LAST_SECONDS)
             raise
+
+    async def _let_finish(self, last: asyncio.Future[Any], *, timeout: float | None = None) -> None:
+        """Wait for what a party that is stopped does last, for so many seconds. What goes wrong then is told: it does
+        not keep the party from stopping."""
+        await asyncio.wait([last], timeout=timeout)
+        last.cancel()
+        came: object = (await asyncio.gather(last, return_exceptions=True))[0]
+        if isinstance(came, Exception):
+            self._diary.write("not-finished", detail=" ".join(str(came).split()) or type(came).__name__)
 
     async def _perform_all(self, endpoint: EndpointT, outputs: Sequence[Output]) -> None:
         # What is fetched and handed out for the training is on its way beside other phases.

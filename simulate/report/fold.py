@@ -39,6 +39,7 @@ TROUBLE = {
     "left": "saw leave:",
     "complaint": "heard a complaint against",
     "not-sent": "could not send to",
+    "not-finished": "was stopped, and could not finish",
     "link-lost": "lost the link to",
     "cannot-train": "could not train",
     "round-over": "ended its round early",

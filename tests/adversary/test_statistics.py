@@ -101,8 +101,13 @@ async def test_the_server_learns_the_sums_of_all_and_logs_nothing_else(federatio
 
 
 @pytest.mark.threat("server/asks-for-statistics")
+@pytest.mark.parametrize(
+    "refusing",
+    [{"schemes": ("fedavg", "fedsgd")}, {"largest_epsilon": 8.0}, {"protections": ("dp-gaussian", "fixed-position")}],
+    ids=lambda refusing: next(iter(refusing)),
+)
 @pytest.mark.asyncio
-async def test_a_client_that_accepts_no_such_sum_refuses_it_by_name(federation: Any) -> None:
+async def test_a_client_that_accepts_no_such_sum_refuses_it_by_name(federation: Any, refusing: dict[str, Any]) -> None:
     counted: list[str] = []
 
     def counting(task: StatisticsTask, proceed: Proceed) -> Moments:
@@ -110,7 +115,7 @@ async def test_a_client_that_accepts_no_such_sum_refuses_it_by_name(federation: 
         return own("client-1")(task, proceed)
 
     keeper, server = await listening(federation, proposal(federation))
-    policy = ClientPolicy(schemes=("fedavg", "fedsgd"))
+    policy = ClientPolicy(**refusing)
     (ended,) = await federation.all_of(federation.join("client-1", policy=policy, moments=counting))
     assert ended.code is Code.POLICY
     assert "the server proposes scheme = statistics" in ended.detail

@@ -141,6 +141,11 @@ def test_a_policy_may_refuse() -> None:
         ('[data]\nstatistics = "sum"\nchannels = 16', r"data\.channels"),
         ('[data]\nstatistics = "sum"\n[policy]\nschemes = ["fedavg"]', r'data\.statistics = "sum": policy\.schemes'),
         (
+            '[data]\nstatistics = "sum"\n[protection]\nscheme = "fixed-position"\n[policy]\n'
+            'protections = ["fixed-position"]',
+            r'data\.statistics = "sum": it has no protection, and policy\.protections is without "none"',
+        ),
+        (
             '[data]\nstatistics = "sum"\n[protection]\nscheme = "dp-gaussian"\n[policy]\nlargest_epsilon = 100.0',
             r'data\.statistics = "sum": it has no noise',
         ),

@@ -18,6 +18,7 @@ from tacit.parties.links.client_endpoint import (
 from tacit.parties.links.endpoint import LinkLost, LinkUp, NotConnectedError, Received
 from tacit.parties.links.keys import encode_key, generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session import shell
 from tacit.parties.session.client import CANNOT_TRAIN
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.journal import JournalError
@@ -264,6 +265,37 @@ async def test_a_link_that_comes_back_ends_the_grace(federation: Any) -> None:
     assert decode(asked.frames, MESSAGES).kind is Resume
     assert party._machine.next_deadline == patient
     assert [event for event, _ in federation.told["client-1"]] == ["link-lost", "link-up"]
+
+
+class Stuck:
+    """The endpoint of a client: what is said on it waits until somebody is done with it, and then the disk is full."""
+
+    def __init__(self) -> None:
+        self.reached, self.go = asyncio.Event(), asyncio.Event()
+
+    async def send(self, frames: object) -> None:
+        self.reached.set()
+        await self.go.wait()
+        raise JournalError("/full.journal cannot be written (No space left on device): make room")
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("late", [False, True], ids=["in time", "too late"])
+async def test_what_goes_wrong_while_a_party_is_stopped_is_told(
+    federation: Any, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """It is stopped all the same."""
+    monkeypatch.setattr(shell, "LAST_SECONDS", 0.0 if late else federation.seconds)
+    party, endpoint = federation.client_party("client-1"), Stuck()
+    working = asyncio.create_task(party._perform(endpoint, party._machine.start(Diary.now())))
+    await endpoint.reached.wait()
+    working.cancel()
+    if not late:
+        endpoint.go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    told = [] if late else [{"detail": "/full.journal cannot be written (No space left on device): make room"}]
+    assert federation.fields("client-1", "not-finished") == told
 
 
 class Gone:
