@@ -44,7 +44,7 @@ SOCKETS_PER_CLIENT = 6
 """Its own, and two through which that is watched; while one closes, the next may open."""
 
 
-class Worker:
+class Household:
     """What the clients of one process share: the images, the thread in which they take turns, and sockets."""
 
     def __init__(self, plan: Plan, images: Path, clients: int) -> None:
@@ -76,12 +76,12 @@ class Worker:
 async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> None:
     """Have each of these clients join at the address and take part; tells how each of them ended."""
     torch.set_num_threads(1)
-    worker = Worker(roles[0].plan, roles[0].images, len(roles))
+    household = Household(roles[0].plan, roles[0].images, len(roles))
 
     async def host(role: Role) -> None:
         ended: dict[str, Any]
         try:
-            ended = {"finished": await _run_client(control, role, address, worker)}
+            ended = {"finished": await _run_client(control, role, address, household)}
         except Exception as error:
             ended = control.failure(error)
         control.send({"party": role.keys.name, **ended})
@@ -92,25 +92,29 @@ async def run_clients(control: Control, *, roles: Sequence[Role], address: str) 
                 group.create_task(host(role))
     finally:
         # The last messages leave.
-        await asyncio.to_thread(worker.context.term)
+        await asyncio.to_thread(household.context.term)
 
 
-async def _run_client(control: Control, role: Role, address: str, worker: Worker) -> dict[str, Any]:
+async def _run_client(control: Control, role: Role, address: str, household: Household) -> dict[str, Any]:
     """Join at the address, and train on this client's share of the data in every round."""
     plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
-    surroundings = Surroundings(worker.thread, worker.context)
+    surroundings = Surroundings(household.thread, household.context)
 
     def images(task: Task) -> ClientImages:
         if experiment.data.factory:
             own = Workload.named(task.model, task.training, experiment.data.factory)
             return ClientImages(own.share(index, len(role.roster.clients)))
-        data = worker.data(task)
-        return ClientImages(data.share(worker.shares[index]), lambda: (data.x_test, data.y_test))
+        data = household.data(task)
+        return ClientImages(data.share(household.shares[index]), lambda: (data.x_test, data.y_test))
 
     def count(task: StatisticsTask, proceed: Proceed) -> Moments:
-        options: dict[str, Any] = {"image_size": task.image_size, "indices": worker.shares[index], "proceed": proceed}
-        return moments(worker.source.train.images, channels=task.channels, **options)
+        options: dict[str, Any] = {
+            "image_size": task.image_size,
+            "indices": household.shares[index],
+            "proceed": proceed,
+        }
+        return moments(household.source.train.images, channels=task.channels, **options)
 
     def record(round: int, update: Update) -> None:
         if plan.verify:
@@ -156,7 +160,7 @@ async def _run_client(control: Control, role: Role, address: str, worker: Worker
                 work.judge(learner, learner.plain(shared.astype("<f4").tobytes(), None), None, run.progress().round)
 
             if work.learner is not None and work.learner.personal and ended.code is None:
-                await asyncio.get_running_loop().run_in_executor(worker.thread, judge_last, work.learner)
+                await asyncio.get_running_loop().run_in_executor(household.thread, judge_last, work.learner)
             return client_outcome(ended)
     except USER_ERRORS as error:
         return explain(error)
