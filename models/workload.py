@@ -222,7 +222,9 @@ _INSTALL: Final = "install it where tacit runs, or name its folder in PYTHONPATH
 def title(function: Any) -> str:
     """The name of a function for people."""
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{getattr(function, '__module__', None) or type(function).__module__}:{name}"
+    module = getattr(function, "__module__", None) or type(function).__module__
+    # The script that is run is called otherwise where it is loaded once more.
+    return name if module in (_MAIN, "__mp_main__") else f"{module}:{name}"
 
 
 @contextmanager

@@ -7,11 +7,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tacit.parties.runs.own_functions import FederationError as FederationError
+    from tacit.parties.runs.own_functions import FederationResult as FederationResult
+    from tacit.simulate.federation.own_federation import Federation as Federation
     from tacit.simulate.world.secure_sum import SumError as SumError
     from tacit.simulate.world.secure_sum import secure_sum as secure_sum
 
+_FEDERATION = "tacit.simulate.federation.own_federation"
+_OWN_FUNCTIONS = "tacit.parties.runs.own_functions"
 _SECURE_SUM = "tacit.simulate.world.secure_sum"
-_HOMES = {"SumError": _SECURE_SUM, "secure_sum": _SECURE_SUM}
+_HOMES = {
+    "Federation": _FEDERATION,
+    "FederationError": _OWN_FUNCTIONS,
+    "FederationResult": _OWN_FUNCTIONS,
+    "SumError": _SECURE_SUM,
+    "secure_sum": _SECURE_SUM,
+}
 __all__ = [*_HOMES]
 
 

@@ -198,7 +198,7 @@ def loaded_after(code: str) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("package", ["protocol", "simulate"])
+@pytest.mark.parametrize("package", ["parties", "protocol", "simulate"])
 def test_public_names_are_there_and_cost_nothing_before_they_are_used(package: str) -> None:
     listed = (
         f"import tacit.{package} as package; assert package.__all__; [getattr(package, n) for n in package.__all__]"

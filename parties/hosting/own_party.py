@@ -1,0 +1,111 @@
+"""`Server` and `Client`: one's own model, data and training in parties on hosts of their own.
+
+They are `tacit server` and `tacit client` with functions in the place of what the files describe: keys, roster,
+addresses and the client's policy are those of PARTY.toml (docs/hosts.md). What a client runs is its own, whatever the
+server calls it; that all train the same model, the layout of its tensors tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tacit.models.workload import Workload
+from tacit.parties.hosting.opening import MENDABLE, OpenedParty, open_party
+from tacit.parties.hosting.party_file import ClientFile, ServerFile
+from tacit.parties.runs.own_functions import FederationError, FederationResult, experiment_of
+from tacit.parties.session.diary import Tell
+
+
+class Server:
+    """The server of a federation. party: its PARTY.toml. model, data, train, and further keys and sections of an
+    experiment file: as of `tacit.simulate.Federation`, but that data are never asked for here.
+
+    ValueError and FederationError for what cannot run.
+    """
+
+    def __init__(
+        self,
+        party: str | os.PathLike[str],
+        *,
+        model: Callable[[], Any],
+        data: Callable[[int, int], Any],
+        train: Callable[[Any, Any], Any] | None = None,
+        clients: int,
+        rounds: int,
+        **keys: Any,
+    ) -> None:
+        self.experiment = experiment_of("Server", model, data, train, clients=clients, rounds=rounds, keys=keys)
+        with _told():
+            self._party = open_party(ServerFile, Path(party))
+
+    def run(self, show: Tell = lambda event, fields: None) -> FederationResult:
+        """Run all rounds, or those that are left of the same experiment. show: called with events and their fields.
+
+        FederationError if not all are completed, or the server cannot listen; ValueError, OSError.
+        """
+        from tacit.parties.hosting.server_host import run_server
+
+        reasons: defaultdict[str, list[str]] = defaultdict(list)
+
+        def watch(event: str, fields: dict[str, Any]) -> None:
+            if event == "round-done" and fields["status"] != "completed":
+                reasons[f"round {fields['round']} was aborted: {fields['detail']}"].append("server")
+            show(event, fields)
+
+        with _told():
+            run, summary = asyncio.run(run_server(self._party, self.experiment, show=watch))
+        return FederationResult(run.path, self.experiment, summary).checked(reasons)
+
+
+class Client:
+    """A client of a federation. party: its PARTY.toml. model, data, train: as of `tacit.simulate.Federation`; they
+    need not be the very functions of the server, and any callable will do.
+
+    ValueError and FederationError for what cannot run.
+    """
+
+    def __init__(
+        self,
+        party: str | os.PathLike[str],
+        *,
+        model: Callable[[], Any],
+        data: Callable[[int, int], Any],
+        train: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        self._workload = Workload(model=model, data=data, train=train)
+        with _told():
+            opened = open_party(ClientFile, Path(party))
+        # The functions are given: whatever names the server has for them, nothing is imported.
+        policy = msgspec.structs.replace(opened.file.policy, factories=("*",))
+        file = msgspec.structs.replace(opened.file, policy=policy)
+        self._party = OpenedParty(file, opened.keys, opened.roster, opened.folder)
+
+    def run(self, show: Tell = lambda event, fields: None, *, stay: bool = False) -> str:
+        """Take part in a session, and return how it ended; stay: in one after the other. show: called with events and
+        their fields. FederationError if it failed, or the server was not reached or lost; ValueError, OSError."""
+        from tacit.parties.hosting.client_host import run_client
+
+        with _told():
+            ended = asyncio.run(run_client(self._party, stay=stay, show=show, workload=self._workload))
+        if ended.code is not None:
+            raise FederationError(f"{self._party.name}: {ended.detail}")
+        return ended.detail
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Whatever an owner can mend comes out as a FederationError, but for what Python has a name for."""
+    try:
+        yield
+    except (ValueError, OSError):
+        raise
+    except MENDABLE as error:
+        raise FederationError(str(error)) from error
