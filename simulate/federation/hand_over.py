@@ -1,12 +1,26 @@
-"""The fork server's children that are handed nothing: loaded by the fork server, so that they end without a word.
+"""What the fork server loads first: with a supervisor that is gone, it and its children end without a word.
 
 A supervisor connects to the fork server, which forks, and then writes what the child is to do. One that is interrupted
 or killed in between leaves a child that reads the end of a file, and of which multiprocessing would print a traceback.
+
+While the fork server loads what takes seconds it does not look whether anybody needs it. (The pipe that would tell is
+held open by the supervisor's first order, which waits to be read.) So it looks every second whether its parent is the
+one that started it; if not, it ends at once, and takes its socket with it.
 """
 
+import os
 import pickle
+import re
+import shutil
+import signal
+import socket
 import sys
-from types import TracebackType
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Final
+
+LOOK_SECONDS: Final = 1.0
+"""How long a fork server may outlive its supervisor."""
 
 
 def _report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -15,4 +29,23 @@ def _report(kind: type[BaseException], error: BaseException, trace: TracebackTyp
         sys.__excepthook__(kind, error, trace)
 
 
+def _watch(listener: int) -> None:
+    """End this process when its parent has ended. Whoever is forked from it has no timer."""
+    with socket.socket(fileno=os.dup(listener)) as bound:
+        scratch = Path(bound.getsockname()).parent
+    parent = os.getppid()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if os.getppid() != parent:
+            shutil.rmtree(scratch, ignore_errors=True)
+            os._exit(1)
+
+    signal.signal(signal.SIGALRM, look)
+    # Calls of libraries are taken up again, as if nothing had been.
+    signal.siginterrupt(signal.SIGALRM, False)
+    signal.setitimer(signal.ITIMER_REAL, LOOK_SECONDS, LOOK_SECONDS)
+
+
 sys.excepthook = _report
+if _found := re.search(r"multiprocessing\.forkserver import main; main\((\d+),", sys.orig_argv[-1]):
+    _watch(int(_found[1]))
