@@ -84,7 +84,7 @@ class _Chosen:
 
 
 def _run(console: Console, study: Study, chosen: _Chosen) -> list[ClaimVerdict]:
-    from tacit.cli.simulation import interruptible
+    from tacit.cli.interruption import interruptible
     from tacit.cli.study_screen import StudyScreen, results_table
     from tacit.parties.runs.directory import RunDirectoryError
     from tacit.parties.session.event_log import EventLogError

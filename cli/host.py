@@ -68,8 +68,8 @@ def server(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
+    from tacit.cli.interruption import interruptible
     from tacit.cli.screen import Screen
-    from tacit.cli.simulation import interruptible
     from tacit.parties.hosting.opening import WRONG_INPUT, open_party
     from tacit.parties.hosting.party_file import ServerFile
     from tacit.parties.links.endpoint import EndpointError
@@ -153,7 +153,7 @@ def client(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.simulation import interruptible
+    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import ClientFile
     from tacit.protocol.core.errors import Code

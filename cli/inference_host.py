@@ -25,7 +25,7 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.simulation import interruptible
+    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import WRONG_INPUT, open_party
     from tacit.parties.hosting.party_file import DealerFile
     from tacit.parties.links.endpoint import EndpointError
@@ -50,7 +50,7 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.simulation import interruptible
+    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import ModelOwnerFile
 
@@ -78,7 +78,7 @@ def data_owner(
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
-    from tacit.cli.simulation import interruptible
+    from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
     from tacit.parties.hosting.party_file import DataOwnerFile
     from tacit.protocol.core.errors import Code

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import time
-from collections.abc import Coroutine
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from tacit.cli import output
+from tacit.cli.interruption import interruptible
 from tacit.cli.screen import Screen
 
 BEGAN = time.monotonic()
-
-Result = TypeVar("Result")
 
 
 def simulate(
@@ -158,14 +155,3 @@ def simulate(
     output.keep_json(json_file, "summary", summary)
     screen.finish(summary)
     raise output.outcome(summary, plan.run.path)
-
-
-async def interruptible(work: Coroutine[Any, Any, Result]) -> Result:
-    """Await the work; SIGTERM ends it as Ctrl-C does."""
-    task = asyncio.current_task()
-    if task is not None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None

@@ -7,8 +7,8 @@ loop, without threads per child.
 
 No process outlives the supervisor, whatever ends it. `async with Processes(...)` stops the children when its block
 ends, also by an exception or by Ctrl-C. If the supervisor itself is killed, the children see their control connections
-close and exit; with the last of them go the fork server and multiprocessing's resource tracker. Only a fork server
-that is still loading its modules finishes that first.
+close and exit; with the last of them go the fork server, also while it loads its modules (hand_over.py), and
+multiprocessing's resource tracker.
 """
 
 import asyncio

@@ -302,19 +302,28 @@ def test_no_process_outlives_the_supervisor(
     assert (tmp_path / "wait_for_ever.log").read_text() == ("cleaned up\n" if asked else "")
 
 
-def test_ctrl_c_while_the_fork_server_loads(tmp_path: Path) -> None:
-    """The supervisor returns at once, and the fork server ends quietly when it has loaded."""
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [(signal_group, 130), (subprocess.Popen.kill, -signal.SIGKILL)],
+    ids=["ctrl-c", "killed"],
+)
+def test_a_supervisor_that_ends_while_the_fork_server_loads(
+    tmp_path: Path, end: Callable[[subprocess.Popen[str]], None], code: int
+) -> None:
+    """The fork server waits for a file that nobody writes: it ends quietly, at once, and leaves nothing."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     opener = os.open(gate, os.O_RDWR)
-    (tmp_path / "slow_preload.py").write_text(f'print("loading", flush=True)\nopen({str(gate)!r}, "rb").read(1)\n')
+    loads = "import os, select\nprint(os.getpid(), flush=True)\nselect.select([os.open({!r}, os.O_RDONLY)], [], [])\n"
+    (tmp_path / "slow_preload.py").write_text(loads.format(str(gate)))
     with supervisor(tmp_path, "slow_preload", "wait", "wait_for_ever") as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "loading\n"
-        signal_group(process)
-        assert process.wait(timeout=PATIENCE) == 130
-        os.write(opener, b"!")
+        server = os.pidfd_open(int(process.stdout.readline()))
+        end(process)
         assert process.communicate(timeout=PATIENCE) == ("", "")
+        assert process.returncode == code
+        wait_until_gone([server])
+        assert temporary_files(process) == []
     os.close(opener)
 
 

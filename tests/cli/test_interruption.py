@@ -1,0 +1,101 @@
+"""Whoever interrupts a command, however early and however often, gets a status and no traceback."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.end_to_end
+
+PATIENCE = 120  # Seconds until a wait counts as lost; no test takes them.
+LOADED = "import time:"
+
+
+@contextlib.contextmanager
+def command(*arguments: object, told: Sequence[str] = ("-X", "importtime")) -> Iterator[subprocess.Popen[str]]:
+    """The installed command in a session of its own; told: has it say on its standard error what it loads."""
+    begin = "import sys; from tacit.cli.entry import main; sys.exit(main())"
+    process = subprocess.Popen(
+        [sys.executable, *told, "-c", begin, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=PATIENCE)
+
+
+def until_loaded(process: subprocess.Popen[str], module: str) -> None:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.split("|")[-1].strip() == module:
+            return
+    raise AssertionError(f"{module} was not loaded")
+
+
+def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
+    """The exit status, and what was complained of."""
+    _, errors = process.communicate(timeout=PATIENCE)
+    return process.returncode, [line for line in errors.splitlines() if LOADED not in line]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "module", ["typing", "tacit.cli.interruption", "rich.console", "tacit.parties.runs.experiment"]
+)
+def test_in_the_first_moments(tmp_path: Path, module: str, number: signal.Signals) -> None:
+    with command("simulate", "--out", tmp_path / "run") as process:
+        until_loaded(process, "tacit.cli.entry" if module == "typing" else module)
+        process.send_signal(number)
+        process.send_signal(number)
+        status, complaints = end(process)
+    assert (status, [line for line in complaints if not line.startswith("tacit: interrupted")]) == (130, [])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "module"),
+    [
+        (["distill", "--out", "results"], "timm.layers.create_act"),
+        (["infer", "nowhere", "--images", "nowhere"], "numpy"),
+        (["report", "nowhere"], "jinja2.utils"),
+        (["data", "inspect"], "torch.functional"),
+        (["bench", "secagg", "--clients", 1000], "tacit.secagg.packing"),
+    ],
+    ids=["distill", "infer", "report", "data inspect", "bench"],
+)
+def test_termination_of_whatever_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[object], module: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with command(*arguments) as process:
+        until_loaded(process, module)
+        process.send_signal(signal.SIGTERM)
+        status, complaints = end(process)
+    assert (status, [line for line in complaints if not line.startswith("tacit: interrupted")]) == (130, [])
+
+
+def test_twice_in_a_run(tmp_path: Path, small: Path) -> None:
+    """The second is for the first to be finished in peace."""
+    slow = tmp_path / "slow.toml"
+    slow.write_text(small.read_text().replace("epochs = 1", "epochs = 100"))
+    with command("simulate", slow, "--rounds", 1000, "--out", tmp_path / "run", told=()) as process:
+        assert process.stdout is not None
+        while not (line := process.stdout.readline()).startswith("round   1 of 1000  completed"):
+            assert line, process.communicate()
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
+        status, complaints = end(process)
+    kept = f"tacit: interrupted; finished rounds are kept: tacit simulate --resume {tmp_path / 'run'}"
+    assert (status, complaints) == (130, [kept])
+    assert not list((tmp_path / "run").rglob(".*.tmp"))
