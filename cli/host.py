@@ -139,7 +139,7 @@ def client(
     output.say(console, "starting")
     from tacit.cli.simulation import interruptible
     from tacit.parties.hosting.opening import WRONG_INPUT, open_party
-    from tacit.parties.hosting.party_file import ClientFile
+    from tacit.parties.hosting.party_file import ClientFile, check_data
     from tacit.parties.links.client_endpoint import UnreachableError
     from tacit.parties.links.endpoint import AddressError, EndpointError
     from tacit.parties.session.event_log import EventLogError
@@ -152,6 +152,7 @@ def client(
         ((EndpointError, EventLogError, JournalError, OSError), output.FAILED),
     ):
         opened = open_party(ClientFile, party)
+        check_data(opened.file, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")
         # Loads torch: what is wrong with the files is said before.
