@@ -155,11 +155,12 @@ def client(
     output.say(console, "starting")
     from tacit.cli.interruption import interruptible
     from tacit.parties.hosting.opening import open_party
-    from tacit.parties.hosting.party_file import ClientFile
+    from tacit.parties.hosting.party_file import ClientFile, check_data
     from tacit.protocol.core.errors import Code
 
     with connecting():
         opened = open_party(ClientFile, party)
+        check_data(opened.file, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         output.say(console, f"{opened.name} joins {opened.file.connect}")
         # Loads torch: what is wrong with the files is said before.

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
+from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.links.address import host_of
 from tacit.parties.runs.explain import literal, read_section, refusal
@@ -257,6 +258,15 @@ def read_party(kind: type[Kind], path: Path) -> Kind:
             f'{path}: role = "{role}": expected "{wanted}"; run `tacit {role} {path}`, or set the role'
         )
     return _converted(kind, data, path)
+
+
+def check_data(file: ClientFile, path: Path) -> None:
+    """Raise PartyFileError if data are to come from a function that is not installed here; it is not imported."""
+    try:
+        if file.data.factory:
+            check_installed("data.factory", file.data.factory)
+    except FactoryError as error:
+        raise PartyFileError(f"{path}: {error}") from None
 
 
 def read_any(path: Path) -> PartyFile:

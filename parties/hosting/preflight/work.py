@@ -15,6 +15,7 @@ import numpy as np
 from tacit.models.data import normalise, statistics
 from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
+from tacit.models.workload import check_installed
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
 from tacit.parties.hosting.resources import available_memory
@@ -40,7 +41,10 @@ _SERVER_FLOATS: Final = 4
 
 
 def client_images(subject: ClientSubject) -> str:
-    """Every training image can be read."""
+    """Every training image can be read; data of one's own are asked for on the day."""
+    if factory := subject.file.data.factory:
+        check_installed("data.factory", factory)
+        return f"{factory} is installed, and is asked for data on the day"
     return _read(subject.source.train, "training", subject.file.data.source)
 
 
@@ -82,6 +86,8 @@ def client_classes(subject: ClientSubject) -> str:
 
 def server_classes(subject: ServerSubject) -> str:
     """There is a list of classes, which clients compare."""
+    if chosen(subject).data.factory:
+        raise Untested("clients have data of their own, of which no class is known here")
     return _classes(subject.known.class_names)
 
 
