@@ -95,7 +95,8 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     assert {read_roster(hosts.path / name / "roster.toml").version for name in ("client-2", "client-4")} == {4}
     assert read_roster(hosts.path / "client-1" / "roster.toml").version == 2
     run = hosts.path / "server" / "state" / "runs" / "0001-small"
-    rounds = json.loads((run / "summary.json").read_bytes())["rounds"]
+    summary = json.loads((run / "summary.json").read_bytes())
+    rounds = summary["rounds"]
     assert [entry["round"] for entry in rounds] == list(range(1, ROUNDS + 1))
     assert {entry["status"] for entry in rounds} == {"completed"}
     assert rounds[0]["survivors"] == ["client-1", "client-2", "client-3"]
@@ -103,6 +104,15 @@ def test_members_come_and_go_and_change_keys_while_the_others_train(hosts: Hosts
     events = [json.loads(line) for line in (run / "events" / "server.jsonl").read_text().splitlines()]
     assert [event["version"] for event in events if event["event"] == "roster"] == [2, 3, 4]
     assert len({event["session"] for event in events if event["event"] == "listening"}) == 4
+    told = [(incident["what"], incident["text"].partition(": ")[2]) for incident in summary["incidents"]]
+    assert told == [
+        ("members", "from version 1 to 2 of the roster (added client-4)."),
+        ("members", "from version 2 to 3 of the roster (removed client-1)."),
+        ("members", "from version 3 to 4 of the roster (rotated client-3)."),
+    ]
+    report = (run / "report.html").read_text()
+    assert "from version 3 to 4 of the roster" in report
+    assert "ended the session early" not in report
     for name in clients:
         lines = (hosts.path / name / "state" / "journal" / f"{name}.jsonl").read_text().splitlines()
         stages = [(entry["session"], entry["round"]) for entry in map(json.loads, lines)]
