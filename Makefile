@@ -7,7 +7,7 @@ UV := .uv/bin/uv
 PACKAGES := secagg protocol models parties simulate cli
 # What proves and documents the packages, and is in no wheel.
 TOOLS := tests.exploration tests.vectors_corpus tests.campaigns tests.mutants tests.network tests.world docs.generate
-SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j2' -o -path 'simulate/dashboard/*.*') $(wildcard tests/vectors/*)
+SOURCES := $(shell find $(PACKAGES) -name '*.py' -o -name py.typed -o -name '*.j2' -o -path 'simulate/dashboard/*.*' -o -name digits.npz) $(wildcard tests/vectors/*)
 export OMP_NUM_THREADS ?= 1
 # Processes that the suite is spread over; each imports torch, and a file of tests stays in one.
 WORKERS ?= 2
@@ -79,19 +79,21 @@ clean: ## remove everything that can be made again
 # The project is installed as a wheel, not in place: what is tested is what a user gets.
 $(VENV)/.installed: $(VENV)/.dependencies $(SOURCES) pyproject.toml README.md LICENSE
 	rm -rf build
-	$(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall . || \
+	$(UV) pip install --quiet --python $(BIN)/python --no-deps --reinstall --compile-bytecode . || \
 	  $(BIN)/python -m pip install --quiet --no-deps --force-reinstall .
 	rm -rf build *.egg-info
 	touch $@
 
 # uv takes seconds; it does not read pip's settings, so where it cannot reach the registry pip does the same in minutes.
+# Bytecode is compiled here, as pip does it: where Python may not write it later, every process would compile torch anew.
 $(VENV)/.dependencies: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else 0'
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
 	  { echo "Python cannot make environments here: install the system package python3-venv"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(UV) || { $(PYTHON) -m venv .uv && .uv/bin/python -m pip install --quiet uv; } || true
-	$(UV) pip install --quiet --python $(BIN)/python --constraint constraints.txt -r pyproject.toml --extra dev || \
+	$(UV) pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt \
+	    -r pyproject.toml --extra dev || \
 	  SKLEARN_ALLOW_DEPRECATED_SKLEARN_PACKAGE_INSTALL=True \
 	  $(BIN)/python -m pip install --quiet --constraint constraints.txt '.[dev]'
 	touch $@

@@ -57,7 +57,7 @@ def secagg(
     def work(progress: Progress) -> dict[str, Any]:
         return measure(setting, lambda phase: progress(phase.lower().replace("_", " ")), profile=profile)
 
-    figures = _measured(work, _show_sum, json_file)
+    figures = _measured(work, _show_sum, json_file, "bench-secagg")
     raise typer.Exit(0 if figures["sum_is_exact"] else FAILED)
 
 
@@ -69,7 +69,7 @@ def protection(
     """What the protections of an update cost a client, alone and as a share of its local training."""
     from tacit.simulate.bench.protection import measure
 
-    _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_protection, json_file, "bench-protection")
 
 
 @app.command()
@@ -83,7 +83,7 @@ def crypten(
     """
     from tacit.simulate.bench.crypten import measure
 
-    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file)
+    _measured(lambda progress: measure(progress, repeats=repeats), _show_crypten, json_file, "bench-crypten")
 
 
 @app.command()
@@ -112,7 +112,7 @@ def network(
     setting = NetworkBenchmark(
         clients=clients, rounds=rounds, delays_ms=tuple(delay or (1.0, 20.0, 50.0)), connected=connected
     )
-    _measured(lambda progress: measure(setting, progress), _show_network, json_file)
+    _measured(lambda progress: measure(setting, progress), _show_network, json_file, "bench-network")
 
 
 @app.command()
@@ -124,12 +124,13 @@ def start(
 
     Exit status: 0 done; 1 a command failed, or the file cannot be written; 2 wrong input.
 
-    In the JSON file: "seconds", with "help", "wrong_input", "simulate_first_round", "hosts_first_round" (server and
-    three clients between hosts), and, within that, "imports" and "training".
+    In the JSON file: "seconds", with "help", "wrong_input", "simulate_first_round", "infer" (20 images),
+    "hosts_first_round" (server and three clients between hosts), and, within that, "imports" and "training"; and
+    "profile": the seconds that each package takes of what parties load.
     """
     from tacit.simulate.bench.start import measure
 
-    _measured(lambda progress: measure(repeats, progress), _show_start, json_file)
+    _measured(lambda progress: measure(repeats, progress), _show_start, json_file, "bench-start")
 
 
 @app.command()
@@ -194,16 +195,20 @@ def inference(
         )
         return measured_blocks.measure(setting, progress, against_crypten=against == "crypten")
 
-    _measured(work, _show_blocks if directory is None else _show_student, json_file)
+    show, schema = (_show_blocks, "bench-blocks") if directory is None else (_show_student, "bench-student")
+    _measured(work, show, json_file, schema)
 
 
 def _measured(
-    work: Callable[[Progress], dict[str, Any]], show: Callable[[Console, dict[str, Any]], None], json_file: Path | None
+    work: Callable[[Progress], dict[str, Any]],
+    show: Callable[[Console, dict[str, Any]], None],
+    json_file: Path | None,
+    schema: str,
 ) -> dict[str, Any]:
     from tacit.simulate.bench.ends import BenchmarkError
     from tacit.simulate.federation.processes import ProcessError
 
-    return measured(work, show, json_file, failed=(BenchmarkError, ProcessError))
+    return measured(work, show, json_file, schema=schema, failed=(BenchmarkError, ProcessError))
 
 
 _OF_STUDENTS = {"images", "check"}
@@ -293,6 +298,7 @@ def _show_start(console: Console, figures: dict[str, Any]) -> None:
         ("tacit --help", seconds["help"]),
         ("tacit simulate with a wrong key", seconds["wrong_input"]),
         ("tacit simulate: the first round is done", seconds["simulate_first_round"]),
+        (f"tacit infer, {figures['images']} images", seconds["infer"]),
         (
             f"tacit server and {figures['clients']} x tacit client: the first round is done",
             seconds["hosts_first_round"],
@@ -301,7 +307,8 @@ def _show_start(console: Console, figures: dict[str, Any]) -> None:
         ("  of which training", seconds["training"]),
         ("  and all else", beyond),
     ]
-    console.print(table(("what", "seconds"), [(what, f"{taken:.2f}") for what, taken in rows], title="until"))
+    for title, timed in (("until", rows), ("loading what parties need", figures["profile"].items())):
+        console.print(table(("what", "seconds"), [(what, f"{taken:.2f}") for what, taken in timed], title=title))
 
 
 def _show_crypten(console: Console, figures: dict[str, Any]) -> None:

@@ -53,7 +53,8 @@ def vectors(
         f"{len(verdicts)} files, {operations} operations",
         sum(bool(one.fault) for one in verdicts),
         json_file,
-        verdicts,
+        "vectors",
+        {"files": verdicts},
     )
 
 
@@ -106,17 +107,20 @@ def peer(
         rows.append([_judged(cell, verdict.holds) for cell in cells])
     made = table(headings, rows, left=headings)
     made.columns[0].no_wrap = made.columns[3].no_wrap = True
-    _end(made, f"{len(verdicts)} cases", sum(not verdict.holds for verdict in verdicts), json_file, verdicts)
+    failed = sum(not verdict.holds for verdict in verdicts)
+    _end(made, f"{len(verdicts)} cases", failed, json_file, "peer", {"cases": verdicts})
 
 
 def _judged(text: str, holds: bool) -> Text:
     return Text(text, style="" if holds else "red")
 
 
-def _end(verdicts: Table, checked: str, failed: int, json_file: Path | None, figures: Any) -> None:
+def _end(
+    verdicts: Table, checked: str, failed: int, json_file: Path | None, schema: str, figures: dict[str, Any]
+) -> None:
     """Shows what was found, keeps it, and ends the command."""
     console = screen()
     console.print(verdicts)
     console.print(f"{checked}: {f'{failed} do not hold' if failed else 'all hold'}")
-    keep_json(json_file, figures)
+    keep_json(json_file, schema, figures)
     raise typer.Exit(FAILED if failed else 0)

@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.progress import Progress, SpinnerColumn, TimeElapsedColumn
 from rich.table import Table
 
-from tacit.cli.output import WRONG_INPUT, complaining, json_option, keep_json, say, screen, table
+from tacit.cli.output import UNBOUNDED, WRONG_INPUT, complaining, json_option, keep_json, say, screen, table
 
 if TYPE_CHECKING:
     from tacit.models.datasets.samples import Source
@@ -27,9 +27,6 @@ MOST_COLUMNS: Final = 10
 """Clients that get a column of their own on the screen; the JSON file always has the whole table."""
 MOST_CLASSES: Final = 20
 """Classes that are listed in one line."""
-UNBOUNDED: Final = 10_000
-"""Columns of text, more than any table has."""
-
 app = typer.Typer(no_args_is_help=True, help="Inspect data sets.")
 
 
@@ -70,7 +67,7 @@ def inspect(
         Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress,
     ):
         figures = _figures(_chosen(experiment, given, clients, seed), progress)
-    keep_json(json_file, figures)
+    keep_json(json_file, "data", figures)
     _show(figures, screen())
 
 

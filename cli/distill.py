@@ -39,7 +39,6 @@ def distill(
     """
     import msgspec
 
-    from tacit.models.friendly.gauge import ActivationError
     from tacit.parties.runs.directory import RunDirectoryError, claim
     from tacit.parties.runs.experiment import ExperimentError, load_as
     from tacit.parties.runs.student import DistillationExperiment
@@ -54,6 +53,10 @@ def distill(
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
         directory = out or default_directory(f"{chosen.name}-student")
         claim(directory)
+    with output.complaining(), console.status("loading torch"):
+        # Imported here, after all that can be judged without it.
+        from tacit.models.friendly.gauge import ActivationError
+
     total = chosen.distillation.layer_epochs + chosen.distillation.prediction_epochs
     begun = False
 
@@ -85,7 +88,7 @@ def distill(
         if not any(directory.iterdir()):
             directory.rmdir()
         raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None
-    output.keep_json(json_file, figures)
+    output.keep_json(json_file, "distillation", figures)
     student = figures["student"]
     refused = f", {student['refused']} images beyond the calibrated intervals" if student["refused"] else ""
     output.say(

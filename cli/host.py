@@ -56,7 +56,7 @@ def server(
     from tacit.parties.hosting.party_file import ServerFile
     from tacit.parties.links.endpoint import EndpointError
     from tacit.parties.runs.directory import RunDirectory
-    from tacit.parties.runs.experiment import load
+    from tacit.parties.runs.experiment import check_factories, load
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.report.page import write_report
@@ -91,6 +91,8 @@ def server(
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)), ExitStack() as stack:
         opened = open_party(ServerFile, party)
         chosen = None if experiment is None else load(experiment)
+        if chosen is not None:
+            check_factories(chosen, str(experiment))
         if chosen is not None and chosen.federation.seed is not None:
             output.say(console, "federation.seed is ignored: between hosts all randomness is the operating system's")
         for address in opened.file.tell:
@@ -102,7 +104,7 @@ def server(
 
         run, summary = asyncio.run(interruptible(run_server(opened, chosen, show=show)))
         write_report(run)
-    output.keep_json(json_file, summary)
+    output.keep_json(json_file, "summary", summary)
     if screen is not None:
         screen.finish(summary)
     raise output.outcome(summary, run.path)
@@ -180,7 +182,7 @@ def status(
     with output.complaining(((PartyFileError, StatusError, OSError), output.WRONG_INPUT)):
         found, running = read_status(PartyFolder(Path(read_any(party).directory)))
     now = time.time()
-    output.keep_json(json_file, {"running": running, **msgspec.to_builtins(found)})
+    output.keep_json(json_file, "status", {"running": running, **msgspec.to_builtins(found)})
     rounds = f" of {found.rounds}" if found.rounds else ""
     waits = ", ".join(found.waiting_for)
     rows = {

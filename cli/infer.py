@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -48,22 +49,22 @@ def infer(
 
     Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
     """
-    from tacit.simulate.federation.processes import ProcessError
-    from tacit.simulate.private_inference import private_images
+    from tacit.simulate.federation.processes import ProcessError, warm_up
+    from tacit.simulate.private_inference.inference_request import InferenceRequest
 
     def work(progress: Callable[[str], None]) -> dict[str, Any]:
-        return private_images.infer(
-            directory,
-            images,
-            source=data,
-            input=input,
-            batch=batch,
-            data_owners=data_owners,
-            device=device,
-            progress=progress,
-        )
+        request = InferenceRequest(directory=directory, images=images, source=data)
+        progress("loading torch")
+        # If the parties cannot be started here, that is told by whoever starts them.
+        with suppress(OSError):
+            warm_up()
+        # Imported here, after all that can be judged without it, and while the fork server loads the same.
+        from tacit.simulate.private_inference import private_images
 
-    measured(work, _show, json_file, failed=ProcessError)
+        options: dict[str, Any] = {"input": input, "batch": batch, "data_owners": data_owners, "device": device}
+        return private_images.infer(request, **options, progress=progress)
+
+    measured(work, _show, json_file, schema="inference", failed=ProcessError)
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:

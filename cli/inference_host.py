@@ -112,7 +112,7 @@ def data_owner(
         except InferenceError as error:
             lost = error.code in (Code.LEFT, Code.TIMEOUT)
             raise output.failure(error, output.SERVER_LOST if lost else output.FAILED) from None
-    output.keep_json(json_file, figures)
+    output.keep_json(json_file, "answers", figures)
     _show_answers(console, figures)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from importlib.metadata import version
 from typing import Annotated, Literal
 
 import typer
 
 from tacit.cli.bench import app as bench
+from tacit.cli.compare import compare
 from tacit.cli.conformance import app as conformance
 from tacit.cli.data import app as data
 from tacit.cli.distill import distill
@@ -19,6 +23,7 @@ from tacit.cli.keys import app as keys
 from tacit.cli.preflight import preflight
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
+from tacit.cli.schema import schema
 from tacit.cli.simulation import simulate
 
 app = typer.Typer(
@@ -31,7 +36,26 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the command."""
-    app()
+    statuses: list[int] = []
+    # Registered first, and so called last.
+    atexit.register(_end_at_once, statuses)
+    try:
+        app()
+    except SystemExit as ended:
+        if isinstance(ended.code, int):
+            statuses.append(ended.code)
+        raise
+
+
+def _end_at_once(statuses: list[int]) -> None:
+    """Do without taking the interpreter apart, which takes seconds once torch is loaded; unless it ends by a defect."""
+    if statuses:
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except OSError:
+            return
+        os._exit(statuses[0])
 
 
 @app.callback(invoke_without_command=True)
@@ -71,6 +95,8 @@ app.command()(distill)
 app.command()(infer)
 app.command()(experiment)
 app.command()(report)
+app.command()(compare)
+app.command()(schema)
 app.add_typer(keys, name="keys")
 app.add_typer(roster, name="roster")
 app.add_typer(data, name="data")

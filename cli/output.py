@@ -8,15 +8,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Literal
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Column, Table
 from rich.text import Text
 
 FAILED, WRONG_INPUT, ABORTED, SERVER_LOST, INTERRUPTED = 1, 2, 3, 4, 130
+
+UNBOUNDED: Final = 10_000
+"""Columns of text, more than any table has."""
+LONGEST_WORD: Final = 20
+"""Characters; a longer word, such as a key, is folded rather than that a column is left out."""
 
 Failures = type[Exception] | tuple[type[Exception], ...]
 
@@ -31,18 +38,61 @@ def say(console: Console, line: str, style: str = "") -> None:
     console.print(line, style=style, markup=False, soft_wrap=True)
 
 
+class FittedTable(Table):
+    """A table that leaves out columns where the screen is too narrow, and says which: no name or figure is ever cut.
+
+    least: headings of those that go first, in their order; then they go from the right.
+    """
+
+    def __init__(self, *, least: Sequence[str] = (), title: str | Text | None = None) -> None:
+        super().__init__(title=title)
+        self.least = least
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        shown = list(self.columns)
+        names = [str(column.header) for column in shown]
+        leaving = [*self.least, *(name for name in reversed(names[1:]) if name not in self.least)]
+        hidden: list[str] = []
+        while leaving and self._width(shown, console, options) > options.max_width:
+            hidden.append(leaving.pop(0))
+            shown = [column for column, name in zip(self.columns, names, strict=True) if name not in hidden]
+        fitted = copy(self)
+        fitted.columns = shown
+        yield from Table.__rich_console__(fitted, console, options)
+        if hidden:
+            left_out = ", ".join(name for name in names if name in hidden)
+            yield Text(f"on a wider screen: {left_out}", style="dim")
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """As rich's, but text is text: a key may have what rich would take for a tag."""
+        super().add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells), **options)
+
+    @staticmethod
+    def _width(columns: Sequence[Column], console: Console, options: ConsoleOptions) -> int:
+        """Characters that these need: what must not be folded, longest words of text, and a frame."""
+        wide, width = options.update(max_width=UNBOUNDED), 1
+        for column in columns:
+            sizes = [Measurement.get(console, wide, cell) for cell in (column.header, *column.cells)]
+            words = max(size.minimum for size in sizes)
+            width += 3 + (max(size.maximum for size in sizes) if column.no_wrap else min(words, LONGEST_WORD))
+        return width
+
+
 def table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str | Text]],
     *,
     left: Collection[str] = (),
+    least: Sequence[str] = (),
     title: str | Text | None = None,
 ) -> Table:
-    """Columns of figures, which are justified to the right, after one of names; `left`: other columns of text."""
-    made = Table(title=title)
+    """Columns of figures, which are justified to the right, after one of names; `left`: other columns of text, which
+    may be folded; `least`: those that a narrow screen does without first."""
+    made = FittedTable(least=least, title=title)
     for number, heading in enumerate(headings):
         # Folded, not cut short: the sign for that is beyond ASCII, which may be all that the terminal has.
-        made.add_column(heading, justify="right" if number and heading not in left else "left", overflow="fold")
+        justify: Literal["left", "right"] = "right" if number and heading not in left else "left"
+        made.add_column(heading, justify=justify, overflow="fold", no_wrap=heading not in left)
     for row in rows:
         made.add_row(*row)
     return made
@@ -90,6 +140,7 @@ def measured(
     show: Callable[[Console, dict[str, Any]], None],
     json_file: Path | None,
     *,
+    schema: str,
     failed: Failures,
 ) -> dict[str, Any]:
     """Does the work, which gets somebody to tell how far it is; shows and keeps the figures. failed: no wrong input."""
@@ -97,7 +148,7 @@ def measured(
     with complaining((failed, FAILED), ((ValueError, OSError), WRONG_INPUT)), console.status("starting") as status:
         figures = work(status.update)
     show(console, figures)
-    keep_json(json_file, figures)
+    keep_json(json_file, schema, figures)
     return figures
 
 
@@ -121,13 +172,13 @@ def _check_json(json_file: Path | None) -> Path | None:
     return json_file
 
 
-def keep_json(json_file: Path | None, figures: Any) -> None:
-    """Writes the figures, if somebody asked for the file."""
-    from tacit.parties.runs.directory import write_json
+def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -> None:
+    """Writes the figures, if somebody asked for the file; schema: its name in schema.py."""
+    from tacit.parties.runs.directory import write_output
 
     if json_file is not None:
         with complaining((OSError, FAILED)):
-            write_json(figures, json_file)
+            write_output(schema, figures, json_file)
 
 
 def device_option(help: str) -> Any:

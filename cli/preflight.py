@@ -48,7 +48,7 @@ def preflight(
                 line = Text(f"{finding.check:<16}{finding.state:<10}", style=_STYLES[finding.state])
                 console.print(line.append(finding.detail, style="default"), soft_wrap=True)
     states = {finding.state for finding in findings}
-    output.keep_json(json_file, {"role": file.role, "findings": findings})
+    output.keep_json(json_file, "preflight", {"role": file.role, "findings": findings})
     if "wrong" in states:
         raise output.failure("not ready: see the lines above that are wrong", output.FAILED)
     if "absent" in states:

@@ -132,7 +132,7 @@ def show(
         for member in found.members
     ]
     facts = {"fingerprint": found.fingerprint, "hash": found.hash.hex(), "version": found.version, "members": members}
-    keep_json(json_file, facts)
+    keep_json(json_file, "roster", facts)
     rows = [
         (name, str(one["role"]), str(one["group"] or ("waits" if name in found.waiting else "")), str(one["signing"]))
         for one in members

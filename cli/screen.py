@@ -15,6 +15,9 @@ from tacit.cli.party_table import PartyTable
 UNTIL_TRAINED = ("ADVERTISE_KEYS", "SHARE_KEYS", "TRAIN")
 """The phases beside which a party trains, or waits for others to."""
 
+MOST_NAMES = 8
+"""Clients that are named who miss a round for the same reason."""
+
 if TYPE_CHECKING:
     from tacit.parties.runs.experiment import Experiment
 
@@ -28,8 +31,9 @@ class Screen:
         self._place = place
         self._say = partial(say, console)
         self._bytes = 0
+        self._absent: dict[str, str] = {}
         self._parameters = 0
-        self._table = PartyTable()
+        self._table = PartyTable(experiment.federation.rounds)
         self._live = Live(self._table, console=console, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Screen:
@@ -60,8 +64,10 @@ class Screen:
             )
         elif event == "statistics":
             self._say(_statistics_line(fields))
+        elif event == "round":
+            self._tell_absent(fields)
         elif event == "round-done":
-            self._say(_round_line(fields, total, self._bytes))
+            self._say(_round_line(fields, total, self._experiment.federation.clients, self._bytes))
             self._bytes = 0
             self._warn_of_clipping(fields)
         elif event == "evaluated":
@@ -83,8 +89,19 @@ class Screen:
             if event != "dropped" or fields["code"] != "LEFT":
                 details = ", ".join(f"{key} {value}" for key, value in fields.items() if value)
                 self._say(f"  {event}: {details}", style="yellow")
-        elif event == "failed":
+        elif event == "hosted":
+            self._say(_hosted_line(fields))
+        elif event == "failed" and not fields.get("again"):
             self._say(f"  {party}: {fields['reason']}", style="red")
+
+    def _tell_absent(self, fields: dict[str, Any]) -> None:
+        """Who is not in a round that begins, where that has changed."""
+        from tacit.parties.runs.absence import without
+
+        absent = fields["absent"]
+        if absent and absent != self._absent:
+            self._say(f"  round {fields['round']} begins without {without(absent, MOST_NAMES)}", style="yellow")
+        self._absent = absent
 
     def _warn_of_clipping(self, fields: dict[str, Any]) -> None:
         from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, clipped_part
@@ -135,10 +152,19 @@ class Screen:
         )
 
 
-def _round_line(fields: dict[str, Any], total: int, moved: int) -> str:
+def _hosted_line(fields: dict[str, Any]) -> str:
+    where = "1 process" if fields["workers"] == 1 else f"{fields['workers']} processes"
+    return (
+        f"{fields['clients']} clients share {where} and train in turns, up to {fields['turns']} in each "
+        f"({fields['reason']}): they get {fields['train_seconds']:,.0f} s to train, "
+        f"and {fields['phase_seconds']:,.0f} s for a phase"
+    )
+
+
+def _round_line(fields: dict[str, Any], total: int, clients: int, moved: int) -> str:
     line = f"round {fields['round']:>3} of {total}  {fields['status']}"
     if fields["status"] == "completed":
-        line += _judged(fields) + f"  {len(fields['survivors'])} of {len(fields['cohort'])} clients"
+        line += _judged(fields) + f"  {len(fields['survivors'])} of {clients} clients"
         if held_out := fields.get("held_out"):
             line += f"  held-out accuracy after round {held_out['round']}: {held_out['accuracy']:.3f}"
     else:

@@ -26,6 +26,9 @@ def simulate(
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of the run, those of a resumed run included.")] = None,
     seed: Annotated[int | None, typer.Option(help="Makes the model reproducible, bit for bit.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Processes that host all clients, which take turns in them; 0: one for each.")
+    ] = None,
     device: Annotated[str, output.device_option("Where clients train and the server evaluates: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/<time>-<name>.")] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
@@ -57,8 +60,8 @@ def simulate(
 ) -> None:
     """Train a model with one server and several clients on this machine, under secure aggregation.
 
-    Every party is a process of its own; they talk over ZeroMQ with CURVE on loopback TCP. Without arguments five
-    clients train a small vision transformer on scikit-learn's digits.
+    Every party is a process of its own, or many clients share a few (--workers); they talk over ZeroMQ with CURVE on
+    loopback TCP. Without arguments five clients train a small vision transformer on scikit-learn's digits.
 
     Parties are server, client-1, client-2, ...; phases are ADVERTISE_KEYS, SHARE_KEYS, TRAIN, MASKED_INPUT,
     CONSISTENCY_CHECK and UNMASK; rounds count from 1. Clients cheat by words, commitment, complaint or upload.
@@ -66,8 +69,9 @@ def simulate(
     Exit status: 0 all rounds completed; 1 the run failed; 2 wrong input; 3 a round was aborted; 4 the server was lost;
     130 Ctrl-C.
     """
+    from tacit.models.image_place import place
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
-    from tacit.parties.runs.experiment import Experiment, ExperimentError, load, with_overrides
+    from tacit.parties.runs.experiment import Experiment, ExperimentError, check_factories, load, with_overrides
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.dashboard.place import DashboardError, listening
     from tacit.simulate.federation import run as federation
@@ -90,7 +94,10 @@ def simulate(
             base, where = load(RunDirectory.open(resume).experiment), "--rounds"
         else:
             base, where = load(experiment) if experiment is not None else Experiment(), "command line"
-        chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, where=where)
+        chosen = with_overrides(base, clients=clients, rounds=rounds, seed=seed, workers=workers, where=where)
+        check_factories(chosen, where if experiment is None else str(experiment))
+        with output.complaining((FileNotFoundError, output.WRONG_INPUT)):
+            place(chosen.data)
         parties = federation.party_names(chosen.federation.clients)
         faults = read_faults(
             drop=drop or (),
@@ -145,6 +152,6 @@ def simulate(
         raise output.failure(f"{error}; {federation.kept(plan) or 'no model is kept'}", output.SERVER_LOST) from None
     except (SimulationError, VerificationError, ProcessError, RunDirectoryError, EventLogError, OSError) as error:
         raise output.failure(error, output.FAILED) from None
-    output.keep_json(json_file, summary)
+    output.keep_json(json_file, "summary", summary)
     screen.finish(summary)
     raise output.outcome(summary, plan.run.path)

@@ -6,6 +6,7 @@ decodes a file (`msgspec.convert`, `msgspec.toml.decode`); rules that join sever
 hold for structs made in Python too. This module imports neither torch nor timm: reading a file must be quick.
 """
 
+import re
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -13,6 +14,15 @@ from msgspec import Meta
 
 OWN_MODELS: Final = ("vit", "lenet", "convnet")
 """The values of model.name that are not timm's."""
+
+
+_FACTORY: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z]\w*", re.ASCII)
+FactoryName = Annotated[str, Meta(max_length=256)]
+
+
+def _check_factory(key: str, name: str) -> None:
+    if name and not _FACTORY.fullmatch(name):
+        raise ValueError(f'{key} = "{name}": expected "package.module:function", of a module that all parties have')
 
 
 class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,8 +56,19 @@ class ModelConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     checkpoint: Annotated[
         str, Meta(description='Start from this local .safetensors file; "" starts from random weights.')
     ] = ""
+    factory: Annotated[
+        FactoryName,
+        Meta(
+            description='A model of one\'s own in the place of name: "package.module:function", which every party has '
+            'installed and policy.factories accepts; called without arguments, it returns an nn.Module. "": none.'
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
+        _check_factory("model.factory", self.factory)
+        if self.factory and (self.pretrained or self.checkpoint):
+            key = "pretrained" if self.pretrained else "checkpoint"
+            raise ValueError(f"model.{key} is not used where model.factory makes the model; load the weights there")
         if self.pretrained and self.checkpoint:
             raise ValueError("model.pretrained and model.checkpoint exclude each other; remove one of the two")
         if self.pretrained and self.name in OWN_MODELS:
@@ -78,7 +99,7 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     source: Annotated[
         str,
         Meta(
-            description='"digits" (1,797 images that come with scikit-learn); "cifar10", "cifar100", "svhn", "gtsrb", '
+            description='"digits" (the 1,797 images of scikit-learn, bundled); "cifar10", "cifar100", "svhn", "gtsrb", '
             '"tiny-imagenet", "fed-isic2019" or "folder" (a folder of images for each class), all in directory; or the '
             "path of an .npz file with x_train, y_train, x_test and y_test; images uint8, N x H x W or N x H x W x C.",
             min_length=1,
@@ -96,8 +117,22 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             max_length=65_536,
         ),
     ] = ()
+    factory: Annotated[
+        FactoryName,
+        Meta(
+            description='Data of one\'s own in the place of source: "package.module:function", called with the number '
+            "of the client, from 0, and how many there are; it returns images and labels (float32 [N, ...] and int64 "
+            '[N]), or whatever training.factory takes. Only with model.factory. "": none.'
+        ),
+    ] = ""
 
     def __post_init__(self) -> None:
+        _check_factory("data.factory", self.factory)
+        if self.factory:
+            if self.source != "digits" or self.directory or self.classes:
+                key = "directory" if self.directory else "classes" if self.classes else "source"
+                raise ValueError(f"data.{key} is not used where data.factory gives the data; leave it out")
+            return
         if self.source in DIRECTORY_SOURCES:
             if not self.directory:
                 raise ValueError(
@@ -170,6 +205,9 @@ class DataConfiguration(ImagesConfiguration, frozen=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.factory and (self.mean or self.std or self.statistics == "sum"):
+            key = "statistics" if self.statistics == "sum" else "mean and data.std"
+            raise ValueError(f"data.{key}: data.factory gives data that are normalised already; leave it out")
         if self.statistics == "sum" and (self.mean or self.std):
             raise ValueError(
                 'data.statistics = "sum": the clients\' sums say what data.mean and data.std are; leave both out, or '
@@ -215,3 +253,20 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             le=0.5,
         ),
     ] = 0.0
+    factory: Annotated[
+        FactoryName,
+        Meta(
+            description='A training step of one\'s own in the place of the keys above: "package.module:function", '
+            "which every party has installed and policy.factories accepts; called with the model and the client's "
+            "data, it trains the model in place, or returns a trained model, or an update (fedavg only). "
+            '"": none.'
+        ),
+    ] = ""
+
+    def __post_init__(self) -> None:
+        _check_factory("training.factory", self.factory)
+        if self.factory and self.algorithm == "fedsgd":
+            raise ValueError(
+                'training.algorithm = "fedsgd": clients send one gradient, which training.factory does not compute; '
+                'set it to "fedavg"'
+            )

@@ -23,8 +23,8 @@ from torch.nn.functional import interpolate
 
 from tacit.models.configuration import DataConfiguration, ImagesConfiguration
 from tacit.models.datasets import cifar, digits, fed_isic, gtsrb, image_folder, npz, svhn, tiny_imagenet
-from tacit.models.datasets.files import require_folder
 from tacit.models.datasets.samples import Images, Indices, Samples, Source
+from tacit.models.image_place import place
 
 _BLOCK: Final = 1024
 
@@ -125,14 +125,10 @@ def read(configuration: ImagesConfiguration) -> Source:
 
     Raises FileNotFoundError for what is missing, ValueError for what does not hold what it should; both name it.
     """
-    if configuration.source == "digits":
-        source = digits.read()
-    elif configuration.source not in READERS:
-        source = npz.read(Path(configuration.source))
-    else:
-        purpose = f"data.directory with {configuration.source}"
-        directory = require_folder(Path(configuration.directory), purpose=purpose)
-        source = READERS[configuration.source](directory)
+    if configuration.factory:
+        raise ValueError("data.factory: only a client of a federation calls it, and there are no images; leave it out")
+    path = place(configuration)
+    source = digits.read() if path is None else READERS.get(configuration.source, npz.read)(path)
     return _renamed(source, configuration.classes) if configuration.classes else source
 
 

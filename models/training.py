@@ -7,7 +7,7 @@ logits. On the CPU with one thread the same arguments give the same bits; more t
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
@@ -51,6 +51,8 @@ class Evaluation:
     """Share of the images that are classified correctly, 0 to 1."""
     loss: float
     """Mean cross-entropy in nats."""
+    confusion: torch.Tensor = field(repr=False, compare=False)
+    """int64 [C, C]: how many images of class i the model takes for class j."""
 
 
 def train(
@@ -82,10 +84,10 @@ def train(
     order = torch.Generator().manual_seed(seed)
     statistics = NOTHING
     with seeded(seed, device):
-        for _ in range(configuration.epochs):
+        for epoch in range(configuration.epochs):
             statistics = NOTHING
             for inputs, labels in shuffled(x, y, configuration.batch_size, order, device):
-                proceed()
+                proceed(epoch * len(x) + statistics.samples, configuration.epochs * len(x))
                 logits = _logits(model, inputs, configuration, len(x))
                 loss = cross_entropy(logits, labels)
                 batch = _statistics(logits, labels, loss * len(labels))
@@ -93,6 +95,8 @@ def train(
                 torch.autograd.backward(loss if penalty is None else loss + penalty(labels))
                 optimizer.step()
                 statistics += batch
+    # The last gradient is as large as the model, which may be kept for long.
+    model.zero_grad(set_to_none=True)
     return statistics
 
 
@@ -115,7 +119,7 @@ def gradient(
     model.zero_grad(set_to_none=True)
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
-        proceed()
+        proceed(statistics.samples, len(x))
         logits = model(inputs)
         loss_sum = cross_entropy(logits, labels, reduction="sum")
         statistics += _statistics(logits, labels, loss_sum)
@@ -136,14 +140,16 @@ def judge(
     batch_size: int,
     device: torch.device,
     proceed: Proceed = to_the_end,
+    see: Callable[[torch.Tensor], None] = lambda logits: None,
 ) -> LocalStatistics:
-    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. FloatingPointError as of
-    `train`."""
+    """What the model makes of x, float32 [N, C, S, S], and y, int64 [N], as sums; N may be 0. see: gets the logits of
+    every batch. FloatingPointError as of `train`."""
     model.to(device).eval()
     statistics = NOTHING
     for inputs, labels in _batches(x, y, batch_size, device):
         proceed()
         logits = model(inputs)
+        see(logits)
         statistics += _statistics(logits, labels, cross_entropy(logits, labels, reduction="sum"))
     return statistics
 
@@ -151,10 +157,15 @@ def judge(
 def evaluate(
     model: nn.Module, x: torch.Tensor, y: torch.Tensor, *, batch_size: int, device: torch.device
 ) -> Evaluation:
-    """Accuracy and mean loss on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
+    """Accuracy, mean loss and confusion on x, float32 [N, C, S, S], and y, int64 [N]. Raises as `train` does."""
     _check(x, y)
-    sums = judge(model, x, y, batch_size=batch_size, device=device)
-    return Evaluation(accuracy=sums.correct / sums.samples, loss=sums.loss_sum / sums.samples)
+    seen: list[torch.Tensor] = []
+    sums = judge(model, x, y, batch_size=batch_size, device=device, see=seen.append)
+    logits = torch.cat(seen).cpu()
+    classes = logits.shape[1]
+    pairs = torch.bincount(y.cpu() * classes + logits.argmax(dim=1), minlength=classes**2)
+    confusion = pairs.reshape(classes, classes)
+    return Evaluation(accuracy=sums.correct / sums.samples, loss=sums.loss_sum / sums.samples, confusion=confusion)
 
 
 NOTHING: Final = LocalStatistics(samples=0, loss_sum=0.0, correct=0)

@@ -27,9 +27,11 @@ def build(configuration: ModelConfiguration, *, classes: int, channels: int, see
 
     A local checkpoint of one of our models must fit exactly. One of timm's is adapted as timm adapts its own weights
     (position embeddings resampled, input channels merged), and its classifier is replaced where the classes differ.
-    Raises ValueError for an unknown name, sizes that the architecture refuses, weights that cannot be downloaded and
-    a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
+    Raises ValueError for a factory, an unknown name, sizes that the architecture refuses, weights that cannot be
+    downloaded and a checkpoint that does not fit; FileNotFoundError for a missing checkpoint.
     """
+    if configuration.factory:
+        raise ValueError("model.factory: only a federation makes a model of one's own; leave it out")
     with seeded(seed):
         if configuration.name not in OWN_MODELS:
             return _timm(configuration, classes, channels)

@@ -1,1 +1,49 @@
-"""What the parties say to each other, when, and what is refused: messages, codec, state machines; no I/O."""
+"""What the parties say to each other, when, and what is refused: messages, codec, state machines; no I/O.
+
+Public names are those of `__all__`, loaded when they are first asked for; everything else may change.
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.protocol.core.keys import PartyKeys as PartyKeys
+    from tacit.protocol.core.keys import new_keys as new_keys
+    from tacit.protocol.core.roster import Member as Member
+    from tacit.protocol.core.roster import Roster as Roster
+    from tacit.protocol.session.one_sum import SumClient as SumClient
+    from tacit.protocol.session.one_sum import SumResult as SumResult
+    from tacit.protocol.session.one_sum import SumServer as SumServer
+    from tacit.protocol.session.one_sum import SumSettings as SumSettings
+    from tacit.protocol.session.one_sum import make_roster as make_roster
+    from tacit.protocol.sum.results import ClientAborted as ClientAborted
+    from tacit.protocol.sum.results import Contributed as Contributed
+    from tacit.protocol.sum.results import ServerAborted as ServerAborted
+
+_KEYS = "tacit.protocol.core.keys"
+_ONE_SUM = "tacit.protocol.session.one_sum"
+_RESULTS = "tacit.protocol.sum.results"
+_ROSTER = "tacit.protocol.core.roster"
+_HOMES = {
+    "ClientAborted": _RESULTS,
+    "Contributed": _RESULTS,
+    "Member": _ROSTER,
+    "PartyKeys": _KEYS,
+    "Roster": _ROSTER,
+    "ServerAborted": _RESULTS,
+    "SumClient": _ONE_SUM,
+    "SumResult": _ONE_SUM,
+    "SumServer": _ONE_SUM,
+    "SumSettings": _ONE_SUM,
+    "make_roster": _ONE_SUM,
+    "new_keys": _KEYS,
+}
+__all__ = [*_HOMES]
+__version__ = version("tacit")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

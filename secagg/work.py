@@ -1,13 +1,16 @@
 """The kinds of work that cost time, and where whoever measures them is told.
 
 The library has no clock. A function that does costly work is marked with its kind; an observer, where one is set, is
-asked for a context in which the function then runs. Without an observer a marked function costs a call more.
+asked for a context in which the function then runs. Without an observer a marked function costs a call more. It belongs
+to the context that sets it (contextvars), so that several parties in one process are told apart, with their tasks and
+threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from enum import StrEnum
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -31,13 +34,12 @@ class WorkKind(StrEnum):
 Observer = Callable[[WorkKind], AbstractContextManager[object]]
 """Makes a context for one call; called from every thread, and again while an outer call runs."""
 
-_observer: Observer | None = None
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 
 
 def observe(observer: Observer | None) -> None:
-    """Tell this observer of all marked work of the process from now on, instead of any other; None: tell nobody."""
-    global _observer
-    _observer = observer
+    """Tell this observer of all marked work in this context from now on, instead of any other; None: tell nobody."""
+    _observer.set(observer)
 
 
 def work(kind: WorkKind) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -46,7 +48,7 @@ def work(kind: WorkKind) -> Callable[[Callable[P, R]], Callable[P, R]]:
     def mark(function: Callable[P, R]) -> Callable[P, R]:
         @wraps(function)
         def marked(*arguments: P.args, **keywords: P.kwargs) -> R:
-            observer = _observer
+            observer = _observer.get()
             if observer is None:
                 return function(*arguments, **keywords)
             with observer(kind):

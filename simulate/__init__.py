@@ -1,1 +1,21 @@
-"""Many parties on one machine: experiments described by one file, and the processes that run them."""
+"""Many parties on one machine: experiments described by one file, and the processes that run them.
+
+Public names are those of `__all__`, loaded when they are first asked for; everything else may change.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tacit.simulate.world.secure_sum import SumError as SumError
+    from tacit.simulate.world.secure_sum import secure_sum as secure_sum
+
+_SECURE_SUM = "tacit.simulate.world.secure_sum"
+_HOMES = {"SumError": _SECURE_SUM, "secure_sum": _SECURE_SUM}
+__all__ = [*_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import tacit.protocol
+
 ROOT = Path(__file__).parent.parent
 
 MAY_IMPORT = {
@@ -127,6 +129,8 @@ def test_sub_packages_import_downwards() -> None:
     known = modules()
     assert {layer(path) for path in known.values()} == {*LAYERS}
     for path in known.values():
+        if path.name == "__init__.py" and path.parent.name in MAY_IMPORT:
+            continue  # The front door of a folder names what is anywhere in it.
         above = LAYERS.index(layer(path))
         for name in imported_modules(path, known):
             assert LAYERS.index(layer(known[name])) <= above, f"{path.relative_to(ROOT)} imports {name}"
@@ -184,6 +188,30 @@ def test_every_folder_is_packaged() -> None:
     ],
 )
 def test_light_modules_stay_light(module: str, forbidden: set[str]) -> None:
-    code = f"import sys, {module}; print(*sys.modules, sep='\\n')"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not forbidden & set(loaded)
+    assert not forbidden & loaded_after(f"import {module}")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Modules that are loaded when a program has run this."""
+    program = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n')"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(run.stdout.split())
+
+
+@pytest.mark.parametrize("package", ["protocol", "simulate"])
+def test_public_names_are_there_and_cost_nothing_before_they_are_used(package: str) -> None:
+    listed = (
+        f"import tacit.{package} as package; assert package.__all__; [getattr(package, n) for n in package.__all__]"
+    )
+    assert "torch" not in loaded_after(listed)
+    assert not {"numpy", "cryptography", "msgspec"} & loaded_after(f"import tacit.{package}")
+
+
+def test_a_sum_is_held_without_torch() -> None:
+    code = "from tacit.simulate import secure_sum; assert abs(secure_sum([[1], [2], [3]]).values[0] - 6) < 1e-4"
+    assert not {"torch", "zmq", "tacit.models.layout"} & loaded_after(code)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert tacit.protocol.__version__ == project["version"]

@@ -42,7 +42,8 @@ from tacit.secagg.packing import METRIC_BITS
 _GENERATED: Final = "Generated from the code by `make docs`; a test fails when page and code differ."
 
 _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
-    ("VERSION", codec.VERSION, "version of the protocol, in every envelope"),
+    ("VERSION", codec.VERSION, "version of transport, session, secure sum and group key, in their envelopes: frozen"),
+    ("INFERENCE_VERSION", inference_messages.INFERENCE_VERSION, "version of private inference, in its envelopes: open"),
     ("ENVELOPE_LIMIT", codec.ENVELOPE_LIMIT, "bytes of an encoded envelope"),
     ("BODY_LIMIT", messages.BODY_LIMIT, "bytes of an encoded body"),
     ("CHUNK_BYTES", messages.CHUNK_BYTES, "bytes of a raw frame"),

@@ -14,15 +14,20 @@ from tacit.models.datasets.samples import ArrayImages, Samples, Source
 _MOST_CLASSES: Final = 2**16
 
 
+def require(path: Path) -> Path:
+    """`path`, which is a file. FileNotFoundError if it is not."""
+    if not path.is_file():
+        raise FileNotFoundError(f"data.source {str(path)!r} is no file; give the path of an .npz file")
+    return path
+
+
 def read(path: Path) -> Source:
     """Images uint8 [N, H, W] or [N, H, W, C], labels integers [N]. Classes are 0 to the largest label of y_train,
     or of y_test where that is all there is.
 
     Raises FileNotFoundError for a missing file and ValueError for one that does not hold what it should.
     """
-    where = f"data.source {str(path)!r}"
-    if not path.is_file():
-        raise FileNotFoundError(f"{where} is no file; give the path of an .npz file")
+    where = f"data.source {str(require(path))!r}"
     try:
         archive = np.load(path, allow_pickle=False)
         if not isinstance(archive, NpzFile):

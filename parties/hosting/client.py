@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -17,6 +17,7 @@ from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat
 from tacit.models.moments import Moments
 from tacit.models.training import EVALUATION_BATCH
+from tacit.models.workload import Labelled, Workload
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.learning.task import Task, read_task
@@ -37,15 +38,13 @@ from tacit.protocol.sum.configuration import Configuration, Policy
 REJOIN_SECONDS: Final = 1.0
 """How long a client leaves its server alone after a sum of statistics, until it comes with the training."""
 
-Labelled = tuple[torch.Tensor, torch.Tensor]
-"""Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]."""
-
 
 @dataclass(frozen=True)
 class ClientImages:
     """A client's own images."""
 
-    train: Labelled = field(repr=False)
+    train: tuple[Any, torch.Tensor | None] = field(repr=False)
+    """Images float32 [N, C, S, S], as the task wants them, and labels int64 [N]; or data of one's own, and None."""
     test: Callable[[], Labelled] | None = field(default=None, repr=False)
     """To evaluate models on that the server cannot evaluate; None if there are none."""
 
@@ -70,6 +69,8 @@ class ClientJob:
     seed: int | None = None
     """Of batches and rounding; None draws from the operating system's randomness."""
     device: str = "cpu"
+    workload: Workload | None = None
+    """What is the client's own, whatever the task names; None imports what the task names."""
     accepted_groups: str = ""
     """The fingerprint of a roster in which it may be in another group than before."""
     keep_roster: Callable[[Roster], None] = lambda roster: None
@@ -152,10 +153,13 @@ class ClientWork:
             checkpoint.save(place, layout=learner.layout, flat=model, metadata={"round": str(round)})
 
     def _learner(self, configuration: Configuration) -> Learner:
-        images = self._make_images(read_task(configuration))
+        task, own = read_task(configuration), self._job.workload
+        if own is not None:
+            own.check(task.model, task.training)
+        images = self._make_images(task)
         self._test = images.test
         device = resolve_device(self._job.device)
-        self.learner = Learner(configuration, *images.train, seed=self._job.seed, device=device)
+        self.learner = Learner(configuration, *images.train, seed=self._job.seed, device=device, workload=own)
         return self.learner
 
     def _keep(self, round: int, update: Update) -> None:

@@ -18,6 +18,7 @@ from tacit.models.data import normalise, read
 from tacit.models.datasets.samples import Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
+from tacit.models.workload import Workload, load
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ClientFile
@@ -40,8 +41,17 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds before a client that stays tries again; they double while sessions do not end well."""
 
 
-async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell, accepted_groups: str = "") -> Ended:
+async def run_client(
+    party: OpenedParty[ClientFile],
+    *,
+    stay: bool,
+    show: Tell,
+    accepted_groups: str = "",
+    workload: Workload | None = None,
+) -> Ended:
     """Take part in a session, or in one after the other, and return how the last one ended.
+
+    workload: model, data and training of this client's own; None: as its file and the server's task say.
 
     accepted_groups: the fingerprint of a roster in which this client may be in another group than before.
 
@@ -49,9 +59,13 @@ async def run_client(party: OpenedParty[ClientFile], *, stay: bool, show: Tell, 
     """
     status = Status(name=party.name, role="client", process=os.getpid(), since=time.time(), address=party.file.connect)
     with at_work(party, status, show) as tell:
-        source = own_images(party.file)
+        if workload is None and party.file.data.factory:
+            # Looked for before there is a session.
+            load("data.factory", party.file.data.factory)
+        own_data = workload is not None or party.file.data.factory
+        source = None if own_data else own_images(party.file)
         with EventLog(party.folder.events(party.name), party.name) as log:
-            return await _Sessions(party, source, log, tell, stay, accepted_groups).follow()
+            return await _Sessions(party, source, log, tell, stay, accepted_groups, workload).follow()
 
 
 def own_images(file: ClientFile) -> Source:
@@ -66,11 +80,12 @@ class _Sessions:
     def __init__(
         self,
         party: OpenedParty[ClientFile],
-        source: Source,
+        source: Source | None,
         log: EventLog,
         tell: Tell,
         stay: bool,
         accepted_groups: str,
+        workload: Workload | None,
     ) -> None:
         file = party.file
         self._job = ClientJob(
@@ -86,10 +101,12 @@ class _Sessions:
             connect_seconds=min(CONNECT_SECONDS, file.patience),
             device=file.device,
             accepted_groups=accepted_groups,
+            workload=workload,
             keep_roster=self._keep_roster,
         )
         self._roster_file = Path(file.roster)
         self._source = source
+        self._data = file.data.factory
         self._log = log
         self._tell = tell
         self._stay = stay
@@ -133,15 +150,24 @@ class _Sessions:
 
     def _moments(self, task: StatisticsTask, proceed: Proceed) -> Moments:
         """Of this host's own pixels."""
+        if self._source is None:
+            raise TaskError("the server asks for statistics of pixels, and this client has none")
         check_classes(task, self._source.class_names)
         images = self._source.train.images
         return moments(images, channels=task.channels, image_size=task.image_size, proceed=proceed)
 
     def _images(self, task: Task) -> ClientImages:
         """This host's own, as the task wants them."""
-        check_classes(task, self._source.class_names)
+        if self._source is None:
+            roster, name = self._job.roster, self._job.keys.name
+            own = self._job.workload or Workload.named(task.model, task.training, self._data)
+            return ClientImages(own.share(roster.index(name), len(roster.clients)))
         if len(task.mean) != task.channels:
-            raise TaskError("the server's task does not say by which mean and deviation images are normalised")
+            raise TaskError(
+                "the server's task does not say by which mean and deviation images are normalised: it is one for data "
+                "of the clients' own; name a data.factory"
+            )
+        check_classes(task, self._source.class_names)
         data = normalise(self._source, image_size=task.model.image_size, mean=task.mean, std=task.std)
         tests: Any = (lambda: (data.x_test, data.y_test)) if len(self._source.test.images) else None
         return ClientImages((data.x_train, data.y_train), tests)

@@ -224,7 +224,7 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
         str,
         Meta(
             description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
-            '"digits" for the test images that come with scikit-learn. Nobody else sees them.',
+            '"digits" for the test digits of scikit-learn. Nobody else sees them.',
             min_length=1,
         ),
     ]

@@ -5,9 +5,12 @@ evaluates and saves after every round, and the run directory that tells of it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
+
+import msgspec
+import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import DataConfiguration
@@ -25,8 +28,10 @@ from tacit.parties.learning.statistics import (
 )
 from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
+from tacit.parties.runs.classes import TestClasses, described
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
-from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
+from tacit.parties.runs.provenance import Seed, provenance
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty
@@ -51,6 +56,11 @@ class ServerImages:
     """With test images to evaluate the model on; None: accuracy comes from the secure sum."""
     stimuli: Stimuli | None = None
 
+    @classmethod
+    def none(cls) -> ServerImages:
+        """Where clients have data of their own, of which nothing needs to be known."""
+        return cls((), (), ())
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerJob:
@@ -69,9 +79,16 @@ class ServerJob:
     """Seeds the initial weights."""
     seed: int | None = None
     """Of the server's own training, if it trains; None draws from the operating system's randomness."""
+    recorded_seed: Seed | None = None
+    """What the run says of its seed."""
+    command: str = ""
+    """The command line that it was started with."""
     device: str = "cpu"
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, by which the rounds that are left are to go."""
+    missing: Callable[[], Mapping[str, str]] | None = None
+    """Clients that will not come, and why, where somebody starts them all and tells: others are then waited for,
+    however long they take."""
 
 
 STATISTICS_ATTEMPTS: Final = 3
@@ -115,15 +132,20 @@ async def serve(
         with writing(run.model):
             checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
 
-    def judge(total: Total | None) -> dict[str, Any]:
+    judged_last: TestClasses | None = None
+
+    def judge(round: int, total: Total | None) -> dict[str, Any]:
+        nonlocal judged_last
         if experiment.evaluated_by_clients:
             return {"accuracy": None, "loss": None}
         if known.test is not None:
             judged = evaluate(
                 keeper.model, known.test.x_test, known.test.y_test, batch_size=EVALUATION_BATCH, device=device
             )
+            judged_last = described(round, known.class_names, judged.confusion)
             return {"accuracy": judged.accuracy, "loss": judged.loss}
-        if total is None or not total.metrics["samples"]:
+        # Of a training step of one's own nothing is known.
+        if total is None or not total.metrics["samples"] or experiment.training.factory:
             return {"accuracy": None, "loss": None}
         # What the clients' own images say, over all of them: nobody tells it of its own.
         samples = total.metrics["samples"]
@@ -133,23 +155,28 @@ async def serve(
         if total is not None:
             on_sum(done, total, keeper, configuration)
             save(done.round)
-        return judge(total)
+        return judge(done.round, total)
 
     if not job.completed:
         save(0)
     settings: ServerSettings | None = replace(
         _settings(job, configuration, rounds=job.rounds, completed=job.completed), newer_roster=job.newer_roster
     )
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    origin = msgspec.to_builtins(provenance(job.command, device=place, seed=job.recorded_seed))
     with EventLog(run.events(job.keys.name), job.keys.name) as log:
         while settings is not None:
             # A diary counts the traffic of one session.
             diary = Diary(log, tell)
             diary.write("configuration", **describe(configuration), evaluates="images" if known.test else "sums")
+            diary.write("provenance", **origin)
             party = ServerParty(settings, keeper, diary, on_round=after_round, surroundings=surroundings)
             with Stopwatch() as stopwatch:
                 ended = await party.run()
             diary.write("work", seconds=dict(stopwatch.seconds))
             settings = party.successor
+        if judged_last is not None:
+            log.write("classes", **msgspec.to_builtins(judged_last))
         return ended
 
 
@@ -192,8 +219,9 @@ def _settings(job: ServerJob, configuration: Configuration, *, rounds: int, comp
         rounds=rounds,
         completed=completed,
         smallest_cohort=job.experiment.policy.smallest_cohort,
-        join_seconds=job.experiment.deadlines.join,
+        join_seconds=job.experiment.deadlines.join if job.missing is None else LONGEST_SECONDS,
         grace=job.experiment.deadlines.grace,
+        missing=job.missing or dict,
     )
 
 
@@ -220,11 +248,12 @@ def task_of(experiment: Experiment, known: ServerImages, weights_seed: int = 0) 
         training=experiment.training,
         protection=experiment.protection,
         encryption=experiment.encryption,
-        classes=len(known.class_names),
-        channels=len(known.mean),
+        # Where nothing is known of them, there are functions that do not ask.
+        classes=len(known.class_names) or 1,
+        channels=len(known.mean) or 1,
         mean=known.mean,
         std=known.std,
-        class_digest=class_digest(known.class_names),
+        class_digest=class_digest(known.class_names) if known.class_names else b"",
         # The seed is the run's own, and on hosts nobody chose it.
         run=hashlib.sha256(b"%d" % weights_seed).digest(),
         stimuli=known.stimuli,

@@ -8,7 +8,6 @@ pixels, and the classes.
 from __future__ import annotations
 
 import os
-import resource
 import secrets
 import time
 from dataclasses import dataclass
@@ -25,11 +24,13 @@ from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.party_file import ServerFile
+from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_json
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
 from tacit.parties.runs.experiment import Experiment, load
+from tacit.parties.runs.provenance import command_line
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.parties.session.diary import Tell
@@ -122,6 +123,8 @@ def server_images(file: ServerFile, experiment: Experiment) -> ServerImages:
     Where the clients are to sum up statistics, others stand in their place.
     """
     agreed, own = experiment.data, file.data
+    if agreed.factory:
+        return ServerImages.none()
     if agreed.statistics == "sum":
         agreed = standing_in(agreed, agreed.channels or _own_channels(file))
     if not agreed.mean:
@@ -172,7 +175,8 @@ async def run_server(
 
     ValueError and RunDirectoryError for what cannot start; OSError, EndpointError, EventLogError.
     """
-    _open_many_files()
+    # Whoever reaches the port can hold a descriptor for as long as a handshake may take.
+    open_many_files()
     began = time.monotonic()
     status = Status(name=party.name, role="server", process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell:
@@ -197,6 +201,7 @@ async def run_server(
             rounds=experiment.federation.rounds - hosted.completed,
             completed=hosted.completed,
             weights_seed=hosted.weights_seed,
+            command=command_line(),
             device=party.file.device,
             newer_roster=watch.newer,
         )
@@ -209,12 +214,5 @@ async def run_server(
             ended = (await serve(job, images, tell)).detail
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
         summary["ended"] = ended
-        write_json(summary, run.summary)
+        write_output("summary", summary, run.summary)
     return run, summary
-
-
-def _open_many_files() -> None:
-    """Whoever reaches the port can hold a descriptor for as long as a handshake may take. So many that the rest of this
-    process finds none are more than a thousand, as many as a shell gives: the system's own limit is much higher."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

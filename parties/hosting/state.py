@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from tacit.parties.hosting.folder import PartyFolder
+from tacit.protocol.core.errors import Code
 
 ERRORS = frozenset(
     {"cannot-train", "refused", "not-connected", "not-sent", "link-lost", "roster-refused", "stranger", "left"}
@@ -68,6 +69,10 @@ class StatusFile:
     def __init__(self, path: Path, status: Status) -> None:
         self._path = path
         self._turn = threading.Lock()
+        self._there: set[str] = set()
+        """At a server its clients, at a client its server: whose link is not to be lost."""
+        self._changing = False
+        """Whether the session ends for a later version of the roster."""
         self.status = status
         self.write()
 
@@ -96,9 +101,26 @@ class StatusFile:
         if event != "waiting":
             happened = Happened(now, event, _detail(fields))
             status.last_event = happened
-            if event in ERRORS or fields.get("code") is not None:
+            if self._is_error(event, fields):
                 status.last_error = happened
         self.write()
+
+    def _is_error(self, event: str, fields: dict[str, Any]) -> bool:
+        """Whether something is wrong; not that somebody is gone who has left, or had only a look, or whose session was
+        over, nor that a session ended for another one with a later version of the roster."""
+        changing, there = self._changing, fields.get("peer") in self._there
+        self._changing = event == "roster" or (changing and event != "ended")
+        if event == "joined" or (event == "link-up" and self.status.role == "client"):
+            self._there.add(str(fields.get("member") or fields.get("peer")))
+        elif event == "left":
+            self._there.discard(fields["member"])
+        elif event == "ended":
+            self._there.clear()
+        if event == "link-lost":
+            return there
+        if event == "ended" and fields["code"] == Code.ROSTER.name and changing:
+            return False
+        return event in ERRORS or fields.get("code") is not None
 
     def _follow_sessions(self, event: str, fields: dict[str, Any]) -> None:
         """Private inference: with whom there is one, and since when it has been asking."""

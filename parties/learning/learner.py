@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,10 @@ import torch
 from tacit.models.held_out import split
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import EVALUATION_BATCH, Evaluation, LocalStatistics, evaluate, gradient, judge
+from tacit.models.training import EVALUATION_BATCH, NOTHING, Evaluation, LocalStatistics, evaluate, gradient, judge
+from tacit.models.workload import Labelled, Workload, samples_of
 from tacit.parties.learning.remembered import Remembered
-from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, check_configuration, read_task
+from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task
 from tacit.parties.protections.encryption import GroupModel
 from tacit.parties.protections.sides import Basis, Group, Protected, TaskError, Trained, integer, round_seeds
 from tacit.protocol.core.primitives import Label, digest
@@ -74,34 +76,41 @@ class Draft:
 class Learner:
     """A client's side: from the model of a round to its update.
 
-    x: float32 [N, C, S, S]; y: int64 [N]; seed: None draws batches and rounding from the operating system's randomness.
+    x: float32 [N, C, S, S]; y: int64 [N]; with data of one's own x is what the training step takes, and y None.
+    workload: None imports what the task names. seed: None draws batches and rounding from the operating system's
+    randomness.
     TaskError if the server contradicts itself, or this client cannot take part; ValueError if the protection does not
     fit the model.
     """
 
     def __init__(
-        self, configuration: Configuration, x: torch.Tensor, y: torch.Tensor, *, seed: int | None, device: torch.device
+        self,
+        configuration: Configuration,
+        x: Any,
+        y: torch.Tensor | None,
+        *,
+        seed: int | None,
+        device: torch.device,
+        workload: Workload | None = None,
     ) -> None:
         self._configuration = configuration
         self._packing = configuration.packing()
         self._task = task = read_task(configuration)
-        self._model = task.build()
+        workload = workload or Workload.named(task.model, task.training)
+        self._model = task.build(workload=workload)
         check_configuration(configuration, task, self._model)
         self.layout = Layout.of(self._model)
-        trained, kept = split(x, task.training.held_out, task.run)
-        self._held_out = x[kept], y[kept]
-        # A copy only of what is divided.
-        self._x, self._y = (x[trained], y[trained]) if len(kept) else (x, y)
+        self._x, self._y, self._held_out = divided(x, y, task)
         self._seed, self._device = seed, device
-        self._side = task.protection.client(Basis(configuration, task, self._model, seed, device))
+        self._side = task.protection.client(Basis(configuration, task, self._model, seed, device, workload))
         self.remembered = Remembered(self._side.memory, self._side.memory)
         self._has_memory = bool(self._side.form())
         self._group_model: GroupModel | None = None
         if task.encryption is not None:
             self._group_model = GroupModel(
-                self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first))
+                self.layout, task.encryption, lambda first: self.layout.flatten(task.build(first, workload))
             )
-        samples = len(self._x)
+        samples = samples_of(self._x)
         if task.protection.counts_samples(task.training) and samples > configuration.max_weight:
             raise TaskError(
                 f"this client has {samples} samples and aggregation.max_weight is {configuration.max_weight}: "
@@ -173,14 +182,17 @@ class Learner:
         flat = self.plain(model, group.key if group else None)
         self.layout.load_into(self._model, flat)
         seeds = round_seeds(self._seed, round)
-        held_out = judge(
-            self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
-        )
+        held_out = NOTHING
+        if self._held_out is not None:
+            held_out = judge(
+                self._model, *self._held_out, batch_size=EVALUATION_BATCH, device=self._device, proceed=proceed
+            )
         began = time.perf_counter()
         if self._configuration.scheme == "fedavg":
             statistics = self._side.train(self._x, self._y, round=round, seed=integer(seeds[0]), proceed=proceed)
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
         else:
+            assert self._y is not None
             batch_size = self._task.training.batch_size
             values, statistics = gradient(
                 self._model, self._x, self._y, batch_size=batch_size, device=self._device, proceed=proceed
@@ -228,14 +240,20 @@ class Learner:
         values = np.clip(draft.values, -clip, clip)
         values *= multipliers
         told, held_out = self._side.told(draft.statistics), draft.held_out
-        metrics = draft.protected.metrics | {
-            "samples": told.samples,
-            "correct": told.correct,
-            "loss": round(told.loss_sum / LOSS_UNIT),
-            "clipped": clipped,
-        }
+        metrics = draft.protected.metrics | {"samples": told.samples, "clipped": clipped}
+        if not self._task.training.factory:
+            metrics |= {"correct": told.correct, "loss": round(told.loss_sum / LOSS_UNIT)}
         if self._task.training.held_out:
             judged = held_out.samples, held_out.correct, round(held_out.loss_sum / LOSS_UNIT)
             metrics |= dict(zip(HELD_OUT_METRICS, judged, strict=True))
         encoded = self._packing.encode(values, weights, metrics, np.random.default_rng(draft.rounding))
         return Update(encoded.words, values, draft.statistics, clipped, draft.local)
+
+
+def divided(x: Any, y: torch.Tensor | None, task: Task) -> tuple[Any, torch.Tensor | None, Labelled | None]:
+    """Images and labels to train on, and those that are kept from it; of data that are no images all are trained on."""
+    if y is None or not task.training.held_out:
+        return x, y, None
+    trained, kept = split(x, task.training.held_out, task.run)
+    # A copy only of what is divided.
+    return (x[trained], y[trained], (x[kept], y[kept])) if len(kept) else (x, y, None)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from typing import Annotated, Literal
+from typing import Protocol as PythonProtocol
 
 import msgspec
 from msgspec import Meta
 
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.learning.task import read_task
 from tacit.parties.protections.budget import affordable, cost_of
@@ -22,6 +25,19 @@ from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.protection import Protection
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.sum.configuration import Configuration, Policy, below_policy
+
+
+class Wanted(PythonProtocol):
+    """What is looked at of a task, or of an experiment."""
+
+    @property
+    def model(self) -> ModelConfiguration: ...
+    @property
+    def training(self) -> TrainingConfiguration: ...
+    @property
+    def protection(self) -> Protection: ...
+    @property
+    def encryption(self) -> Encryption | None: ...
 
 
 class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -43,6 +59,14 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
         tuple[Literal["none", "orthogonal", "gaussian"], ...],
         Meta(description='Accepted encryption.matrix; "none": a model in the clear.', min_length=1),
     ] = ("none", "orthogonal", "gaussian")
+    factories: Annotated[
+        tuple[str, ...],
+        Meta(
+            description='Accepted model.factory and training.factory, as patterns: ["my_package.*"] accepts what the '
+            "modules of that package define. What they name runs here, with all that this party may do. Without this "
+            "key: none."
+        ),
+    ] = ()
     largest_epsilon: Annotated[
         float,
         Meta(
@@ -74,7 +98,7 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
                 raise below_policy("scheme", SCHEME, "noise on all that leaves it, for its budget of largest_epsilon")
             return
         task = read_task(configuration)
-        for key, value, accepted in self.complaints(task.protection, task.encryption):
+        for key, value, accepted in self.complaints(task):
             raise below_policy(key, value, accepted)
 
     def cost(self, configuration: Configuration) -> float:
@@ -88,8 +112,12 @@ class ClientPolicy(Policy, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"{self.largest_epsilon} for delta = {self.delta}",
             )
 
-    def complaints(self, protection: Protection, encryption: Encryption | None) -> Iterator[tuple[str, object, str]]:
+    def complaints(self, wanted: Wanted) -> Iterator[tuple[str, object, str]]:
         """What lies below this policy: the key of the experiment file, its value, and what is accepted."""
+        for key, name in (("model.factory", wanted.model.factory), ("training.factory", wanted.training.factory)):
+            if name and not any(fnmatchcase(name, pattern) for pattern in self.factories):
+                yield key, name, f"one of policy.factories, which has {', '.join(self.factories) or 'none'}"
+        protection, encryption = wanted.protection, wanted.encryption
         if protection.scheme not in self.protections:
             yield "protection.scheme", protection.scheme, f"one of {', '.join(self.protections)}"
         for key, value in protection.strengths().items():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import structs
 
 from tacit.models.layout import Layout
+from tacit.models.workload import Workload
 from tacit.parties.learning.statistics import StatisticsTask
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.encryption import Encryption, check_together
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 METRICS: Final = ("samples", "correct", "loss", "clipped")
 """What clients report within the secure sum. `loss` counts in units of LOSS_UNIT."""
+
+OWN_METRICS: Final = ("samples", "clipped")
+"""What they report where their training step is their own, of which nothing is known."""
 
 HELD_OUT_METRICS: Final = ("held_out", "held_out_correct", "held_out_loss")
 """What they report beside it of images that they keep from training: how many they are, and what the model that the
@@ -48,11 +52,11 @@ class Task(Work, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Canonical bytes, for Configuration.task."""
         return encode_structure(self)
 
-    def build(self, seed: int = 0) -> nn.Module:
-        """The model, with weights from the seed. ValueError for one that does not fit the protection."""
-        from tacit.models.vision_transformer import build
-
-        network = build(self.model, classes=self.classes, channels=self.channels, seed=seed)
+    def build(self, seed: int = 0, workload: Workload | None = None) -> nn.Module:
+        """The model, with weights from the seed. workload: None imports what the task names. ValueError for a model
+        that does not fit the protection; FactoryError."""
+        workload = workload or Workload.named(self.model, self.training)
+        network = workload.network(self.model, classes=self.classes, channels=self.channels, seed=seed)
         return self.protection.build(network, self, seed)
 
 
@@ -95,7 +99,7 @@ def configure(terms: Proposal, task: Task, model: nn.Module, *, ring_bits: int |
         renewals = filter(None, [facts.rekey_every, encryption.rekey_every])
         facts = replace(facts, group_key=True, rekey_every=min(renewals, default=0))
     judged = HELD_OUT_METRICS if training.held_out else ()
-    metrics = METRICS + judged + protection.metrics(model, terms.clients)
+    metrics = (OWN_METRICS if training.factory else METRICS) + judged + protection.metrics(model, terms.clients)
     packing = Proposal(**chosen).packing_of(
         form=facts.form, tensor_sizes=layout.tensor_sizes, metrics=metrics, ring_bits=ring_bits
     )
@@ -117,6 +121,8 @@ def check_configuration(said: Configuration, task: Task, model: nn.Module) -> No
     """Raise TaskError, naming the field, unless a server's configuration is the one that follows from its task."""
     derived = configure(said, task, model, ring_bits=said.ring_bits)
     if (derived.layout, derived.tensor_sizes) != (said.layout, said.tensor_sizes):
+        if task.model.factory:
+            raise TaskError(f"the model of {task.model.factory} has other tensors here than at the server's")
         raise TaskError("the model built here has other tensors than the server's: install the same versions of timm")
     for name, value in structs.asdict(said).items():
         if value != getattr(derived, name):

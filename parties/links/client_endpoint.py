@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Self
 
 import zmq
+import zmq.asyncio
 
 from tacit.parties.links.address import resolve
 from tacit.parties.links.endpoint import (
@@ -47,7 +48,14 @@ class UnreachableError(EndpointError):
 class ClientEndpoint(Endpoint):
     """A link to one server. Made by connect(); closed by close() or `async with`."""
 
-    def __init__(self, address: str, keys: PartyKeys, server: Member, limits: Limits) -> None:
+    def __init__(
+        self,
+        address: str,
+        keys: PartyKeys,
+        server: Member,
+        limits: Limits,
+        context: zmq.asyncio.Context | None = None,
+    ) -> None:
         monitored = (
             zmq.EVENT_CONNECTED
             | zmq.EVENT_CLOSED
@@ -57,7 +65,7 @@ class ClientEndpoint(Endpoint):
             | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
             | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         )
-        super().__init__(zmq.DEALER, address, limits, monitored)
+        super().__init__(zmq.DEALER, address, limits, monitored, context)
         self._name = keys.name
         self._server = server.name
         self._linked = False
@@ -67,6 +75,8 @@ class ClientEndpoint(Endpoint):
         """Why there is no link yet, as far as known."""
         self._failure: EndpointError | None = None
         """Why there will never be one."""
+        self.refusal: EndpointError | None = None
+        """How the last attempt to link again was refused, while there is no link; whoever answers there may say so."""
         self._again: asyncio.TimerHandle | None = None
         self._protect(keys, server)
         self._socket.setsockopt(zmq.SNDTIMEO, int(limits.send_seconds * 1000))
@@ -83,15 +93,16 @@ class ClientEndpoint(Endpoint):
         server: Member,
         limits: Limits | None = None,
         connect_deadline: float = 30.0,
+        context: zmq.asyncio.Context | None = None,
     ) -> Self:
         """Open a link to `server` at tcp://HOST:PORT or ipc://PATH, trying for `connect_deadline` seconds. The first
-        event is its LinkUp.
+        event is its LinkUp. context: one that several clients share, whose owner ends it.
 
         Raises AddressError for an invalid address or an unknown name and NotAdmittedError as soon as the server
         refuses the key; at the deadline WrongServerError when handshakes failed (a tunnel without a server behind it
         looks the same, so they are repeated) and UnreachableError when nothing answered.
         """
-        endpoint = cls(address, keys, server, limits or Limits())
+        endpoint = cls(address, keys, server, limits or Limits(), context)
         try:
             try:
                 await resolve(address)
@@ -169,6 +180,7 @@ class ClientEndpoint(Endpoint):
             match event:
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:
                     self._linked = self._known = True
+                    self.refusal = None
                     self._report(LinkUp(self._server))
                     await self._greet()
                 case zmq.EVENT_DISCONNECTED if self._linked:
@@ -188,13 +200,15 @@ class ClientEndpoint(Endpoint):
                 case zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                     self._fail(
                         NotAdmittedError(
-                            f"the server at {self.address} does not know this key (status {value}): "
-                            f"ask its operator to add {self._name!r} with this key to the roster"
+                            f"the server at {self.address} does not know this key (status {value}): its roster never "
+                            "had it, or has it no longer; ask its operator for the newest roster, and if need be to "
+                            f"add {self._name!r} with this key to it"
                         )
                     )
 
     def _fail(self, failure: EndpointError) -> None:
         """A handshake failed, after which ZeroMQ does not try again."""
+        self.refusal = failure
         if not self._known:
             self._failure = failure
             return

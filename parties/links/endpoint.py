@@ -5,9 +5,10 @@ message is a tuple of frames. One empty frame on its own is the greeting of the 
 new connection, so that the server learns at once which member is there, and the server answers with the same. It is
 neither accepted from nor shown to the user of an endpoint.
 
-Each endpoint has its own ZeroMQ context, and its sockets stay in the event loop that made them. What arrives waits
-inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the memory. libzmq holds a
-message until it is complete, however many frames it has: against abuse, limit the memory of the process.
+Each endpoint has its own ZeroMQ context, unless it is given one, and its sockets stay in the event loop that made
+them. What arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the
+memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the memory of the
+process.
 """
 
 import asyncio
@@ -141,7 +142,9 @@ class Endpoint:
     One task receives; any task of the same loop may send.
     """
 
-    def __init__(self, kind: int, address: str, limits: Limits, monitored: int) -> None:
+    def __init__(
+        self, kind: int, address: str, limits: Limits, monitored: int, context: zmq.asyncio.Context | None = None
+    ) -> None:
         try:
             host = host_of(address)
         except ValueError as error:
@@ -151,7 +154,8 @@ class Endpoint:
         self._pending: deque[Event] = deque()
         self._closed = False
         self._waiting: asyncio.Future[list[tuple[object, int]]] | None = None
-        self._context = zmq.asyncio.Context()
+        self._own_context = context is None
+        self._context = context or zmq.asyncio.Context()
         self._socket = self._context.socket(kind)
         self._socket.setsockopt(zmq.LINGER, _LINGER_MS)
         # With IPv6 on, ZeroMQ would report an IPv4 address as a mapped one.
@@ -187,7 +191,10 @@ class Endpoint:
             await self._advance()
 
     async def close(self) -> None:
-        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless."""
+        """Let the last messages leave, for a few seconds at most, and free everything. Closing twice is harmless.
+
+        In a context that is shared they go on leaving meanwhile, until its end.
+        """
         if self._closed:
             return
         self._closed = True
@@ -196,7 +203,8 @@ class Endpoint:
         self._monitor.close(linger=0)
         self._socket.close()
         _UNCLOSED.discard(self)
-        await asyncio.to_thread(self._context.term)
+        if self._own_context:
+            await asyncio.to_thread(self._context.term)
 
     async def __aenter__(self) -> Self:
         return self

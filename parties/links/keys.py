@@ -8,71 +8,25 @@ nobody else can put another name, role or link key to it. Both are TOML, bytes i
 import os
 import stat
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import zmq
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from zmq.utils import z85
 
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.core.primitives import SIGNATURE_BYTES, Label, SigningKey, verify
-from tacit.protocol.core.roster import Member, Role, check_name
-
-KEY_BYTES = 32
+from tacit.protocol.core.keys import PartyKeys as PartyKeys
+from tacit.protocol.core.keys import new_keys
+from tacit.protocol.core.primitives import KEY_BYTES, SIGNATURE_BYTES, Label, SigningKey, verify
+from tacit.protocol.core.roster import Member, Role
 
 
 class KeyFileError(Exception):
     """A key file cannot be written, read or trusted; the message names the file and the remedy, never a key."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartyKeys:
-    """One party's key pairs, each key 32 raw bytes.
-
-    Raises ValueError when the name is not valid, a key has the wrong length or a public key does not match its secret.
-    """
-
-    name: str
-    curve_public: bytes
-    curve_secret: bytes = field(repr=False)
-    signing_public: bytes
-    signing_secret: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        check_name(self.name)
-        for key in (self.curve_public, self.curve_secret, self.signing_public, self.signing_secret):
-            if len(key) != KEY_BYTES:
-                raise ValueError(f"keys of {self.name!r}: every key must have {KEY_BYTES} bytes, not {len(key)}")
-        if zmq.curve_public(z85.encode(self.curve_secret)) != z85.encode(self.curve_public):
-            raise ValueError(f"keys of {self.name!r}: the curve public key does not belong to the curve secret key")
-        if _signing_public(self.signing_secret) != self.signing_public:
-            raise ValueError(f"keys of {self.name!r}: the signing public key does not belong to the signing secret key")
-
-    def member(self, role: Role, group: int = 0) -> Member:
-        """What the roster says about the owner of these keys."""
-        return Member(
-            name=self.name,
-            role=role,
-            curve_public=self.curve_public,
-            signing_public=self.signing_public,
-            group=group,
-        )
-
-
 def generate(name: str) -> PartyKeys:
     """New keys from the operating system's randomness. Raises ValueError for an invalid name."""
-    check_name(name)
-    curve_public, curve_secret = zmq.curve_keypair()
-    signing_secret = Ed25519PrivateKey.generate().private_bytes_raw()
-    return PartyKeys(
-        name=name,
-        curve_public=z85.decode(curve_public),
-        curve_secret=z85.decode(curve_secret),
-        signing_public=_signing_public(signing_secret),
-        signing_secret=signing_secret,
-    )
+    return new_keys(name, entropy=os.urandom)
 
 
 def save(keys: PartyKeys, directory: Path, *, role: Role) -> tuple[Path, Path]:
@@ -227,10 +181,6 @@ class _CardFile(_PublicKeys, forbid_unknown_fields=True):
 class _KeyFile(_PublicKeys, forbid_unknown_fields=True):
     curve_secret: str
     signing_secret: str
-
-
-def _signing_public(secret: bytes) -> bytes:
-    return Ed25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def _create(path: Path, text: str, *, mode: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ _DISCRIMINATOR: Final = "discriminator."
 class FedCG(Split, frozen=True, kw_only=True, tag="fedcg"):
     """Clients share classifier and generator; the server distils."""
 
+    takes_factories: ClassVar[bool] = False
     about: ClassVar[str] = (
         "The first half of the model never leaves a client, and clients share a generator of what comes out of that "
         "half; without secure aggregation only."
@@ -102,11 +103,12 @@ class FedCGClient(SplitClient):
         """What is remembered is loaded into it before it is trained."""
         self.memory = self._trained()
 
-    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
+    def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
         from torch import from_numpy
 
         from tacit.models.fedcg_training import train_client
 
+        assert y is not None
         training, device = self.basis.work.training, self.basis.device
         for name, tensor in self._discriminator.state_dict(prefix=_DISCRIMINATOR).items():
             tensor.copy_(from_numpy(self.memory[name].copy()))

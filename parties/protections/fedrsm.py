@@ -39,6 +39,7 @@ MOST_METRICS: Final = 24
 class FedRSM(WholeTensors, frozen=True, kw_only=True, tag="fedrsm"):
     """Clients keep back the layers that training changed most, or least."""
 
+    takes_factories: ClassVar[bool] = False
     about: ClassVar[str] = "Every client keeps back the layers that training changed most."
     remembers: ClassVar[bool] = True
 

@@ -78,6 +78,8 @@ class Protection:
     """Whether it goes with encryption: what it does to an update does not depend on the values."""
     personal: ClassVar[bool] = False
     """Whether every client has a model of its own, which only it can evaluate."""
+    takes_factories: ClassVar[bool] = True
+    """Whether it goes with model, data and training of one's own, which it knows nothing of."""
     remembers: ClassVar[bool] = False
     """Whether a client keeps something from one round to the next, without which it cannot go on."""
 

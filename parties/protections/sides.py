@@ -22,6 +22,7 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.models.interruption import Proceed
 from tacit.models.layout import Flat, Layout
 from tacit.models.stimuli import Stimuli
+from tacit.models.workload import Workload, samples_of
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total, WeightForm
@@ -81,6 +82,8 @@ class Basis:
     seed: int | None
     """Of what the party draws; None draws from the operating system's randomness."""
     device: torch.device
+    workload: Workload = field(default_factory=Workload)
+    """What is a party's own."""
 
     @cached_property
     def layout(self) -> Layout:
@@ -145,12 +148,18 @@ class ClientSide:
         """The server's model, float32 [D], with what this client has in its place."""
         return model
 
-    def train(self, x: torch.Tensor, y: torch.Tensor, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
-        """Train the basis' model in place. FloatingPointError if training diverges."""
-        from tacit.models.training import train
+    def train(self, x: Any, y: torch.Tensor | None, *, round: int, seed: int, proceed: Proceed) -> LocalStatistics:
+        """Train the basis' model in place, on images and labels, or on what the party's own step takes as x.
+        FloatingPointError if training diverges; FactoryError."""
+        from tacit.models.training import LocalStatistics, train
 
-        training, device = self.basis.work.training, self.basis.device
-        return train(self.basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
+        basis, training, device = self.basis, self.basis.work.training, self.basis.device
+        if basis.workload.train is not None:
+            data = x if y is None else (x, y)
+            basis.workload.step(basis.model, data, basis.layout, seed=seed, device=device)
+            return LocalStatistics(samples=samples_of(x), loss_sum=0.0, correct=0)
+        assert y is not None
+        return train(basis.model, x, y, training, seed=seed, device=device, proceed=proceed)
 
     def protect(self, trained: Trained) -> Protected:
         """What to contribute."""

@@ -21,9 +21,9 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -33,6 +33,8 @@ from safetensors import SafetensorError, safe_open
 from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
 
+SCHEMA_VERSION: Final = 1
+"""Rises when a key of a file for programs is taken away, or changes its meaning; others may join at any time."""
 _PROGRESS = "progress"
 _PLACE_IS_WRONG = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT)
 """Failures that room on the disk does not mend."""
@@ -64,6 +66,16 @@ def write_json(value: Any, path: Path) -> None:
     """Write what msgspec can encode as indented JSON. OSError, as of `writing`, if it cannot be written."""
     with writing(path):
         path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
+
+
+def schema_name(name: str) -> str:
+    """What files for programs say of their form; `tacit schema NAME` prints it."""
+    return f"tacit.{name}.{SCHEMA_VERSION}"
+
+
+def write_output(name: str, figures: Mapping[str, Any], path: Path) -> None:
+    """Write a file for programs, which begins with the name of its schema. OSError as of `writing`."""
+    write_json({"schema": schema_name(name), **figures}, path)
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:

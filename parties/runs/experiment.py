@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.workload import FactoryError, check_installed
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.learning.statistics import SCHEME
 from tacit.parties.protections.budget import affordable, cost_of
@@ -32,15 +33,16 @@ USUAL_CLIP: Final = 0.25
 """Largest absolute coordinate of an update where the experiment says nothing."""
 UNKNOWN_WEIGHT: Final = 2000
 """Largest weight of one client where the experiment names none and nobody can compute it."""
+LONGEST_SECONDS: Final = 86400.0
 
-Seconds = Annotated[float, Meta(gt=0.0, le=86400.0)]
+Seconds = Annotated[float, Meta(gt=0.0, le=LONGEST_SECONDS)]
 
 
 class ExperimentError(ValueError):
     """An experiment that cannot run; the text names the file, the key, the value and what would be accepted."""
 
 
-class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class FederationSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[federation]: who takes part, and for how long."""
 
     clients: Annotated[int, Meta(description="Number of clients.", ge=2, le=1000)] = 5
@@ -59,7 +61,7 @@ class Federation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
         Meta(
             description="Fixes what affects the model: split, initial weights, training and rounding. Keys, shares and "
-            "masks always come from the operating system. Without this key every run differs."
+            "masks always come from the operating system. Without this key every run draws a seed, and records it."
         ),
     ] = None
 
@@ -124,10 +126,27 @@ class Aggregation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class Deadlines(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """[deadlines]: how long the server waits, in seconds."""
 
-    join: Annotated[Seconds, Meta(description="Seconds for all clients to connect.")] = 60.0
+    join: Annotated[
+        Seconds,
+        Meta(description="Seconds for all clients to connect; in a simulation, for another one to connect."),
+    ] = 60.0
     train: Annotated[Seconds, Meta(description="Seconds for a client to train in one round.")] = 600.0
     phase: Annotated[Seconds, Meta(description="Seconds for each phase of the protocol after training.")] = 60.0
     grace: Annotated[Seconds, Meta(description="Seconds for a lost client to reconnect.")] = 10.0
+
+
+class Simulation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[simulate]: how a simulation spreads over its machine."""
+
+    workers: Annotated[
+        int,
+        Meta(
+            description="Processes that host all clients, which take turns in them; the model is the same, bit for "
+            "bit. 0: a process for every client, or, where there is not memory for that, as many workers as cores.",
+            ge=0,
+            le=1000,
+        ),
+    ] = 0
 
 
 class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,7 +155,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     name: Annotated[
         str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
     ] = "digits"
-    federation: Annotated[Federation, Meta(description="Who takes part, and for how long.")] = Federation()
+    federation: Annotated[FederationSection, Meta(description="Who takes part, and for how long.")] = (
+        FederationSection()
+    )
     data: Annotated[DataConfiguration, Meta(description="The labelled images and how the clients share them.")] = (
         DataConfiguration()
     )
@@ -156,6 +177,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = None
     aggregation: Annotated[Aggregation, Meta(description="The secure sum.")] = Aggregation()
     deadlines: Annotated[Deadlines, Meta(description="How long the server waits.")] = Deadlines()
+    simulate: Annotated[
+        Simulation, Meta(description="How `tacit simulate` spreads over one machine; hosts do not look at it.")
+    ] = Simulation()
     policy: Annotated[ClientPolicy, Meta(description="What a client accepts from the server.")] = msgspec.field(
         # Made when it is needed: a protection may be registered later.
         default_factory=ClientPolicy
@@ -164,6 +188,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     def __post_init__(self) -> None:
         if "/" in self.name or not self.name.isprintable():
             raise _refused("name", self.name, "it is part of the name of a folder; leave out / and control characters")
+        self._check_factories()
         self._check_policy()
         self._check_protection()
         self._check_threshold()
@@ -216,6 +241,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.protection.personal or self.encryption is not None
 
     @property
+    def hides(self) -> bool:
+        """Whether what is drawn for the protection or the encryption of the model is to stay unknown."""
+        return self.encryption is not None or not isinstance(self.protection, NoProtection)
+
+    @property
     def remembers(self) -> bool:
         """Whether clients remember something from round to round, until the run is over."""
         return self.protection.remembers or self.encryption is not None
@@ -258,7 +288,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         if 0 < fewest < policy.least_contributors:
             wanted = f"policy.least_contributors accepts at least {policy.least_contributors}"
             raise _refused("protection.min_contributors", fewest, wanted)
-        for key, value, accepted in policy.complaints(self.protection, self.encryption):
+        for key, value, accepted in policy.complaints(self):
             raise _refused(key, value, f"[policy] accepts {accepted}")
         epsilon, delta, rounds = policy.largest_epsilon, policy.delta, self.federation.rounds
         if epsilon and not affordable(rounds * cost_of(self.protection.noise()), epsilon=epsilon, delta=delta):
@@ -273,6 +303,23 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
                     "set aggregation.clip, beyond which noise is cut"
                 )
             raise _refused("aggregation.clip", self.clip, wanted)
+
+    @property
+    def factories(self) -> dict[str, str]:
+        """What is of one's own, by key: functions that every party has installed."""
+        named = {"model": self.model.factory, "data": self.data.factory, "training": self.training.factory}
+        return {f"{section}.factory": name for section, name in named.items() if name}
+
+    def _check_factories(self) -> None:
+        if self.data.factory and not self.model.factory:
+            wanted = "channels and classes of our models follow from images that tacit reads; give model.factory too"
+            raise _refused("data.factory", self.data.factory, wanted)
+        if self.data.factory and self.training.held_out:
+            wanted = "data.factory says what is trained on, and may keep some itself; set it to 0"
+            raise _refused("training.held_out", self.training.held_out, wanted)
+        if (key := next(iter(self.factories), "")) and not self.protection.takes_factories:
+            wanted = f"it is made for models and images that tacit knows; take another, or leave {key} out"
+            raise _refused("protection.scheme", self.protection.scheme, wanted)
 
     def _check_protection(self) -> None:
         check_together(self.protection, self.encryption, self.terms(), self.training)
@@ -383,18 +430,34 @@ def _parse(kind: type[Kind], text: str, where: str) -> Kind:
     return _build(kind, data, where)
 
 
+def built(content: dict[str, Any], where: str) -> Experiment:
+    """An experiment from the keys and sections of a file; `where` stands in front of refusals. ExperimentError."""
+    return _build(Experiment, content, where)
+
+
+def check_factories(experiment: Experiment, where: str) -> None:
+    """Raise ExperimentError for a function of one's own that is not installed here; none is imported."""
+    for key, name in experiment.factories.items():
+        try:
+            check_installed(key, name)
+        except FactoryError as error:
+            raise ExperimentError(f"{where}: {error}") from None
+
+
 def with_overrides(
     experiment: Experiment,
     *,
     clients: int | None = None,
     rounds: int | None = None,
     seed: int | None = None,
+    workers: int | None = None,
     where: str = "overrides",
 ) -> Experiment:
     """The experiment with other values for those given, checked again as a whole. Raises ExperimentError."""
     data = msgspec.to_builtins(experiment)
     given = {"clients": clients, "rounds": rounds, "seed": seed}
     data["federation"].update({key: value for key, value in given.items() if value is not None})
+    data["simulate"].update({} if workers is None else {"workers": workers})
     return _build(Experiment, data, where)
 
 

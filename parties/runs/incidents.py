@@ -1,4 +1,5 @@
-"""What happened in a run beside learning, in sentences: clients that cheated, rounds without a result, lost servers.
+"""What happened in a run beside learning, in sentences: clients that cheated, rounds without a result or without
+some of the clients, members that changed, lost servers.
 
 All of it is read from the event logs. A run has sessions, the first and one for every --resume; each begins with the
 server's `configuration`, and all processes of a run share one clock. A server that was killed says nothing of it: that
@@ -13,13 +14,18 @@ from typing import Any, Final
 
 import msgspec
 
+from tacit.parties.runs.absence import without
+
 Events = list[dict[str, Any]]
+CHANGED: Final = ("added", "removed", "rotated", "regrouped")
+"""What may be different in a later version of a roster."""
 SERVER_LOST: Final = ("LEFT", "TIMEOUT")
 """Codes with which a client ends that has lost its server."""
 
 
 class Incident(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. session and round count from 1; what: `cheat`, `aborted`, `server-lost`, `stopped`."""
+    """One thing that happened. session and round count from 1; what: `cheat`, `aborted`, `absent`, `members`,
+    `server-lost`, `stopped`."""
 
     session: int
     round: int
@@ -46,7 +52,12 @@ def incidents(logs: Mapping[str, Events]) -> list[Incident]:
     found: list[Incident] = []
     for number, said in enumerate(sessions, start=1):
         heard = {name: parts[number - 1] for name, parts in clients.items()}
-        timed = [*_cheats(number, heard), *_aborted(number, said)]
+        timed = [
+            *_cheats(number, heard),
+            *_aborted(number, said),
+            *_absent(number, said),
+            *_members(number, sessions),
+        ]
         found += [incident for _, incident in sorted(timed, key=lambda entry: entry[0])]
         # A first sum of statistics, before the session, may have ended on its own.
         if not any(event["event"] == "ended" and event["time"] >= starts[number - 1] for event in said):
@@ -71,6 +82,35 @@ def _aborted(session: int, said: Events) -> Iterator[tuple[float, Incident]]:
             if event["culprit"]:
                 text += f" At fault was {event['culprit']}, which is out for the session."
             yield event["time"], Incident(session=session, round=event["round"], what="aborted", text=text)
+
+
+def _absent(session: int, said: Events) -> Iterator[tuple[float, Incident]]:
+    """Whose absence is new, or has another reason."""
+    before: dict[str, str] = {}
+    for event in said:
+        if event["event"] == "round":
+            absent: dict[str, str] = event.get("absent", {})
+            if absent and absent != before:
+                text = f"Round {event['round']} began without {without(absent)}."
+                yield event["time"], Incident(session=session, round=event["round"], what="absent", text=text)
+            before = absent
+
+
+def _members(session: int, sessions: Sequence[Events]) -> Iterator[tuple[float, Incident]]:
+    """Later versions of the roster, each of which ended a session."""
+    before = (event for events in sessions[: session - 1] for event in events)
+    finished = max((event["round"] for event in before if event["event"] == "round-done"), default=0)
+    for event in sessions[session - 1]:
+        if event["event"] == "round-done":
+            finished = event["round"]
+        elif event["event"] == "roster":
+            parts = (f"{part} {', '.join(event[part])}" for part in CHANGED if event[part])
+            when = f"after round {finished}" if finished else "before the first round"
+            text = (
+                f"Members changed {when}: from version {event['former']} to {event['version']} of the roster "
+                f"({'; '.join(parts) or 'the same members'})."
+            )
+            yield event["time"], Incident(session=session, round=finished, what="members", text=text)
 
 
 def _cut_short(session: int, sessions: Sequence[Events], clients: Mapping[str, Events]) -> Iterator[Incident]:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tacit.models.friendly.transformer import FriendlyTransformer
     from tacit.parties.inference.private_model import PrivateModel
 
+_FIGURES: Final = "distillation.json"
+_STUDENT: Final = "student.safetensors"
 _TYPICAL_IMAGES: Final = 64
 _MARGIN: Final = 2.0
 """How much wider than on typical images the bounds are that no gauge of the student states."""
@@ -37,6 +39,11 @@ class DistillationExperiment(Experiment, frozen=True, forbid_unknown_fields=True
     distillation: Annotated[
         DistillationConfiguration, Meta(description="How the trained model becomes a friendly one.")
     ] = DistillationConfiguration()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if key := next(iter(self.factories), ""):
+            raise ValueError(f'{key} = "{self.factories[key]}": only a federation takes it; leave it out')
 
 
 @dataclass(frozen=True)
@@ -72,15 +79,9 @@ class Student:
         return prepared_model(self.transformer, typical, margin=_MARGIN, interface=interface, salt=salt)
 
 
-def read_student(directory: Path) -> Student:
-    """The student of a finished distillation.
-
-    Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
-    """
-    from tacit.models.data import load as load_images
-    from tacit.models.friendly import checkpoint
-
-    path = directory / "distillation.json"
+def distilled(directory: Path) -> DistillationExperiment:
+    """The experiment of a finished distillation. ValueError for a directory that does not hold a student of one."""
+    path = directory / _FIGURES
     try:
         written = msgspec.json.decode(path.read_bytes())["experiment"]
         experiment = msgspec.convert(written, DistillationExperiment, dec_hook=read_section)
@@ -90,19 +91,26 @@ def read_student(directory: Path) -> Student:
         raise ValueError(
             f"{path} cannot be read: {error.strerror}; name a directory that `tacit distill --out` has written"
         ) from error
+    if not (directory / _STUDENT).is_file():
+        raise ValueError(f"there is no {directory / _STUDENT}; name a directory that `tacit distill --out` has written")
+    return experiment
+
+
+def read_student(directory: Path) -> Student:
+    """The student of a finished distillation.
+
+    Raises ValueError or OSError for a directory that does not hold one, or images that are not there any more.
+    """
+    from tacit.models.data import load as load_images
+    from tacit.models.friendly import checkpoint
+
+    experiment = distilled(directory)
     try:
         data = load_images(experiment.data, image_size=experiment.model.image_size)
     except FileNotFoundError as error:
         raise ValueError(
-            f"the images that {path} tells of are needed, and not there: {error}; paths count from the directory where "
-            "`tacit distill` ran"
+            f"the images that {directory / _FIGURES} tells of are needed, and not there: {error}; paths count from the "
+            "directory where `tacit distill` ran"
         ) from error
-    try:
-        student = checkpoint.load(
-            directory / "student.safetensors", experiment.model, classes=data.classes, channels=data.channels
-        )
-    except FileNotFoundError as error:
-        raise ValueError(
-            f"there is no {directory / 'student.safetensors'}; name a directory that `tacit distill --out` has written"
-        ) from error
+    student = checkpoint.load(directory / _STUDENT, experiment.model, classes=data.classes, channels=data.channels)
     return Student(experiment, data, student)

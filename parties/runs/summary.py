@@ -1,27 +1,30 @@
 """summary.json: the figures of a run, made from nothing but its event logs.
 
 Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
-with `round`, `status`, `accuracy`, `loss`, `dropped`, `seconds`, `bytes_sent` per party, `local` per client: layers and
-coordinates that it kept back, seconds of training and of choosing them; and what the secure sum carried), `statistics`
-(mean and deviation of the pixels, where a first sum told them), `incidents`
+with `round`, `status`, `accuracy`, `loss`, `absent` (who was not in its cohort, and why), `dropped`, `seconds`,
+`bytes_sent` per party, `local` per client: layers and coordinates that it kept back, seconds of training and of
+choosing them; and what the secure sum carried), `statistics` (mean and deviation of the pixels, where a first sum told
+them), `test_classes` (see classes.py), `incidents`
 (in words, with `session`, `round` and `what`: see incidents.py), `parties`
 (each with `role` and, per phase, `seconds`, `bytes_sent`, `bytes_received`), `privacy` (of runs with noise: see
-privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `ended` (how, in words),
-`verified` (with --verify).
+privacy.py), `aggregation` (ring, vector, threshold), `configuration` (the experiment), `seed` and `sessions` (by which
+command, versions and machine: see provenance.py), `ended` (how, in words), `verified` (with --verify).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
-from tacit.parties.runs import evaluations, privacy
+from tacit.parties.runs import classes, evaluations, privacy
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.incidents import incidents
+from tacit.parties.runs.outputs import PartyFigures, PhaseFigures, PrivacyFigures, Summary
+from tacit.parties.runs.provenance import told
 from tacit.parties.session.event_log import read
 from tacit.protocol.core.messages import Phase
 
@@ -34,7 +37,7 @@ SECURE_SUM = (
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
     "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
-    "clipped", "held_out", "cohort", "survivors", "dropped", "seconds",
+    "clipped", "held_out", "cohort", "absent", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
@@ -62,33 +65,39 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
     parties = {name: _party(events) for name, events in logs.items()}
     updates = max((sum(event["event"] == "update" for event in events) for events in logs.values()), default=0)
-    phases: dict[str, dict[str, float]] = next(
+    phases: dict[str, PhaseFigures] = next(
         (party["phases"] for party in parties.values() if party["role"] == "server"), {}
     )
     seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
-    listed = [
+    listed: list[Any] = [
         # Runs that were begun by an earlier version lack some.
         {key: event.get(key) for key in ROUND_KEYS}
         | {"bytes_sent": {name: counts[number] for name, counts in sent.items()}}
         | {"local": {name: done[number] for name, done in local.items() if number in done}}
         for number, event in sorted(rounds.items())
     ]
-    configuration: dict[str, Any] = next((event for event in reversed(server) if event["event"] == "configuration"), {})
-    return {
+    sessions, seed = msgspec.to_builtins(told(server))
+    configuration: Any = next((event for event in reversed(server) if event["event"] == "configuration"), {})
+    proposed: Any = {name: value for name, value in configuration.items() if name not in ("time", "party", "event")}
+    summary: Summary = {
         "name": experiment.name,
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
         "wall_seconds": wall_seconds,
         # Without secure aggregation the vectors come while others still train.
         "protocol_share": protocol_share(seconds) if experiment.aggregation.mode != "none" else None,
+        "test_classes": msgspec.to_builtins(classes.told(server)),
         "rounds": listed,
         "statistics": msgspec.to_builtins(run.kept_statistics()),
         "incidents": msgspec.to_builtins(incidents(logs)),
         "parties": parties,
-        "privacy": privacy.guarantee(experiment, listed, updates),
-        "aggregation": {name: value for name, value in configuration.items() if name not in ("time", "party", "event")},
+        "privacy": cast("PrivacyFigures | None", privacy.guarantee(experiment, listed, updates)),
+        "aggregation": proposed,
         "configuration": msgspec.to_builtins(experiment),
+        "seed": seed,
+        "sessions": sessions,
     }
+    return {**summary}
 
 
 def protocol_share(seconds: Mapping[Phase, float]) -> float | None:
@@ -114,8 +123,8 @@ def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
 
 
-def _party(events: list[dict[str, Any]]) -> dict[str, Any]:
-    phases: dict[str, dict[str, float]] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
+def _party(events: list[dict[str, Any]]) -> PartyFigures:
+    phases: dict[str, PhaseFigures] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
     for event in events:
         if event["event"] == "phase":
             phases[event["phase"]]["seconds"] += event["seconds"]

@@ -130,6 +130,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
                 keys=settings.keys,
                 server=settings.roster.server,
                 connect_deadline=settings.connect_seconds or settings.patience,
+                context=self._surroundings.context,
             )
             async with endpoint:
                 try:
@@ -150,6 +151,9 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._bench.drop()
             settings.journal.close()
         self._diary.close(self._machine.traffic)
+        if ended.code is Code.LEFT and endpoint.refusal is not None:
+            # Said by nobody who has shown a key, but most likely the reason.
+            return replace(ended, detail=f"{ended.detail}: {endpoint.refusal}")
         return replace(ended, detail=self._obstacle) if self._obstacle else ended
 
     def _take_event(self, event: Event) -> list[Output]:
@@ -203,7 +207,7 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._diary.write("accepted", scheme=chosen.scheme, mode=chosen.mode, session=session)
         elif isinstance(output, RosterChanged):
             await asyncio.to_thread(self._settings.keep_roster, output.roster)
-            self._diary.write("roster", **told_of(output.roster, output.difference))
+            self._diary.write("roster", **told_of(self._settings.roster, output.roster, output.difference))
         elif isinstance(output, RoundOver):
             code = output.code.name if output.code else None
             if self._diary.outside and code is None:
@@ -258,7 +262,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
 
     def _go_by(self, draft: Draft, round: int, words: Words, now: float) -> list[Output]:
         """Contribute what is still wanted; nothing of what is not reaches this."""
-        self._draft = draft
+        if self._machine.configuration.enforce == "clients":
+            self._draft = draft
         self._learner.keep(draft)
         self._kept = True
         return self._machine.contribute(round, words, now)

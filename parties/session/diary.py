@@ -27,9 +27,10 @@ Tell = Callable[[str, dict[str, Any]], None]
 _OF_RUNS: Final = ("round", "round-over", "ended")
 
 
-def told_of(roster: Roster, difference: Difference) -> dict[str, Any]:
+def told_of(former: Roster, roster: Roster, difference: Difference) -> dict[str, Any]:
     """The fields of the event that a later version of the roster is taken up."""
-    return {"version": roster.version, "fingerprint": roster.fingerprint, **asdict(difference)}
+    versions = {"former": former.version, "version": roster.version, "fingerprint": roster.fingerprint}
+    return {**versions, **asdict(difference)}
 
 
 class Diary:

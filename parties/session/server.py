@@ -59,6 +59,9 @@ class ServerSettings:
     """How long to gather before as few as a round takes are enough; None: as long as join_seconds."""
     newer_roster: Callable[[Roster], Roster | None] = lambda roster: None
     """A later version of this roster, if there is one; asked between rounds, and from time to time before the first."""
+    missing: Callable[[], Mapping[str, str]] = dict
+    """Clients that will not come, and why, where somebody knows, or ""; asked from time to time before the first
+    round."""
 
 
 STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "survivors", "pixels", "mean", "std")
@@ -101,6 +104,10 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._waiting_for: tuple[str, ...] = ()
         self._on_round = on_round
         self._rounds_left = settings.rounds
+        self._gone: dict[str, str] = {}
+        """Why clients are not there that were."""
+        self._absent: dict[str, str] = {}
+        """Who is not in this round, and why, where it takes more clients than came."""
         self.successor: ServerSettings | None = None
         """Of the session that goes on after this one, with a later version of the roster."""
 
@@ -169,7 +176,30 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         self._diary.write("round-done", **fields)
 
     def _look_around(self) -> list[Output]:
-        return self._change_roster() if self._machine.state is SessionState.GATHERING else []
+        if self._machine.state is not SessionState.GATHERING:
+            return []
+        missing = self._settings.missing()
+        if missing.keys() != self._machine.presence.missing:
+            return self._machine.do_without(missing, self._diary.now())
+        return self._change_roster()
+
+    def _report(self, event: str, fields: Mapping[str, Any]) -> None:
+        if event in ("left", "refused"):
+            self._gone[fields["member"]] = fields["detail"]
+        elif event == "joined":
+            self._gone.pop(fields["member"], None)
+        elif event == "round":
+            self._absent = self._absent_from(fields["cohort"])
+            fields = {**fields, "absent": self._absent}
+        super()._report(event, fields)
+
+    def _absent_from(self, cohort: Sequence[str]) -> dict[str, str]:
+        settings, there = self._settings, self._machine.presence.there
+        if len(cohort) >= settings.configuration.clients:
+            return {}
+        told = {name: reason for name, reason in settings.missing().items() if reason}
+        known = {**dict.fromkeys(there, "its group is not complete"), **self._gone, **told}
+        return {name: known.get(name, "it has not connected") for name in settings.roster.clients if name not in cohort}
 
     def _change_roster(self, unusable: str = "") -> list[Output]:
         """End the session, if there is a later version of the roster."""
@@ -177,7 +207,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
         roster = settings.newer_roster(settings.roster)
         if roster is None:
             return []
-        self._diary.write("roster", **told_of(roster, difference(settings.roster, roster)))
+        changes = difference(settings.roster, roster)
+        self._diary.write("roster", **told_of(settings.roster, roster, changes))
         # Those who were there are back soon, and whoever else comes can wait for the next round.
         self.successor = replace(
             settings,
@@ -209,6 +240,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
             "detail": unusable or done.detail,
             "culprit": done.culprit,
             "cohort": list(done.cohort),
+            "absent": self._absent,
             "survivors": list(done.survivors),
             "dropped": [
                 {
@@ -221,8 +253,8 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
                 for dropped in done.dropped
             ],
             "samples": samples,
-            "train_accuracy": metrics["correct"] / samples if samples else None,
-            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples else None,
+            "train_accuracy": metrics["correct"] / samples if samples and "correct" in metrics else None,
+            "train_loss": metrics["loss"] * LOSS_UNIT / samples if samples and "loss" in metrics else None,
             "clipped": metrics.get("clipped"),
             "held_out": _held_out(done.round - 1, metrics),
             "seconds": self._diary.now() - done.began,

@@ -7,8 +7,11 @@ side is still heard meanwhile; its result is one more input of the machine.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar
+
+import zmq.asyncio
 
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.session.diary import Diary
@@ -30,7 +33,15 @@ LEAST_WAIT = 0.001
 
 
 class Surroundings:
-    """What happens around a party that is none of its doing: nothing. Simulations put faults here."""
+    """Where a party is: what it shares with others of its process, and what happens around it that is none of its
+    doing. Here that is nothing; simulations put faults in its place.
+
+    bench: where it does what takes long; context: of its sockets.
+    """
+
+    def __init__(self, bench: Executor | None = None, context: zmq.asyncio.Context | None = None) -> None:
+        self.bench = bench
+        self.context = context
 
     def entering(self, round: int, phases: set[Phase]) -> None:
         """The party is about to say or do what belongs to these phases."""
@@ -50,7 +61,7 @@ class Shell(Generic[MachineT, EndpointT]):
         self._machine = machine
         self._surroundings = surroundings
         self._diary = diary
-        self._bench = Workbench()
+        self._bench = Workbench(surroundings.bench)
         self._ended: Ended | None = None
         self._told_alive = 0.0
         self._stopping = False
@@ -116,19 +127,23 @@ class Shell(Generic[MachineT, EndpointT]):
                 await self._surroundings.moved(sum(len(frame) for frame in output.frames))
                 self._diary.passed("sent", output.to, output.frames)
             if isinstance(output, Report):
-                self._diary.write(output.event, **output.fields)
+                self._report(output.event, output.fields)
             elif isinstance(output, Ended):
                 self._ended = output
                 self._diary.write("ended", code=output.code.name if output.code else None, detail=output.detail)
             else:
                 await self._perform_own(endpoint, output)
 
+    def _report(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Something that the machine tells."""
+        self._diary.write(event, **fields)
+
     def _from_time_to_time(self) -> list[Output]:
         now = self._diary.now()
         if now - self._told_alive < ALIVE_SECONDS:
             return []
         self._told_alive = now
-        self._diary.mention("alive")
+        self._diary.mention("alive", **({"done": self._bench.done} if self._bench.present else {}))
         return self._look_around()
 
     def _look_around(self) -> list[Output]:

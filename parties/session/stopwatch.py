@@ -1,4 +1,4 @@
-"""Where the time of the protocol goes: seconds by kind of work, of everything that runs in this process."""
+"""Where the time of the protocol goes: seconds by kind of work, of one party."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from tacit.secagg.work import WorkKind, observe
 
 
 class Stopwatch:
-    """Times the protocol within its `with` block: nested work counts for the innermost kind, and all threads count.
+    """Times the protocol within its `with` block: nested work counts for the innermost kind, and all that runs in this
+    context counts, the tasks and threads that it hands work to included.
 
-    It costs one or two microseconds a call. A process has one at a time.
+    It costs one or two microseconds a call.
     """
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ and its length are those of its field. So no body costs more memory than a few t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Annotated, Any, Final, TypeVar
@@ -24,10 +24,11 @@ import msgspec
 from msgspec import Meta, inspect
 
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
-from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Message, Round
+from tacit.protocol.core.messages import BODY_LIMIT, CHUNK_BYTES, Hash, Index, Kinds, Message, Round
 from tacit.secagg.work import WorkKind, work
 
 VERSION: Final = 2
+"""Of transport, session, secure sum and group key together, which is frozen. Other protocols have their own."""
 ENVELOPE_LIMIT: Final = 512
 Frame = bytes | memoryview
 Reader = Callable[[type, Any], Any]
@@ -59,8 +60,8 @@ class Packet:
     envelope: Envelope
     body: Frame = field(repr=False)
     payload: Frame | None = field(repr=False)
-    kinds: Mapping[str, type[Message]] = field(repr=False)
-    """What was read from: the messages of a protocol by their names."""
+    kinds: Kinds = field(repr=False)
+    """What is spoken on the link that it came on."""
     size: int = 0
     """Bytes of all its frames."""
 
@@ -160,16 +161,16 @@ def encode(message: Message, envelope: Envelope, payload: Frame | None = None) -
 
 
 @work(WorkKind.SERIALISATION)
-def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]]) -> Packet:
-    """Check the frames and read the envelope; kinds: the messages of the protocol that the link speaks, by name."""
+def decode(frames: Sequence[Frame], kinds: Kinds) -> Packet:
+    """Check the frames and read the envelope; kinds: what is spoken on the link."""
     if not 2 <= len(frames) <= 3:
         raise RemoteProtocolError(Code.MALFORMED, f"a message has 2 or 3 frames, not {len(frames)}")
     try:
         envelope = decode_structure(frames[0], Envelope, limit=ENVELOPE_LIMIT)
     except RemoteProtocolError:
-        _check_version(_loose_version(frames[0]))  # Another version may have another envelope.
+        _check_version(_loose_version(frames[0]), kinds)  # Another version may have another envelope.
         raise
-    _check_version(envelope.version)
+    _check_version(envelope.version, kinds)
     kind = kinds.get(envelope.type)
     if kind is None:
         raise RemoteProtocolError(Code.MALFORMED, f"unknown message type {envelope.type!r}")
@@ -183,18 +184,19 @@ def decode(frames: Sequence[Frame], kinds: Mapping[str, type[Message]]) -> Packe
     return Packet(envelope, frames[1], payload, kinds, sum(len(frame) for frame in frames))
 
 
-def _check_version(version: int) -> None:
-    if version != VERSION:
+def _check_version(version: int | None, kinds: Kinds) -> None:
+    if version not in (None, kinds.version):
+        here = f"{kinds.version} of {kinds.protocol}"
         raise RemoteProtocolError(
-            Code.VERSION, f"protocol version {version}, here {VERSION}: install the same release on both sides"
+            Code.VERSION, f"protocol version {version}, here {here}: install the same release on both sides"
         )
 
 
-def _loose_version(envelope: Frame) -> int:
-    """The version in an envelope of any form; ours if it tells none."""
+def _loose_version(envelope: Frame) -> int | None:
+    """The version in an envelope of any form; None if it tells none."""
     try:
         loose = msgspec.msgpack.decode(envelope) if len(envelope) <= ENVELOPE_LIMIT else None
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
-        return VERSION
+        return None
     version = loose.get("version") if isinstance(loose, dict) else None
-    return version if type(version) is int and 0 <= version <= 255 else VERSION
+    return version if type(version) is int and 0 <= version <= 255 else None

@@ -16,15 +16,15 @@ long as somebody else has them as well.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec import structs
 
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode, encode_structure
+from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.core.messages import Abort, Message, Phase, Resume
+from tacit.protocol.core.messages import Abort, Kinds, Message, Phase, Resume
 from tacit.protocol.core.outputs import Transmit
 
 MOST_KEPT: Final = 64
@@ -59,7 +59,7 @@ class _Said:
 class Link:
     """The state of the conversation between `own` and `peer` in one session.
 
-    kinds: as of `decode`; a protocol without Resume among them keeps nothing, and does not say what has come. number,
+    kinds: what is spoken on it; without Resume among them nothing is kept, and it is not said what has come. number,
     said: of the link and of the messages on it, with which the conversation begins.
     """
 
@@ -69,7 +69,7 @@ class Link:
         peer: str,
         session: bytes,
         traffic: Traffic,
-        kinds: Mapping[str, type[Message]],
+        kinds: Kinds,
         *,
         number: int = 0,
         said: int = 0,
@@ -232,8 +232,8 @@ class Link:
 
     def _envelope(self, kind: type[Message], *, round: int, sequence: int) -> Envelope:
         return Envelope(
-            version=VERSION, type=kind.TYPE, session=self.session, round=round, sender=self.own, sequence=sequence,
-            link=self._agreed, received=self._received if self._resumes else 0,
+            version=self._kinds.version, type=kind.TYPE, session=self.session, round=round, sender=self.own,
+            sequence=sequence, link=self._agreed, received=self._received if self._resumes else 0,
         )  # fmt: skip
 
     def _written(self, message: Message, envelope: Envelope, payload: Frame | None, *, keep: bool = True) -> Transmit:

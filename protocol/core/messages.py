@@ -10,6 +10,8 @@ A client's messages belong to a phase; a server's message opens the next one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final
 
@@ -105,5 +107,28 @@ class Chunk(Message, frozen=True, kw_only=True):
 
 
 def by_type(*kinds: type[Message]) -> dict[str, type[Message]]:
-    """The messages of a protocol by their names on the wire, as `decode` takes them."""
+    """Messages by their names on the wire."""
     return {kind.TYPE: kind for kind in kinds}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kinds(Mapping[str, type[Message]]):
+    """The messages that are spoken on a link, by their names on the wire, and of which version of what they are.
+
+    Numbers of versions come from one series: none is that of two protocols, so who hears a foreign one can tell.
+    """
+
+    protocol: str
+    """In words."""
+    version: int
+    """In every envelope."""
+    types: Mapping[str, type[Message]] = field(repr=False)
+
+    def __getitem__(self, name: str) -> type[Message]:
+        return self.types[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.types)
+
+    def __len__(self) -> int:
+        return len(self.types)

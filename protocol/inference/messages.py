@@ -13,9 +13,11 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from tacit.protocol.core.messages import Abort, Hash, Index, Message, by_type
+from tacit.protocol.core.messages import Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.schedule import Sizes
 
+INFERENCE_VERSION: Final = 3
+"""Of private inference alone. It is open: until it is frozen, messages may change without another number."""
 TERMS_LIMIT: Final = 1 << 20
 """Longest encoding of terms, in bytes."""
 ORDER_LIMIT: Final = 1 << 18
@@ -149,8 +151,12 @@ class MaterialOver(Message, frozen=True, kw_only=True):
     """Owner to dealer: it will order nothing more."""
 
 
-INFERENCE_MESSAGES: Final = by_type(
-    InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, CloseInference,
-    InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
+INFERENCE_MESSAGES: Final = Kinds(
+    protocol="private inference",
+    version=INFERENCE_VERSION,
+    types=by_type(
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, CloseInference,
+        InferenceClosed, MaterialHello, MaterialWelcome, OrderMaterial, Material, MaterialOver, Abort,
+    ),
 )  # fmt: skip
-"""Every type of a link of private inference by its name on the wire."""
+"""Every message of a link of private inference."""

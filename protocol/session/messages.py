@@ -6,6 +6,7 @@ from typing import Annotated, ClassVar, Final
 
 from msgspec import Meta
 
+from tacit.protocol.core.codec import VERSION
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code
 from tacit.protocol.core.messages import (
     BODY_LIMIT,
@@ -15,6 +16,7 @@ from tacit.protocol.core.messages import (
     Chunk,
     Fetch,
     Hash,
+    Kinds,
     Message,
     Phase,
     Resume,
@@ -81,21 +83,13 @@ class Finish(Message, frozen=True, kw_only=True):
     """Server to client: no more rounds."""
 
 
-MESSAGES: Final = (
-    by_type(
-        Hello,
-        Welcome,
-        StartRound,
-        StartSecondStage,
-        EndRound,
-        NewRoster,
-        Finish,
-        Fetch,
-        Chunk,
-        Abort,
-        Resume,
+MESSAGES: Final = Kinds(
+    protocol="a federation",
+    version=VERSION,
+    types=by_type(
+        Hello, Welcome, StartRound, StartSecondStage, EndRound, NewRoster, Finish, Fetch, Chunk, Abort, Resume,
     )
     | SUM_MESSAGES
-    | GROUP_KEY_MESSAGES
-)
-"""Every message that the parties of a session exchange, by its name on the wire."""
+    | GROUP_KEY_MESSAGES,
+)  # fmt: skip
+"""Every message that the parties of a session exchange."""

@@ -32,6 +32,8 @@ class Presence:
     def __init__(self, own: str, clients: tuple[str, ...], session: bytes, grace: float) -> None:
         self.traffic = Traffic()
         self.barred: set[str] = set()
+        self.missing: frozenset[str] = frozenset()
+        """Who will not come, as somebody knows who starts them all."""
         self.grace = grace
         self._own = own
         self._clients = clients
@@ -76,7 +78,7 @@ class Presence:
     @property
     def possible(self) -> tuple[str, ...]:
         """Everybody who can be there at all, in the order of the roster."""
-        return tuple(name for name in self._clients if name not in self.barred)
+        return tuple(name for name in self._clients if name not in self.barred | self.missing)
 
     def deadlines(self) -> Iterable[float]:
         """When links that are lost count as gone, and when members that wait are answered."""

@@ -178,16 +178,16 @@ def agree(
     )
 
 
-SumClient = AggregationClient | PlainSumClient
-SumServer = AggregationServer | PlainSumServer
+ClientPart = AggregationClient | PlainSumClient
+ServerPart = AggregationServer | PlainSumServer
 """Either side of a sum, masked or not."""
 
 
-def sum_client(agreement: Agreement, name: str, **given: Any) -> SumClient:
+def sum_client(agreement: Agreement, name: str, **given: Any) -> ClientPart:
     """The client of a sum, masked or not as the agreement says; given: what both take."""
     return (AggregationClient if agreement.secure else PlainSumClient)(agreement, name, **given)
 
 
-def sum_server(agreement: Agreement, now: float) -> SumServer:
+def sum_server(agreement: Agreement, now: float) -> ServerPart:
     """The server of a sum, masked or not as the agreement says."""
     return (AggregationServer if agreement.secure else PlainSumServer)(agreement, now)

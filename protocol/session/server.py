@@ -2,45 +2,38 @@
 
 It is fed with frames from authenticated members and answers with frames to them. The model itself is the shell's: the
 machine hands out its bytes, reports every round's sum or the reason why there is none (`RoundDone`), and goes on when
-the shell calls `next_round` with the new model, or `finish`.
-
-Who breaks a rule is out for the session; who was late or lost is out of the round, and back as soon as it says hello.
+the shell calls `next_round` with the new model, or `finish`. Who comes and goes meanwhile is in server_session.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from tacit.protocol.core.blob import OutgoingBlob, announce
-from tacit.protocol.core.codec import Frame, Packet, encode_structure
+from tacit.protocol.core.codec import Frame, Packet
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
-from tacit.protocol.core.link import Traffic
 from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Report, Send, Step, Trigger
-from tacit.protocol.core.messages import Abort, Chunk, Fetch, Message, Phase, Resume
+from tacit.protocol.core.messages import Abort, Chunk, Fetch, Phase
 from tacit.protocol.core.outputs import Ended, Transmit
 from tacit.protocol.core.primitives import KEY_BYTES, Label
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.group_key.agreement import KeyFailed
 from tacit.protocol.group_key.keeper import Distributed, GroupKeyKeeper, KeyLost, KeyReady, Refused
-from tacit.protocol.session.messages import EndRound, Finish, Hello, NewRoster, StartRound, StartSecondStage, Welcome
-from tacit.protocol.session.presence import Presence
-from tacit.protocol.session.rounds import NewModel, RoundDone, SumServer, agree, sum_server
+from tacit.protocol.session.messages import EndRound, Hello, StartRound, StartSecondStage
+from tacit.protocol.session.rounds import NewModel, RoundDone, ServerPart, agree, sum_server
 from tacit.protocol.session.server_rounds import CurrentRound, Model, outcome, second_cohort
+from tacit.protocol.session.server_session import NOT_AT_FAULT, SessionServer
 from tacit.protocol.session.tables import SERVER_CONTAINS, SUM_TO_SERVER, TRAINING_SERVER_TABLE, SessionState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import COUNTING, counting_agreement, second_agreement
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
 
-NOT_AT_FAULT: Final = frozenset({Code.TIMEOUT, Code.LEFT, Code.LOCAL})
-"""Reasons to drop a member that do not bar it from coming back."""
-
 
 class TrainingServer(
-    Machine[SessionState],
+    SessionServer,
     tables=(TRAINING_SERVER_TABLE,),
     outputs=Transmit | Report | NewModel | RoundDone | Ended,
     contains=SERVER_CONTAINS,
@@ -53,7 +46,7 @@ class TrainingServer(
     counting.
     """
 
-    sum: SumServer | None
+    sum: ServerPart | None
     keeper: GroupKeyKeeper | None
 
     def __init__(
@@ -70,8 +63,7 @@ class TrainingServer(
         completed: int = 0,
         enough_seconds: float | None = None,
     ) -> None:
-        super().__init__(TRAINING_SERVER_TABLE, SessionState.GATHERING)
-        self._roster = roster
+        super().__init__(roster, configuration, session=entropy(KEY_BYTES), grace=grace, completed=completed)
         self._configuration = configuration
         self._largest_cohort = len(self._gathered(roster.clients))
         """Of those who are not barred."""
@@ -81,30 +73,13 @@ class TrainingServer(
             raise LocalProtocolError(str(error)) from None
         self._gather_until = now + join_seconds
         self.deadline = self._gather_until if enough_seconds is None else min(now + enough_seconds, self._gather_until)
-        self.round = completed
-        self.presence = Presence(roster.server.name, roster.clients, entropy(KEY_BYTES), grace)
         self.keeper = GroupKeyKeeper(roster, configuration, self.session, completed=completed)
         self._smallest_cohort = smallest_cohort
         self._content_with = self._largest_cohort
         """Clients with whom the first round begins, whoever else may come."""
-        self._holds: dict[str, bytes] = {}
-        """By member, the hash of the roster that its last hello named."""
-        self._successor: Roster | None = None
-        """The later version of the roster with which the next session goes on."""
         self._in_round: set[str] = set()
         """Members that were told of the round and must be told of its end."""
         self._model = Model.of(model)
-        self._welcome = Welcome(roster=roster.hash, configuration=encode_structure(configuration))
-
-    @property
-    def session(self) -> bytes:
-        """Its name, 32 bytes."""
-        return self.presence.session
-
-    @property
-    def traffic(self) -> Traffic:
-        """What went over all its links."""
-        return self.presence.traffic
 
     @property
     def phase(self) -> Phase:
@@ -123,36 +98,6 @@ class TrainingServer(
             return tuple(name for name in self._roster.clients if name not in self.presence)
         return () if self.keeper is None else self.keeper.waiting_for
 
-    @property
-    def untold(self) -> bool:
-        """Whether this machine has ended, and the shell should stay for a member that may come back to be told so."""
-        return self.presence.untold
-
-    def deadlines(self) -> Iterator[float]:
-        yield from super().deadlines()
-        yield from self.presence.deadlines()
-
-    def link_lost(self, member: str, now: float) -> None:
-        """The link to a member is down; the grace begins."""
-        self.presence.link_lost(member, now)
-
-    def link_back(self, member: str) -> None:
-        """The link is up again."""
-        self.presence.link_back(member)
-
-    def feed(self, sender: str, frames: Sequence[Frame], now: float) -> list[Output]:
-        """One multipart message of a member whom the transport authenticated."""
-        packet = None
-        if self.presence.heard(sender):
-            try:
-                packet = self._read(sender, frames)
-            except RemoteProtocolError as error:
-                return self.reject(sender, error, now)
-        if packet is None:
-            self.ignored += 1
-            return []
-        return self.receive(sender, packet, now)
-
     def next_round(self, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
         """End the last round for its members and start the next one from this model.
 
@@ -167,85 +112,23 @@ class TrainingServer(
         """
         return self.trigger(Trigger.FINISH, now, model, unusable)
 
-    def expire(self, now: float) -> list[Output]:
-        outputs: list[Output] = []
-        for member in self.presence.overdue(now):
-            outputs += self._leave(member, f"its link was lost for {self.presence.grace:g} s", now)
-        for member in self.presence.waited(now):
-            turn = self._go_on if member in self.presence else self._greet
-            outputs += self._take(Step(self.state, commit=partial(turn, member, now)), now)
-        return outputs + super().expire(now)
-
     def pass_on(self, part: Machine[Any], send: Send) -> Sequence[Output]:
         if send.to not in self.presence:
             return ()
         return (self._transmit(send.to, send.message, payload=send.payload, round=0 if part is self.keeper else None),)
 
-    def change_roster(self, roster: Roster, model: bytes, now: float, *, unusable: str = "") -> list[Output]:
-        """End this session, and hand everybody a later version of the roster, by which the next session goes: between
-        rounds or before the first. As after the last round the model is handed out where only the clients can read it.
+    def do_without(self, missing: Collection[str], now: float) -> list[Output]:
+        """These clients will not come: the first round is not kept waiting for them."""
 
-        unusable: as for `next_round`.
-        """
-        self._successor = roster
-        return self.trigger(Trigger.CHANGE_ROSTER, now, model, unusable)
+        def commit() -> None:
+            self.presence.missing = frozenset(missing)
+            self._largest_cohort = len(self._gathered(self.presence.possible))
+
+        return self._take(Step(self.state, commit=commit), now)
 
     def complete(self) -> bool:
         there, enough = self.presence.linked, min(self._largest_cohort, self._content_with)
         return len(there) >= enough and len(self._gathered(there)) >= enough
-
-    def on_hello(self, heard: Heard[Hello], now: float) -> Step[SessionState]:
-        sender, detail = heard.sender, "it started again"
-        again, turn = sender in self.presence, self.presence.turn(sender, now)
-
-        def commit() -> list[Output]:
-            self._holds[sender] = heard.message.roster
-            if turn > now:
-                outputs = self._leave(sender, detail, now)
-                self.presence.wait(sender, turn)
-                return outputs
-            if heard.message.roster != self._roster.hash:
-                return [*self._leave(sender, detail, now), *self._greet(sender, now)]
-            if not again:
-                return self._greet(sender, now)
-            # It is there again before the others hear that it was not.
-            left = Report("left", {"member": sender, "detail": detail})
-            return [left, *self._greet(sender, now), *self._gone(sender, Code.LEFT, detail, now)]
-
-        return Step(self.state, (), commit)
-
-    def _greet(self, member: str, now: float) -> list[Output]:
-        if self._holds[member] != self._roster.hash:
-            return self._correct(member, now)
-        self.presence.join(member, now)
-        return [self._transmit(member, self._welcome, round=0), Report("joined", {"member": member})]
-
-    def _correct(self, member: str, now: float) -> list[Output]:
-        """A member that holds another roster is told this one, if it can check it. It may come again."""
-        self.presence.spend(member, now)
-        roster, code = self._roster, Code.ROSTER
-        detail = "it holds another roster: give all parties the same file"
-        answer: Message = Abort(code=code, detail=detail, culprit=member)
-        if roster.operator:
-            detail = f"it holds another roster, and is handed version {roster.version}"
-            answer = NewRoster(roster=roster.encoded, signature=roster.signature)
-        refused = Report("refused", {"member": member, "code": code.name, "detail": detail})
-        return [self._transmit(member, answer, round=0), refused]
-
-    def on_resume(self, heard: Heard[Resume], now: float) -> Step[SessionState]:
-        sender, turn = heard.sender, self.presence.turn(heard.sender, now)
-        if not self.presence.asks(sender, heard.envelope):
-            return Step(self.state, (self.presence.refuse(sender, "there is no such conversation", heard.envelope),))
-        if turn > now:
-            return Step(self.state, commit=lambda: self.presence.wait(sender, turn))
-        return Step(self.state, commit=lambda: self._go_on(sender, now))
-
-    def _go_on(self, member: str, now: float) -> list[Output]:
-        missed = self.presence.go_on(member, now)
-        if missed is None:
-            detail = "what it lacks is not kept any more"
-            return [self.presence.refuse(member, detail), *self._leave(member, detail, now)]
-        return [Report("resumed", {"member": member, "messages": len(missed) - 1}), *missed]
 
     def on_waited(self, now: float) -> Step[SessionState]:
         if now >= self._gather_until:
@@ -347,22 +230,9 @@ class TrainingServer(
         ended = self._all_done()
         return replace(ended, commit=lambda: [*ending(), *(ended.commit() or ())])
 
-    def on_change_roster(self, model: bytes, unusable: str, now: float) -> Step[SessionState]:
-        return self._all_done()
-
-    def on_abort(self, heard: Heard[Abort], now: float) -> Step[SessionState]:
-        return Step(self.state, commit=lambda: self._leave(heard.sender, f"it gave up: {heard.message.detail}", now))
-
-    def refuse(self, sender: str, error: RemoteProtocolError, now: float) -> Step[SessionState]:
-        if sender in self.presence.barred:
-            return Step(self.state)
-        refused = Report("refused", {"member": sender, "code": error.code.name, "detail": error.detail})
-        said = () if error.code in NOT_AT_FAULT else (refused,)
-        return Step(self.state, said, lambda: self._part_with(sender, error.code, error.detail, now))
-
     def _read(self, sender: str, frames: Sequence[Frame]) -> Packet | None:
         """The packet; None if it belongs to a conversation, a round or a stage that is over."""
-        packet = self.presence.read(sender, frames)
+        packet = super()._read(sender, frames)
         if packet is None or packet.kind is Hello:
             return packet
         kind, round = packet.kind, packet.envelope.round
@@ -376,12 +246,12 @@ class TrainingServer(
         outside = self.sum is not None and self.at(CurrentRound).counted and sender not in self.sum.agreement.cohort
         return None if stale or (outside and of_round) or (gave_up and over) else packet
 
-    def _finished(self) -> SumServer:
+    def _finished(self) -> ServerPart:
         if self.sum is None:
             raise LocalProtocolError("a secure sum ended that was not going on")
         return self.sum
 
-    def _second_stage(self, finished: SumServer, counted: Summed, now: float) -> Step[SessionState]:
+    def _second_stage(self, finished: ServerPart, counted: Summed, now: float) -> Step[SessionState]:
         """Tell the limits to those who were counted and are still there, and sum their updates."""
         part, drops = self.at(CurrentRound), tuple(finished.drops)
         limits, cohort = second_cohort(self._roster, self._configuration, counted, drops, self.presence.there)
@@ -455,7 +325,7 @@ class TrainingServer(
             fewest_survivors=self._smallest_cohort,
         )
 
-    def _round_done(self, finished: SumServer, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
+    def _round_done(self, finished: ServerPart, result: Summed | ServerAborted, now: float) -> Step[SessionState]:
         done, drops = outcome(self.round, self.at(CurrentRound), finished, result), tuple(finished.drops)
 
         def commit() -> list[Output]:
@@ -481,25 +351,11 @@ class TrainingServer(
                 outputs += self._part_with(dropped.member, dropped.code, dropped.detail, now)
         return outputs
 
-    def _part_with(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """A member is out, and told so; for good if it broke a rule, even if its hello is what was wrong."""
-        bar = code not in NOT_AT_FAULT
-        if member in self.presence.barred or not (bar or member in self.presence):
-            return []
-        if bar:
-            self.presence.barred.add(member)
-            self._largest_cohort = len(self._gathered(self.presence.possible))
-        abort = Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit=member)
-        return [self._transmit(member, abort, round=0), *self._leave(member, detail, now, code=code)]
-
-    def _leave(self, member: str, detail: str, now: float, *, code: Code = Code.LEFT) -> list[Output]:
-        """A member is gone from the session, and from the sum if one goes on."""
-        if not self.presence.leave(member):
-            return []
-        return [Report("left", {"member": member, "detail": detail}), *self._gone(member, code, detail, now)]
+    def _bar(self, member: str) -> None:
+        super()._bar(member)
+        self._largest_cohort = len(self._gathered(self.presence.possible))
 
     def _gone(self, member: str, code: Code, detail: str, now: float) -> list[Output]:
-        """What its leaving means for what goes on."""
         self._in_round.discard(member)
         keeper, outputs = self.keeper, []
         if keeper is not None:
@@ -507,26 +363,3 @@ class TrainingServer(
         if self.sum is not None:
             outputs += self.trigger(Trigger.DROP, now, member, code, detail)
         return outputs
-
-    def _all_done(self) -> Step[SessionState]:
-        """No more rounds, or none with this roster."""
-        roster = self._successor
-        if roster is None:
-            return self._ended(None, "all rounds are done")
-        detail = f"it goes on with version {roster.version} of the roster"
-        return self._ended(Code.ROSTER, detail, NewRoster(roster=roster.encoded, signature=roster.signature))
-
-    def _ended(self, code: Code | None, detail: str, message: Message | None = None) -> Step[SessionState]:
-        if message is None:
-            message = Finish() if code is None else Abort(code=code, detail=detail[:DETAIL_LIMIT], culprit="")
-
-        def commit() -> list[Output]:
-            self.presence.end()
-            return [*(self._transmit(name, message, round=0) for name in self.presence.members), Ended(code, detail)]
-
-        return Step(SessionState.ENDED, (), commit)
-
-    def _transmit(
-        self, member: str, message: Message, *, payload: Frame | None = None, round: int | None = None
-    ) -> Transmit:
-        return self.presence.transmit(member, message, round=self.round if round is None else round, payload=payload)

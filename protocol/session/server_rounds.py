@@ -10,7 +10,7 @@ from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import Blob
 from tacit.protocol.core.primitives import Label
 from tacit.protocol.core.roster import Roster
-from tacit.protocol.session.rounds import RoundDone, SumServer
+from tacit.protocol.session.rounds import RoundDone, ServerPart
 from tacit.protocol.sum.configuration import Configuration
 from tacit.protocol.sum.counting import check_second_cohort, derive_limits
 from tacit.protocol.sum.results import Dropped, ServerAborted, Summed
@@ -63,7 +63,7 @@ def second_cohort(
     return limits, cohort
 
 
-def outcome(number: int, part: CurrentRound, finished: SumServer, result: Summed | ServerAborted) -> RoundDone:
+def outcome(number: int, part: CurrentRound, finished: ServerPart, result: Summed | ServerAborted) -> RoundDone:
     """What the round of this number came to."""
     summed = result if isinstance(result, Summed) else None
     aborted = result if isinstance(result, ServerAborted) else None

@@ -2,7 +2,8 @@
 
 Every command is started as a user does, in an interpreter of its own, in a folder that is removed afterwards. Where
 parties train, the seconds of training are known from their logs; what their imports take is measured beside, by as many
-interpreters that import the same at the same time. Two measurements may differ by what else the machine does meanwhile.
+interpreters that import the same at the same time, and attributed to packages by an interpreter that keeps count. Two
+measurements may differ by what else the machine does meanwhile.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -26,6 +28,17 @@ from tacit.simulate.bench.ends import BenchmarkError
 CLIENTS: Final = 3
 IMPORTS: Final = "import tacit.parties.hosting.client_host, torch._dynamo, timm.models.vision_transformer"
 """What a client between hosts has imported when it has trained."""
+_PRELOAD: Final = "import tacit.simulate.federation.preload"
+"""What `tacit simulate` and `tacit infer` load once for all parties."""
+_LEAST_PROFILED: Final = 0.05
+"""Packages that take less are told together."""
+_STUDENT: Final = """
+[distillation]
+teacher_epochs = 1
+layer_epochs = 1
+prediction_epochs = 1
+"""
+_IMAGES: Final = 20
 _LONGEST: Final = 600.0
 _LOOK_AGAIN: Final = 0.02
 _EXPERIMENT: Final = f"""
@@ -48,19 +61,31 @@ heads = 2
 def measure(repeats: int, progress: Callable[[str], None]) -> dict[str, Any]:
     """The figures, in seconds: medians of so many runs. BenchmarkError if a command does not do what it should."""
     found: dict[str, list[float]] = {}
-    for repeat in range(repeats):
-        for name, work in (
-            ("help", _help),
-            ("wrong_input", _wrong_input),
-            ("simulate_first_round", _simulated),
-            ("imports", _imports),
-        ):
-            progress(f"{name.replace('_', ' ')}, {repeat + 1} of {repeats}")
-            found.setdefault(name, []).append(work())
-        progress(f"between hosts, {repeat + 1} of {repeats}")
-        for name, seconds in _between_hosts().items():
-            found.setdefault(name, []).append(seconds)
-    return {"clients": CLIENTS, "repeats": repeats, "seconds": {name: median(one) for name, one in found.items()}}
+    with _folder() as student:
+        progress("help")
+        _help()  # Nobody has read the interpreter's files before.
+        progress("distilling a student to ask")
+        _distil(student)
+        for repeat in range(repeats):
+            for name, work in (
+                ("help", _help),
+                ("wrong_input", _wrong_input),
+                ("simulate_first_round", _simulated),
+                ("infer", lambda: _inferred(student)),
+                ("imports", _imports),
+            ):
+                progress(f"{name.replace('_', ' ')}, {repeat + 1} of {repeats}")
+                found.setdefault(name, []).append(work())
+            progress(f"between hosts, {repeat + 1} of {repeats}")
+            for name, seconds in _between_hosts().items():
+                found.setdefault(name, []).append(seconds)
+    return {
+        "clients": CLIENTS,
+        "images": _IMAGES,
+        "repeats": repeats,
+        "seconds": {name: median(one) for name, one in found.items()},
+        "profile": _profile(),
+    }
 
 
 def _help() -> float:
@@ -81,6 +106,33 @@ def _simulated() -> float:
         with _started(["simulate", "--rounds", "1", "--out", "run"], folder) as process:
             ended = _first_round(folder / "run", process)
         return ended - began
+
+
+def _distil(folder: Path) -> None:
+    (folder / "experiment.toml").write_text(_STUDENT)
+    _timed(["distill", "experiment.toml", "--out", "student"], folder, status=0)
+
+
+def _inferred(folder: Path) -> float:
+    """Of so many images; those of digits are of 8 x 8 pixels."""
+    return _timed(["infer", "student", "--images", str(_IMAGES)], folder, status=0)
+
+
+def _profile() -> dict[str, float]:
+    """Seconds that the modules of each package take by themselves, the slowest first; the rest is "others"."""
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", _PRELOAD], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchmarkError(f"an interpreter failed at {_PRELOAD}: {done.stderr.strip()}")
+    taken = Counter[str]()
+    for line in done.stderr.splitlines():
+        # "import time: self [us] | cumulative | imported package", after a heading of the same form.
+        own, _, module = line.removeprefix("import time:").split("|")
+        if own.strip().isdigit():
+            taken[module.strip().partition(".")[0]] += int(own)
+    named = {package: count / 1e6 for package, count in taken.most_common() if count >= _LEAST_PROFILED * 1e6}
+    return named | {"others": taken.total() / 1e6 - sum(named.values())}
 
 
 def _imports() -> float:

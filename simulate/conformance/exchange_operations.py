@@ -88,7 +88,7 @@ class ExchangeStage(Stage):
         return Transmit(output.to, frames, output.message.PHASE)
 
 
-class SumClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SummedClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A client that is played."""
 
     name: str
@@ -113,7 +113,7 @@ class SumStage(ExchangeStage):
         self._agreement: Agreement
         self._vectors: dict[str, Words] = {}
 
-    def begin_sum(self, *, terms: SumTerms, clients: tuple[SumClient, ...], server: bool) -> bytes:
+    def begin_sum(self, *, terms: SumTerms, clients: tuple[SummedClient, ...], server: bool) -> bytes:
         """Begin a secure sum, of which these parties are played, at time 0. Returns its context."""
         self._agreement = agreement = terms.agreement()
         if server:

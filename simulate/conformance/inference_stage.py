@@ -6,7 +6,7 @@ session with each data owner. Nothing is computed: what is opened, masked or dea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import msgspec
 from tacit.protocol.core.codec import decode, decode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
@@ -82,7 +82,7 @@ class CorrectionInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 class InferenceStage(Stage):
     """Sessions of one model owner."""
 
-    kinds: ClassVar[Mapping[str, type[Message]]] = INFERENCE_MESSAGES
+    kinds: ClassVar[Kinds] = INFERENCE_MESSAGES
     plain_events: ClassVar = {
         MaskedLayer: ("layer", "layer", "data"),
         PassAsked: ("pass asked", "number"),

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.protocol.core.codec import VERSION, Envelope, decode, decode_structure, encode, encode_structure
-from tacit.protocol.core.messages import BODY_LIMIT, Message
+from tacit.protocol.core.codec import Envelope, decode, decode_structure, encode, encode_structure
+from tacit.protocol.core.messages import BODY_LIMIT, Kinds
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.sum.configuration import Configuration, Policy
 from tacit.simulate.conformance.notation import Octets, VectorError, octets
@@ -19,9 +19,9 @@ Fields = dict[str, Any]
 
 
 class MessageFamily:
-    """The messages of one kind of link, written and read. kinds: its types by their names on the wire."""
+    """The messages of one kind of link, written and read."""
 
-    def __init__(self, kinds: Mapping[str, type[Message]]) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self._kinds = kinds
 
     def operations(self) -> Operations:
@@ -45,8 +45,8 @@ class MessageFamily:
         if type not in self._kinds:
             raise VectorError(f"there is no message {type!r}")
         envelope = Envelope(
-            version=VERSION, type=type, session=session, round=round, sender=sender, sequence=sequence, link=link,
-            received=received,
+            version=self._kinds.version, type=type, session=session, round=round, sender=sender, sequence=sequence,
+            link=link, received=received,
         )  # fmt: skip
         return [bytes(frame) for frame in encode(structure_of(body, self._kinds[type]), envelope, payload)]
 

@@ -44,7 +44,7 @@ class EnteredStage(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     stage: int
 
 
-class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SessionServerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The server, if it is played."""
 
     configuration: Octets
@@ -60,7 +60,7 @@ class SessionServer(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Rounds of earlier sessions."""
 
 
-class SessionClient(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+class SessionClientInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A client that is played."""
 
     name: str
@@ -97,8 +97,8 @@ class SessionStage(Stage):
         self,
         *,
         roster: tuple[MemberInput, ...],
-        clients: tuple[SessionClient, ...],
-        server: SessionServer | None,
+        clients: tuple[SessionClientInput, ...],
+        server: SessionServerInput | None,
         version: int = 0,
         operator: Octets | None = None,
     ) -> bytes:

@@ -14,7 +14,7 @@ import msgspec
 
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.machine import Entropy, Machine, Output, Report
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.message_operations import fields_of
@@ -39,7 +39,7 @@ class Done(msgspec.Struct, kw_only=True):
 class Stage:
     """Base of the stages, one per file. Every public method of a subclass is an operation."""
 
-    kinds: ClassVar[Mapping[str, type[Message]]] = MESSAGES
+    kinds: ClassVar[Kinds] = MESSAGES
     """The messages that its parties speak."""
     reports: ClassVar[tuple[str, ...]] = ()
     """The reports that are events; the others are figures for the log."""

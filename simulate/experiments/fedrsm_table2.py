@@ -22,7 +22,7 @@ from tacit.parties.protections.fedsplit import FedSplit
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import (
     MARGIN,
@@ -94,7 +94,7 @@ def experiment(method: str, model: ModelConfiguration, *, small: bool) -> Experi
         # No single convolution of it is as large as what the paper saves.
         protection = msgspec.structs.replace(protection, granularity="block")
     return Experiment(
-        federation=Federation(clients=5, rounds=8) if small else Federation(clients=10, rounds=300),
+        federation=FederationSection(clients=5, rounds=8) if small else FederationSection(clients=10, rounds=300),
         model=model,
         training=TrainingConfiguration(
             epochs=2 if small else 1, batch_size=20, learning_rate=0.005 if small else 1e-3, weight_decay=0.0

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 from matplotlib.figure import Figure
 
-from tacit.parties.runs.directory import write_json, writing
+from tacit.parties.runs.directory import write_output, writing
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
 from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
@@ -28,13 +28,18 @@ NOT_RUN: Final = "not run"
 
 
 def write(
-    directory: Path, lines: Iterable[str], figures: dict[str, Any], draw: Callable[[], Figure], json_file: Path | None
+    directory: Path,
+    lines: Iterable[str],
+    schema: str,
+    figures: dict[str, Any],
+    draw: Callable[[], Figure],
+    json_file: Path | None,
 ) -> None:
     """All three files, and a copy of table.json. OSError, which names the file, if one cannot be written."""
     with writing(directory / "table.md"):
         (directory / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for path in filter(None, (directory / "table.json", json_file)):
-        write_json(figures, path)
+        write_output(schema, figures, path)
     with writing(directory / "plot.svg"), style():
         draw().savefig(directory / "plot.svg", metadata={"Date": None})
 
@@ -76,7 +81,7 @@ class Page:
     def write(self, directory: Path, json_file: Path | None = None) -> None:
         """All files of the study. Raises as `write` does."""
         draw = self.work.study.draw
-        write(directory, self.markdown(), self.figures(), lambda: draw(self.results), json_file)
+        write(directory, self.markdown(), "study", self.figures(), lambda: draw(self.results), json_file)
 
     def figures(self) -> dict[str, Any]:
         """The content of table.json; docs/experiments.md lists the keys."""

@@ -11,7 +11,7 @@ from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights, LockedBinaryWeights
 from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 
 PAPER: Final = (
     "Sawada, Imaizumi and Kiya 2024, Enhancing Security Using Random Binary Weights in Privacy-Preserving Federated "
@@ -58,7 +58,7 @@ def locked(zero: float) -> dict[str, Protection]:
 def full(*, pretrained: bool, **sections: Any) -> Experiment:
     """An arm with the paper's settings."""
     return Experiment(
-        federation=Federation(clients=CLIENTS, rounds=ROUNDS),
+        federation=FederationSection(clients=CLIENTS, rounds=ROUNDS),
         model=ModelConfiguration(name="vit_small_patch16_224", image_size=224, pretrained=pretrained),
         training=TrainingConfiguration(
             algorithm="fedavg", epochs=1, batch_size=16, learning_rate=1e-4, optimizer="sgd", weight_decay=0.0
@@ -78,7 +78,7 @@ SMALL_DIFFERENCES: Final = (
 def small(*, rounds: int, **sections: Any) -> Experiment:
     """An arm of a twin."""
     return Experiment(
-        federation=Federation(clients=CLIENTS, rounds=rounds),
+        federation=FederationSection(clients=CLIENTS, rounds=rounds),
         model=ModelConfiguration(image_size=16, patch_size=4, width=32, depth=2, heads=4),
         **{"aggregation": AGGREGATION, **sections},
     )

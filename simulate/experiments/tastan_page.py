@@ -57,7 +57,7 @@ def write(
         "verdicts": verdicts,
         "differences": list(chosen.differences),
     }
-    write_files(directory, lines, table, lambda: draw(measurement, figures), json_file)
+    write_files(directory, lines, "measurement", table, lambda: draw(measurement, figures), json_file)
     return verdicts
 
 

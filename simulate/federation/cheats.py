@@ -21,7 +21,7 @@ from tacit.protocol.core.machine import Machine, Output, Report, Send
 from tacit.protocol.core.members import encode_members
 from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
 from tacit.protocol.session.client import TrainingClient
-from tacit.protocol.session.rounds import SumClient
+from tacit.protocol.session.rounds import ClientPart
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.messages import MaskedInput, ShareKeys, UnmaskRequest, VectorChunk
 from tacit.protocol.sum.transcript import complaint_signed
@@ -35,11 +35,11 @@ class Cheat:
     about: ClassVar[str]
     """What it does, as the verb of a sentence about the client."""
 
-    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+    def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         """What leaves in the place of a message of this client's sum; None: nothing. The same where it does not lie."""
         return send
 
-    def hear(self, part: SumClient, packet: Packet) -> Packet:
+    def hear(self, part: ClientPart, packet: Packet) -> Packet:
         """What its sum gets in the place of a message, so that it goes on as if it had not lied."""
         return packet
 
@@ -50,7 +50,7 @@ class RandomWords(Cheat):
     name = "words"
     about = "sent random words in the place of its vector"
 
-    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+    def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         if send.payload is None:
             return send
         agreement, chunk = part.agreement, send.message.chunk if isinstance(send.message, VectorChunk) else 0
@@ -66,7 +66,7 @@ class WrongCommitment(Cheat):
     name = "commitment"
     about = "committed to another secret than it shared"
 
-    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+    def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         if not isinstance(send.message, ShareKeys):
             return send
         other = digest(Label.SEED, part.agreement.context, os.urandom(KEY_BYTES))
@@ -79,7 +79,7 @@ class FalseComplaint(Cheat):
     name = "complaint"
     about = "complained of shares that were right"
 
-    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+    def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         if not isinstance(send.message, MaskedInput) or not isinstance(part, AggregationClient) or part.data.disputed:
             return send
         agreement, holder = part.agreement, part.member
@@ -91,7 +91,7 @@ class FalseComplaint(Cheat):
         )
         return replace(send, message=said)
 
-    def hear(self, part: SumClient, packet: Packet) -> Packet:
+    def hear(self, part: ClientPart, packet: Packet) -> Packet:
         """The answer tells it nothing, and it did not ask in earnest."""
         if packet.kind is not UnmaskRequest or not isinstance(part, AggregationClient) or part.data.disputed:
             return packet
@@ -105,7 +105,7 @@ class StalledUpload(Cheat):
     name = "upload"
     about = "announced its vector and sent the first chunk of it only"
 
-    def say(self, part: SumClient, send: Send, signing: SigningKey) -> Send | None:
+    def say(self, part: ClientPart, send: Send, signing: SigningKey) -> Send | None:
         return None if isinstance(send.message, VectorChunk) and send.message.chunk else send
 
 

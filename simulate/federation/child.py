@@ -29,6 +29,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from tacit.parties.hosting.resources import open_many_files
+
 ENDING_SECONDS = 0.5
 """How long a supervisor that closed its connections may still take to end."""
 
@@ -55,10 +57,13 @@ class Origin:
 class Control:
     """The child's end of the connection to its supervisor: the first argument of every party's coroutine."""
 
-    def __init__(self, connection: Connection, origin: Origin) -> None:
+    def __init__(self, connection: Connection, origin: Origin, log: Path) -> None:
         self._connection = connection
+        self._log = log
         self._origin = origin
         self._sending = threading.Lock()
+        self.told: Mapping[str, Any] = {}
+        """What the supervisor has told it."""
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Sends one small message of msgpack types, from any thread. Ends the process if the supervisor is gone."""
@@ -68,6 +73,11 @@ class Control:
                 self._connection.send_bytes(encoded)
         except OSError:
             self.abandon()
+
+    def failure(self, error: BaseException) -> dict[str, Any]:
+        """The last message of what has failed so; the traceback goes to the log."""
+        traceback.print_exception(error)
+        return {"failed": " ".join(_describe(error).split()), "log": str(self._log)}
 
     def abandon(self) -> NoReturn:
         """The supervisor is gone: leave nothing of it, and end."""
@@ -80,7 +90,8 @@ def run(
 ) -> NoReturn:
     """Runs `target` (module, qualified name) with the pickled keyword `arguments`, reports its end, and exits."""
     _send_output_to(log)
-    control = Control(connection, origin)
+    open_many_files()
+    control = Control(connection, origin, log)
     loop = asyncio.new_event_loop()
     party = loop.create_task(_run_target(control, preload, target, arguments))
     threading.Thread(target=_watch, args=(connection, loop, party, control), daemon=True).start()
@@ -91,8 +102,7 @@ def run(
     except asyncio.CancelledError as cancelled:
         control.send({"stopped": str(cancelled)})
     except BaseException as error:
-        traceback.print_exc()
-        control.send({"failed": " ".join(_describe(error).split()), "log": str(log)})
+        control.send(control.failure(error))
         _end(1)
     _end(result.get("status", 0) if isinstance(result, dict) else 0)
 
@@ -109,8 +119,11 @@ def _watch(
 ) -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
-            request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, str])
-            loop.call_soon_threadsafe(party.cancel, request["stop"])
+            request = msgspec.msgpack.decode(connection.recv_bytes(), type=dict[str, Any])
+            if "stop" in request:
+                loop.call_soon_threadsafe(party.cancel, request["stop"])
+            else:
+                control.told = request
     control.abandon()
 
 

@@ -1,18 +1,30 @@
-"""A client's process in a simulation: its share of the experiment's data, which all processes can read."""
+"""A process of a simulation that hosts clients: one, or several that take turns.
+
+Each client has its own keys, link, machine, journal and log, as in a process of its own, and its share of the images.
+All of them talk in one event loop; what takes long they do in one thread, one after the other. So what a client
+computes does not depend on who else is there.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import zmq
+import zmq.asyncio
 
 from tacit.models import checkpoint
-from tacit.models.data import normalise, read
+from tacit.models.data import Dataset, normalise
 from tacit.models.datasets.samples import Indices, Source
 from tacit.models.interruption import Proceed
 from tacit.models.moments import Moments, moments
+from tacit.models.workload import Workload
 from tacit.parties.hosting.client import REJOIN_SECONDS, ClientImages, ClientJob, ClientWork
 from tacit.parties.learning.learner import Learner, Update
 from tacit.parties.learning.statistics import StatisticsTask
@@ -20,31 +32,85 @@ from tacit.parties.learning.task import Task
 from tacit.parties.runs.directory import write_arrays
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.shell import Surroundings
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.roles import USER_ERRORS, Role, client_outcome, explain, tell
+from tacit.simulate.federation.roles import USER_ERRORS, Plan, Role, client_outcome, explain, tell
+from tacit.simulate.federation.shared_images import kept
 from tacit.simulate.federation.weights import shares
 
+LEAST_SOCKETS = 64
+SOCKETS_PER_CLIENT = 6
+"""Its own, and two through which that is watched; while one closes, the next may open."""
 
-async def run_client(control: Control, *, role: Role, address: str) -> dict[str, Any]:
-    """Join at the address, and train on this client's share of the data in every round."""
+
+class Worker:
+    """What the clients of one process share: the images, the thread in which they take turns, and sockets."""
+
+    def __init__(self, plan: Plan, images: Path, clients: int) -> None:
+        self.thread = ThreadPoolExecutor(1)
+        self.context = zmq.asyncio.Context()
+        self.context.set(zmq.MAX_SOCKETS, LEAST_SOCKETS + SOCKETS_PER_CLIENT * clients)
+        self._plan = plan
+        self._images = images
+        self._data: tuple[Task, Dataset] | None = None
+
+    @cached_property
+    def source(self) -> Source:
+        """All images."""
+        return kept(self._images)
+
+    @cached_property
+    def shares(self) -> list[Indices]:
+        """The training images of every client of the roster."""
+        return shares(self._plan.experiment, self.source, self._plan.split_seed)
+
+    def data(self, task: Task) -> Dataset:
+        """The images as the task wants them."""
+        if self._data is None or self._data[0] != task:
+            size = task.model.image_size
+            self._data = task, normalise(self.source, image_size=size, mean=task.mean, std=task.std)
+        return self._data[1]
+
+
+async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> None:
+    """Have each of these clients join at the address and take part; tells how each of them ended."""
     torch.set_num_threads(1)
+    worker = Worker(roles[0].plan, roles[0].images, len(roles))
+
+    async def host(role: Role) -> None:
+        ended: dict[str, Any]
+        try:
+            ended = {"finished": await _run_client(control, role, address, worker)}
+        except Exception as error:
+            ended = control.failure(error)
+        control.send({"party": role.keys.name, **ended})
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for role in roles:
+                group.create_task(host(role))
+    finally:
+        # The last messages leave.
+        await asyncio.to_thread(worker.context.term)
+
+
+async def _run_client(control: Control, role: Role, address: str, worker: Worker) -> dict[str, Any]:
+    """Join at the address, and train on this client's share of the data in every round."""
     plan, experiment, run, name = role.plan, role.plan.experiment, role.plan.run, role.keys.name
     index = role.roster.index(name)
-    seed = experiment.federation.seed
-
-    def share(source: Source) -> Indices:
-        return shares(experiment, source, plan.split_seed)[index]
+    surroundings = Surroundings(worker.thread, worker.context)
 
     def images(task: Task) -> ClientImages:
-        source = read(experiment.data)
-        data = normalise(source, image_size=task.model.image_size, mean=task.mean, std=task.std)
-        return ClientImages(data.share(share(source)), lambda: (data.x_test, data.y_test))
+        if experiment.data.factory:
+            own = Workload.named(task.model, task.training, experiment.data.factory)
+            return ClientImages(own.share(index, len(role.roster.clients)))
+        data = worker.data(task)
+        return ClientImages(data.share(worker.shares[index]), lambda: (data.x_test, data.y_test))
 
     def count(task: StatisticsTask, proceed: Proceed) -> Moments:
-        source = read(experiment.data)
-        options: dict[str, Any] = {"image_size": task.image_size, "indices": share(source), "proceed": proceed}
-        return moments(source.train.images, channels=task.channels, **options)
+        options: dict[str, Any] = {"image_size": task.image_size, "indices": worker.shares[index], "proceed": proceed}
+        return moments(worker.source.train.images, channels=task.channels, **options)
 
     def record(round: int, update: Update) -> None:
         if plan.verify:
@@ -60,7 +126,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
         plain_model=run.plain_model,
         patience=experiment.deadlines.join + experiment.deadlines.train,
         grace=experiment.deadlines.grace,
-        seed=None if seed is None else client_seed(seed, index),
+        seed=None if plan.seed is None else client_seed(plan.seed, index),
         device=plan.device,
         # A resumed run gives everybody new keys, and so every client a group with other ones than its journal has.
         accepted_groups=role.roster.fingerprint,
@@ -74,9 +140,9 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
                     job,
                     images,
                     count,
-                    Diary(log, tell(control)),
+                    Diary(log, tell(control, name)),
                     on_update=record,
-                    surroundings=role.surroundings() if trains else None,
+                    surroundings=(trains and role.surroundings()) or surroundings,
                     make_machine=role.machine() if trains else TrainingClient,
                 )
                 ended = await work.run()
@@ -90,7 +156,7 @@ async def run_client(control: Control, *, role: Role, address: str) -> dict[str,
                 work.judge(learner, learner.plain(shared.astype("<f4").tobytes(), None), None, run.progress().round)
 
             if work.learner is not None and work.learner.personal and ended.code is None:
-                await asyncio.to_thread(judge_last, work.learner)
+                await asyncio.get_running_loop().run_in_executor(worker.thread, judge_last, work.learner)
             return client_outcome(ended)
     except USER_ERRORS as error:
         return explain(error)

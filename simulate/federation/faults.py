@@ -71,11 +71,17 @@ class Faults:
     kilobits: tuple[tuple[str, float], ...] = ()
     lies: tuple[Lie, ...] = ()
 
-    def of(self, party: str) -> Surroundings:
-        """The surroundings of one party."""
+    @property
+    def named(self) -> frozenset[str]:
+        """Whoever is named by a fault."""
+        struck = {fault.party for fault in self.moments} | {lie.party for lie in self.lies}
+        return frozenset(struck | dict(self.kilobits).keys())
+
+    def of(self, party: str) -> Surroundings | None:
+        """The surroundings of one party, where there are faults in them."""
         moments = tuple(fault for fault in self.moments if fault.party == party)
         speed = dict(self.kilobits).get(party)
-        return FaultySurroundings(moments, speed) if moments or speed else Surroundings()
+        return FaultySurroundings(moments, speed) if moments or speed else None
 
     def machine(self, party: str) -> Callable[..., TrainingClient]:
         """What makes the machine of a client."""
@@ -125,6 +131,7 @@ class FaultySurroundings(Surroundings):
     """Strikes when a moment has come; delays what moves over a slow link."""
 
     def __init__(self, moments: tuple[Fault, ...], kilobits: float | None) -> None:
+        super().__init__()
         self._moments = moments
         self._kilobits = kilobits
 

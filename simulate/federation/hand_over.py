@@ -1,4 +1,4 @@
-"""What the fork server loads first: with a supervisor that is gone, it and its children end without a word.
+"""How the fork server and its children end: loaded by the fork server, before anything else.
 
 A supervisor connects to the fork server, which forks, and then writes what the child is to do. One that is interrupted
 or killed in between leaves a child that reads the end of a file, and of which multiprocessing would print a traceback.
@@ -6,8 +6,12 @@ or killed in between leaves a child that reads the end of a file, and of which m
 While the fork server loads what takes seconds it does not look whether anybody needs it. (The pipe that would tell is
 held open by the supervisor's first order, which waits to be read.) So it looks every second whether its parent is the
 one that started it; if not, it ends at once, and takes its socket with it.
+
+The fork server itself has nothing to tidy up; taking torch apart would take it seconds, in which whoever reads the
+supervisor's output waits, because the fork server has inherited it.
 """
 
+import atexit
 import os
 import pickle
 import re
@@ -47,5 +51,6 @@ def _watch(listener: int) -> None:
 
 
 sys.excepthook = _report
+atexit.register(os._exit, 0)
 if _found := re.search(r"multiprocessing\.forkserver import main; main\((\d+),", sys.orig_argv[-1]):
     _watch(int(_found[1]))

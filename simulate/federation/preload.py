@@ -1,6 +1,6 @@
 """What every party process needs and what is slow to import: loaded once, before the parties are forked.
 
-The fork server imports this module when it starts (about fifteen seconds of processor time, most of it torch), and the
+The fork server imports this module when it starts (some seconds of processor time, most of it torch), and the
 children that it forks find everything loaded, also what libraries import only when they are first used. Nothing here
 may start a thread or touch an accelerator: neither survives a fork. multiprocessing ignores a preload that ends in
 ImportError, and ends the fork server on anything else; so every failure becomes an ImportError here, and the child that
@@ -13,7 +13,6 @@ MODULES = (
     "torch._dynamo",  # which the first optimiser asks for
     "timm.models.vision_transformer",
     "cryptography.hazmat.primitives.asymmetric.ed25519",
-    "sklearn.datasets",
     "tacit.parties.crypten.computation",
     "tacit.simulate.federation.server_role",
     "tacit.simulate.federation.client_role",

@@ -28,7 +28,7 @@ from multiprocessing.context import ForkServerProcess
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import msgspec
 
@@ -39,6 +39,9 @@ Message = dict[str, Any]
 _POLLING = threading.Lock()
 """Held while multiprocessing asks how processes ended. It does so for all of them whenever one is started, in a thread
 here, and takes an answer that another thread has read for the death of the fork server (exit code 255)."""
+
+
+PRELOAD: Final = "tacit.simulate.federation.preload"
 
 
 class ProcessError(RuntimeError):
@@ -71,9 +74,7 @@ class Processes:
     another one fails with a message that says so. `grace_seconds` is what a stop at the end of the block allows.
     """
 
-    def __init__(
-        self, directory: Path, *, preload: str = "tacit.simulate.federation.preload", grace_seconds: float = 10.0
-    ) -> None:
+    def __init__(self, directory: Path, *, preload: str = PRELOAD, grace_seconds: float = 10.0) -> None:
         self._directory = directory
         self._preload = preload
         self._grace_seconds = grace_seconds
@@ -132,6 +133,12 @@ class Processes:
         """What the parties say, with their names; the last of each party is its Exit. Ends when no process is left."""
         while self._running or not self._news.empty():
             yield await self._news.get()
+
+    def tell(self, name: str, told: Message) -> None:
+        """Tells one process this, in the place of what it was told before; it finds it in `Control.told`."""
+        if (party := self._running.get(name)) is not None:
+            with contextlib.suppress(OSError):  # It is about to end by itself.
+                party.connection.send_bytes(msgspec.msgpack.encode(told))
 
     async def ask(self, name: str, reason: str, *, grace_seconds: float) -> None:
         """Asks one process to end, and waits for that at most so long."""
@@ -197,18 +204,26 @@ def _locate(target: Callable[..., object]) -> tuple[str, str]:
     return module, name
 
 
-def _launch(process: ForkServerProcess, theirs: Connection, preload: str) -> None:
-    """Starts the process, after the fork server if that is not running yet, and closes the child's end here.
+def warm_up(preload: str = PRELOAD) -> None:
+    """Starts the fork server, if it is not running yet, and returns while it loads what the parties need.
 
     Ctrl-C reaches every process of the terminal, but only the supervisor handles it: the fork server and all children
     inherit the signal mask of this thread. The resource tracker comes first, because starting it clears the mask.
     """
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with _one_thread_environment():
             forkserver.set_forkserver_preload(["__main__", "tacit.simulate.federation.hand_over", preload])
             forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _launch(process: ForkServerProcess, theirs: Connection, preload: str) -> None:
+    """Starts the process, after the fork server if that is not running yet, and closes the child's end here."""
+    try:
+        warm_up(preload)
         with _POLLING:
             process.start()
     finally:

@@ -1,4 +1,4 @@
-"""What every process of a simulation is given, and what it is told to run.
+"""What every party of a simulation is given, and what it is told to run.
 
 A role differs from a party on a host of its own only in where its settings come from: keys and roster are made by the
 supervisor, data are a share of the experiment's, and what affects the model may be seeded. Keys, shares and masks are
@@ -10,12 +10,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Final
 
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.provenance import Seed, command_line
 from tacit.parties.session.event_log import EventLogError
 from tacit.parties.session.journal import JournalError
 from tacit.parties.session.shell import Surroundings
@@ -56,18 +58,40 @@ class Plan:
     unread: tuple[str, ...] = ()
     """What of the logs of a resumed run could not be read, and was moved."""
     began: float = field(default_factory=time.monotonic)
+    command: str = field(default_factory=command_line)
+    """With which the run was started."""
+
+    @property
+    def seed(self) -> int | None:
+        """Seeds training and rounding, in a run that was given no seed with the one that it drew, so that the record of
+        it repeats the run. None, which draws from the operating system's randomness, where what a protection draws
+        hides something: no file may tell it, unless somebody chose a seed.
+        """
+        chosen, hides = self.experiment.federation.seed, self.experiment.hides
+        return self.split_seed if chosen is None and not hides else chosen
+
+    @property
+    def recorded_seed(self) -> Seed:
+        """What the run says of its seed."""
+        repeats = "everything" if self.experiment.encryption is None else "everything but keys"
+        if self.seed is None:
+            repeats = "split and initial weights"
+        drawn = self.experiment.federation.seed is None
+        return Seed(value=self.split_seed, drawn=drawn, repeats=repeats)
 
 
 @dataclass(frozen=True)
 class Role:
-    """What every process of a run is given."""
+    """What every party of a run is given."""
 
     plan: Plan
     keys: PartyKeys
     roster: Roster
+    images: Path
+    """The folder where the server leaves them for the others."""
 
-    def surroundings(self) -> Surroundings:
-        """What is to happen around this party."""
+    def surroundings(self) -> Surroundings | None:
+        """What is to happen around this party, if anything."""
         return self.plan.faults.of(self.keys.name)
 
     def machine(self) -> Callable[..., TrainingClient]:
@@ -96,6 +120,6 @@ def explain(error: Exception) -> dict[str, Any]:
     return {"detail": " ".join(str(error).split()), "status": FAILED}
 
 
-def tell(control: Control) -> Callable[[str, dict[str, Any]], None]:
-    """Pass every event on to the supervisor."""
-    return lambda event, fields: control.send({"event": event, **fields})
+def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
+    """Pass every event of a party on to the supervisor."""
+    return lambda event, fields: control.send({"party": party, "event": event, **fields})

@@ -1,4 +1,4 @@
-"""A federation on one machine: one process per party, started, watched and ended from here.
+"""A federation on one machine: its processes, started, watched and ended from here.
 
 The supervisor makes keys and roster, starts the server, and the clients once it listens; it relays what the parties
 tell to whoever shows it, and makes the summary from their event logs. It never loads torch.
@@ -9,16 +9,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from dataclasses import replace
 from datetime import datetime
+from multiprocessing.util import get_temp_dir
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, write_json, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, write_output, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.protocol.core.roster import Roster
+from tacit.simulate.federation.hosting import choose
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
@@ -48,8 +53,8 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
         run.discard()
         raise
     seed = experiment.federation.seed
-    # A seed for the split alone reveals nothing that a member does not know; 63 bits, as torch takes them.
-    split_seed = seed if seed is not None else secrets.randbits(63)
+    # It may be recorded (Plan.seed); 53 bits, which every reader of JSON keeps.
+    split_seed = seed if seed is not None else secrets.randbits(53)
     return Plan(experiment, run, experiment.federation.rounds, 0, split_seed, **options)
 
 
@@ -113,21 +118,29 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     server, *clients = keys.values()
     grouped = zip(clients, plan.experiment.groups(), strict=True)
     roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
-    roles = {name: Role(plan, keys[name], roster) for name in names}
+    # A few for every process.
+    open_many_files()
+    hosting = choose(plan.experiment, names[1:], plan.faults.named)
+    if hosting.reason:
+        show(SERVER, "hosted", hosting.told(plan.experiment))
+    patient = replace(plan, experiment=hosting.patient(plan.experiment))
     failure: SimulationError | None = None
-    async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
-        try:
-            ended = await Supervisor(processes, roles, show).follow()
-        except InputError:
-            raise
-        except SimulationError as error:
-            failure, ended = error, str(error)
+    # In the folder that goes with this process, however it ends.
+    with TemporaryDirectory(dir=get_temp_dir()) as images:
+        roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
+        async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
+            try:
+                ended = await Supervisor(processes, roles, hosting, show).follow()
+            except InputError:
+                raise
+            except SimulationError as error:
+                failure, ended = error, str(error)
     summary = summarise(plan.run, plan.experiment, wall_seconds=time.monotonic() - plan.began)
     summary["ended"] = ended
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
-        write_json(summary, plan.run.summary)
+        write_output("summary", summary, plan.run.summary)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:

@@ -8,6 +8,7 @@ import torch
 
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import Dataset, load, read
+from tacit.models.datasets.samples import Source
 from tacit.models.stimuli import Stimuli
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.learning.keeper import Keeper
@@ -16,6 +17,7 @@ from tacit.parties.runs.directory import write_arrays
 from tacit.protocol.session.rounds import RoundDone
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
+from tacit.simulate.federation import shared_images
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.roles import USER_ERRORS, Role, explain, server_outcome, tell
 from tacit.simulate.federation.weights import shares, weighed
@@ -26,17 +28,22 @@ LOOPBACK: Final = "tcp://127.0.0.1:*"
 async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
     """Build or load the model, run the rounds, evaluate and save after each."""
     torch.set_num_threads(1)
-    plan = role.plan
-    try:
-        source = read(plan.experiment.data)
-        experiment = weighed(plan.experiment, shares(plan.experiment, source, plan.split_seed))
-    except USER_ERRORS as error:
-        return explain(error)
+    plan, experiment = role.plan, role.plan.experiment
+    source: Source | None = None
+    if not experiment.data.factory:
+        try:
+            source = read(experiment.data)
+            experiment = weighed(experiment, shares(experiment, source, plan.split_seed))
+        except USER_ERRORS as error:
+            return explain(error)
 
     def images(wanted: DataConfiguration) -> ServerImages:
+        if source is None:
+            return ServerImages.none()
         if wanted.statistics == "sum":
             wanted = standing_in(wanted, wanted.channels or source.train.images.channels)
         data = load(wanted, image_size=experiment.model.image_size, source=source)
+        shared_images.keep(data.source, role.images)
         stimuli = prepare_stimuli(experiment.protection, data)
         return ServerImages(data.source.class_names, *data.normalisation, test=data, stimuli=stimuli)
 
@@ -57,11 +64,16 @@ async def run_server(control: Control, *, role: Role) -> dict[str, Any]:
         rounds=plan.rounds,
         completed=plan.completed,
         weights_seed=plan.split_seed,
-        seed=experiment.federation.seed,
+        seed=plan.seed,
+        recorded_seed=plan.recorded_seed,
+        command=plan.command,
         device=plan.device,
+        missing=lambda: control.told.get("missing", {}),
     )
     try:
-        return server_outcome(await serve(job, images, tell(control), on_sum=record, surroundings=role.surroundings()))
+        return server_outcome(
+            await serve(job, images, tell(control, role.keys.name), on_sum=record, surroundings=role.surroundings())
+        )
     except USER_ERRORS as error:
         return explain(error)
 

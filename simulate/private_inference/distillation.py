@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tacit.parties.runs.directory import write_json, writing
+from tacit.parties.runs.directory import write_output, writing
 from tacit.parties.runs.student import DistillationExperiment
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
         "seconds": time.monotonic() - began,
         "experiment": msgspec.to_builtins(experiment),
     }
-    write_json(figures, out / "distillation.json")
+    write_output("distillation", figures, out / "distillation.json")
     with writing(out / "curves.png"):
         draw(figures, out / "curves.png")
     return figures

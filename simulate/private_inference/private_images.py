@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from tacit.parties.runs.student import DistillationExperiment, Student, read_stu
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
+from tacit.simulate.private_inference.inference_request import InferenceRequest
 
 
 @dataclass(frozen=True)
@@ -36,54 +36,44 @@ class Chosen:
     """int64 [N], where they are known."""
 
 
-def chosen(wanted: str | None, source: str | None, student: Student) -> Chosen:
-    """What --images names: so many of the test images, an image file or a folder of them; without it all test images.
+def chosen(request: InferenceRequest, student: Student) -> Chosen:
+    """The images of the request, normalised as those are that the student has learned from.
 
-    source: as of infer(). Whatever they are, they are normalised as those are that the student has learned from.
-    ValueError for anything else, and for images that cannot be decoded or are none for this student.
+    ValueError for more test images than there are, and for images that cannot be decoded or are none for this student.
     """
     data = student.data
-    if wanted is None or wanted.isdecimal():
-        test = _test_images(student.experiment, data, source)
-        count = len(test.labels) if wanted is None else int(wanted)
+    if request.path is None:
+        test = _test_images(student.experiment, data, request.source)
+        count = len(test.labels) if request.count is None else request.count
         if not 1 <= count <= len(test.labels):
-            raise ValueError(f"--images {wanted}: there are {len(test.labels)} test images, ask for 1 or more of them")
+            raise ValueError(f"--images {count}: there are {len(test.labels)} test images, ask for 1 or more of them")
         pixels = data.normalised(test.images, np.arange(count))
         return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
-    path = Path(wanted)
-    if not wanted or not (path.is_file() or path.is_dir()):
-        raise ValueError(f"--images {wanted}: no such file or folder, and no number of test images")
-    if source is not None:
-        raise ValueError(f"--data {source} is for test images: leave it out, or --images {wanted}")
     try:
-        files = image_files(path)
+        files = image_files(request.path)
     except ValueError as error:
-        raise ValueError(f"--images {wanted}: {error}") from None
+        raise ValueError(f"--images {request.images}: {error}") from None
     pixels = data.normalised(ScaledFiles(files, white=student.white))
     return Chosen(tuple(str(file) for file in files), pixels, None)
 
 
 def infer(
-    directory: Path,
-    wanted: str | None,
+    request: InferenceRequest,
     *,
-    source: str | None,
     input: Input,
     batch: int,
     data_owners: int,
     device: str,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What the student of `tacit distill` in `directory` says of the images, by private inference; with its costs.
-
-    source: where test images come from, if not where the student's did: "digits", or an .npz file.
+    """What the student says of the images, by private inference; with its costs.
 
     Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
     resolve_device(device)
     progress("reading the student")
-    student = read_student(directory)
-    images = chosen(wanted, source, student)
+    student = read_student(request.directory)
+    images = chosen(request, student)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
     progress("asking the student in the clear")

@@ -1,24 +1,27 @@
 """The figures of the report, as SVG text that stands inside an HTML page.
 
-All are drawn at the same width, so that two fit side by side on a wide screen and one fits a telephone. Text stays
-text, in the font of the page. The same data give the same bytes: no dates, no random identifiers. Colours are those of
-Okabe and Ito (2008), which colour-blind readers can tell apart.
+All are drawn at the same width, that of a telephone, where their text is as large as the page's small print; on a wide
+screen two stand side by side. Text stays text, in the font of the page. The same data give the same bytes: no dates, no
+random identifiers. Colours of data are those of Okabe and Ito (2008), which colour-blind readers can tell apart; ink,
+lines and ground are variables of the page, which has others by night.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Final, Literal
 
 import matplotlib
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from tacit.parties.runs.classes import TestClasses
 from tacit.parties.runs.summary import SECURE_SUM
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import PartyHistory, RoundHistory, Span
@@ -36,22 +39,34 @@ COLOURS = {
     Phase.SESSION: "#C4C8CC",
 }
 """Keys and shares go beside the training; what secure aggregation adds comes after TRAIN."""
-WIDTH = 5.0
+ACTIVITY_COLOURS: Final = {
+    "training": COLOURS[Phase.TRAIN],
+    "computing the protocol": COLOURS[Phase.UNMASK],
+    "waiting": "#8a949e",
+    "between rounds": COLOURS[Phase.SESSION],
+}
+"""By what PartyHistory.activities has."""
+UNITS: Final = {"accuracy": "accuracy (share of images)", "loss": "loss (nats)"}
+WIDTH = 3.9
 MOST_ROWS = 16
+MOST_NUMBERED = 12
+"""Classes of a matrix whose cells have room for numbers."""
 TIME_UNITS = ((1e-3, "milliseconds"), (1.0, "seconds"), (60.0, "minutes"), (3600.0, "hours"))
 INK = "#1d2733"
+_VARIABLES: Final = {INK: "--ink", "#ffffff": "--page", "#8a949f": "--quiet", "#e3e7eb": "--line"}
+"""What the page colours."""
 _STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "tacit",
     "text.parse_math": False,
     "font.family": "DejaVu Sans",
-    "font.size": 9.5,
+    "font.size": 10,
     "axes.titlesize": 10.5,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#8a949e",
+    "axes.edgecolor": "#8a949f",
     "axes.labelcolor": INK,
     "axes.axisbelow": True,
     "grid.color": "#e3e7eb",
@@ -60,7 +75,7 @@ _STYLE = {
     "ytick.color": INK,
     "hatch.linewidth": 0.8,
     "legend.frameon": False,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": 10,
     "figure.constrained_layout.use": True,
 }
 
@@ -69,33 +84,86 @@ Window = tuple[float, float]
 """Begin and end, in seconds since 1970."""
 
 
-def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int]) -> Markup:
-    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds."""
+def learning_curve(rounds: Sequence[RoundHistory], *, metric: str, failed: Sequence[int], judged: bool) -> Markup:
+    """Test and training `accuracy` or `loss` after each completed round; `failed` are numbers of other rounds.
+
+    judged: whether there are test figures.
+    """
     with style():
-        figure = Figure(figsize=(WIDTH, 3.0))
+        figure = Figure(figsize=(WIDTH, 3.2))
         axes = figure.subplots()
         results = [(round.number, round.result) for round in rounds if round.result]
         curves = (
-            ("test images (server)", "#0072B2", "o-", metric),
+            ("test images", "#0072B2", "o-", metric),
             ("training images (secure sum)", "#D55E00", "s--", f"train_{metric}"),
-        )
+        )[not judged :]
         drawn = [
             (label, colour, line, [(at, getattr(one, key)) for at, one in results if getattr(one, key) is not None])
             for label, colour, line, key in curves
         ]
-        if judged := [one.held_out for _, one in results if one.held_out]:
-            points = [(one.round, getattr(one, metric)) for one in judged]
+        if held_out := [one.held_out for _, one in results if one.held_out]:
+            points = [(one.round, getattr(one, metric)) for one in held_out]
             drawn.append(("held-out images (secure sum)", "#009E73", "^-.", points))
         for label, colour, line, known in drawn:
             size = 5 if len(known) <= 40 else 0
             axes.plot(*zip(*known, strict=True), line, color=colour, label=label, markersize=size) if known else None
         for number in failed:
-            axes.axvline(number, color="#8a949e", linestyle=":", label="no result" if number == failed[0] else None)
-        unit = "accuracy (share of images)" if metric == "accuracy" else "loss (nats)"
-        _by_round(axes, f"{metric.capitalize()} by round", unit)
-        axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
-        figure.legend(loc="outside lower center", ncols=2, columnspacing=1.2, handlelength=1.8)
+            axes.axvline(number, color="#8a949f", linestyle=":", label="no result" if number == failed[0] else None)
+        _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
+        highest = max((y for _, _, _, known in drawn for _, y in known), default=1.0)
+        axes.set_ylim(0, 1.02 if metric == "accuracy" else 1.05 * highest)
+        if axes.get_legend_handles_labels()[1]:
+            figure.legend(loc="outside lower center", handlelength=1.8)
         return _svg(figure, metric)
+
+
+def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, metric: str) -> Markup:
+    """`accuracy` or `loss` by round of several runs, by their names."""
+    colours = [COLOURS[phase] for phase in PHASES if phase is not Phase.ANSWER_COMPLAINTS]
+    with style():
+        figure = Figure(figsize=(WIDTH, 2.7 + 0.18 * len(runs)))
+        axes = figure.subplots()
+        for number, (name, points) in enumerate(runs.items()):
+            line = ("-", "--", ":")[number // len(colours) % 3]
+            size = 4 if len(points) <= 40 else 0
+            colour, label = colours[number % len(colours)], shortened(name, 40)
+            axes.plot(*zip(*points or [(0, None)], strict=True), f"o{line}", color=colour, label=label, markersize=size)
+        _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
+        axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
+        figure.legend(loc="outside lower center", handlelength=1.8)
+        return _svg(figure, metric)
+
+
+def confusion_matrix(found: TestClasses) -> Markup:
+    """Which class is taken for which: a row for each, darker for a larger part of its images; found has a matrix."""
+    assert found.confusion is not None
+    names = [shortened(one.name, 12) for one in found.classes]
+    count = len(names)
+    with style():
+        figure = Figure(figsize=(WIDTH, WIDTH))
+        axes = figure.subplots()
+        for row, taken in enumerate(found.confusion):
+            total = sum(taken) or 1
+            for column, images in enumerate(taken):
+                if images:
+                    colour = COLOURS[Phase.TRAIN] if row == column else COLOURS[Phase.UNMASK]
+                    shade = 0.15 + 0.85 * images / total
+                    axes.add_patch(
+                        Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, alpha=shade, linewidth=0)
+                    )
+                if images and count <= MOST_NUMBERED:
+                    ink = "#fefefe" if images / total > 0.5 else INK
+                    size = 8 if images < 1000 else 6
+                    axes.text(column, row, str(images), ha="center", va="center", color=ink, fontsize=size)
+        axes.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), aspect="equal")
+        small = 10 if count <= 15 else 5
+        axes.set_xticks(range(count), names, rotation=90 if max(map(len, names)) > 2 else 0, fontsize=small)
+        axes.set_yticks(range(count), names, fontsize=small)
+        axes.tick_params(length=0)
+        axes.set_title("What test images are taken for")
+        axes.set_xlabel("taken for (class)")
+        axes.set_ylabel("is (class)")
+        return _svg(figure, "confusion")
 
 
 def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
@@ -113,18 +181,20 @@ def clipped_bars(rounds: Sequence[RoundHistory], parameters: int) -> Markup:
 def party_bars(
     server: PartyHistory | None,
     clients: Sequence[PartyHistory],
-    amount: Literal["seconds", "sent", "received"],
+    amount: Literal["activities", "seconds", "sent", "received"],
     *,
-    phases: Sequence[Phase] = PHASES,
     title: str,
     axis: str,
     name: str,
 ) -> Markup:
-    """Bars of one amount per party, stacked by phase; the server has an axis of its own, as it serves them all."""
-    units = TIME_UNITS if amount == "seconds" else BYTE_UNITS
+    """Bars of one amount per party, stacked by phase or activity; the server has an axis of its own: it serves all."""
+    units = TIME_UNITS if amount in ("activities", "seconds") else BYTE_UNITS
+    colours: Mapping[str, str] = (
+        ACTIVITY_COLOURS if amount == "activities" else {phase: COLOURS[phase] for phase in PHASES}
+    )
 
     def values(party: PartyHistory) -> list[float]:
-        return [getattr(party, amount).get(phase, 0) for phase in phases]
+        return [getattr(party, amount).get(part, 0) for part in colours]
 
     def total(party: PartyHistory) -> float:
         return sum(values(party))
@@ -141,9 +211,9 @@ def party_bars(
             largest = max(map(total, group))
             scale, unit = _unit(largest, units)
             left = [0.0] * len(group)
-            for phase, amounts in zip(phases, zip(*map(values, group), strict=True), strict=True):
+            for colour, amounts in zip(colours.values(), zip(*map(values, group), strict=True), strict=True):
                 widths = [value / scale for value in amounts]
-                axes.barh(range(len(group)), widths, left=left, color=COLOURS[phase], height=0.72)
+                axes.barh(range(len(group)), widths, left=left, color=colour, height=0.72)
                 left = [before + width for before, width in zip(left, widths, strict=True)]
             _rows(axes, [party.name for party in group])
             axes.set_xlim(0, 1.04 * largest / scale or 1)
@@ -165,7 +235,7 @@ def timeline(round: RoundHistory, server: str | None, *, window: Window, title: 
                 _bar(axes, row, span, window, scale)
             dropped = round.drop_times.get(party)
             if dropped is not None and begin <= dropped <= end:
-                axes.plot((dropped - begin) / scale, row, "X", color="#000000", markersize=8, clip_on=False)
+                axes.plot((dropped - begin) / scale, row, "X", color=INK, markersize=8, clip_on=False)
         axes.set_xlim(0, (end - begin) / scale)
         _rows(axes, rows)
         axes.set_title(title)
@@ -215,10 +285,16 @@ def _by_round(axes: Axes, title: str, unit: str) -> None:
 
 
 def _rows(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [name if len(name) <= 20 else f"{name[:19]}…" for name in names])
+    axes.set_yticks(range(len(names)), [shortened(name, 20) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 5, 10]))
+
+
+def shortened(name: str, most: int) -> str:
+    """A name beside an axis."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _unit(largest: float, units: Sequence[Unit]) -> Unit:
@@ -239,4 +315,5 @@ def _svg(figure: Figure, name: str) -> Markup:
     # Its style sheet would hold for the whole page, which has the same rule for figures only.
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=\bid=")|(?<=href="#)|(?<=url\(#)', f"{name}-", svg)
+    svg = re.sub("|".join(_VARIABLES), lambda found: f"var({_VARIABLES[found[0]]})", svg)
     return Markup(re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" aria-hidden="true">', svg, count=1))

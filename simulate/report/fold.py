@@ -14,8 +14,13 @@ from typing import Any
 
 import msgspec
 
+from tacit.parties.runs import classes
+from tacit.parties.runs.provenance import told
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.history import (
+    JUDGED_BY_CLIENTS,
+    JUDGED_ON,
     Configured,
     Contact,
     Drop,
@@ -76,6 +81,8 @@ class Fold:
         """Whether the server said that it ends: links that are lost after that are no trouble."""
         self._gone: set[str] = set()
         """Parties whose process has ended, as a supervisor tells."""
+        self._changing: set[str] = set()
+        """Parties that take up a later version of the roster, for which they end the session."""
         self._judged: defaultdict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
         """Accuracy and loss by round and client, where clients evaluate what the server cannot read."""
         self._unjudged: dict[int, RoundHistory] = {}
@@ -90,6 +97,7 @@ class Fold:
         if kind == "configuration" and history.server in (None, name):
             history.server = name
             history.configured, self._configured = msgspec.convert(event, Configured), True
+            history.judged_on = JUDGED_ON[history.configured.evaluates]
             # What ended before was a first sum that failed, after which the server was started again.
             self._over, history.ended = False, None
             for earlier in history.parties.keys() - self._gone:
@@ -109,7 +117,7 @@ class Fold:
     def close(self) -> History:
         """The history of logs that hold no more: whoever said no farewell was in its last phase until the end."""
         for name, party in self.history.parties.items():
-            if party.heard is not None and party.ended is None:
+            if party.heard is not None and party.ended is None and name not in self._changing:
                 self._end_without_farewell(name, party, party.heard)
         self.history.troubles.sort(key=lambda trouble: (trouble.session, trouble.seconds))
         return self.history
@@ -141,6 +149,11 @@ class Fold:
             if round.result.accuracy is None:
                 self._unjudged[round.number] = round
                 self._complete(round.number)
+        elif kind == "provenance":
+            (origin,), history.seed = told([event])
+            history.origins.append(origin)
+        elif kind == "classes":
+            history.classes = classes.told([event])
         elif kind == "dropped" and current is not None:
             drop = msgspec.convert({**event, "party": event["member"]}, Drop)
             current.drop_times[drop.party] = time
@@ -176,6 +189,8 @@ class Fold:
         elif kind == "work":
             for work, seconds in msgspec.convert(event["seconds"], dict[str, float]).items():
                 party.work[work] += seconds
+        elif kind == "update":
+            party.trained += msgspec.convert(event["training_seconds"], float)
         elif kind == "evaluated":
             number, accuracy, loss = event["round"], event["accuracy"], event["loss"]
             self._judged[number][name] = msgspec.convert((accuracy, loss), tuple[float, float])
@@ -191,6 +206,8 @@ class Fold:
                 code=str(event.get("code") or ""),
                 detail=str(detail),
             )
+        elif kind == "roster":
+            self._changing.add(name)
         if kind in ("ended", "exited", "failed"):
             party.ended = str(event.get("detail") or event.get("reason") or kind)
             if kind != "ended":
@@ -201,9 +218,13 @@ class Fold:
         if (round := self._unjudged.get(number)) and round.result and (found := self._judged[number]):
             accuracy, loss = (mean(figures) for figures in zip(*found.values(), strict=True))
             round.result = msgspec.structs.replace(round.result, accuracy=accuracy, loss=loss)
+            self.history.judged_on = JUDGED_BY_CLIENTS
 
     def _is_trouble(self, event: Event) -> bool:
         match event["event"]:
+            case "ended" if event["code"] == Code.ROSTER.name and event["party"] in self._changing:
+                self._changing.discard(event["party"])
+                return False
             case "round-over" | "ended":
                 return event["code"] is not None
             case "link-lost":

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from tacit.parties.runs.classes import TestClasses
 from tacit.parties.runs.incidents import Incident
+from tacit.parties.runs.provenance import Invocation, Seed
 from tacit.protocol.core.messages import Phase
 
 
@@ -27,6 +29,14 @@ class Configured(msgspec.Struct, frozen=True):
     threshold: int
     neighbours: int
     configuration_hash: str
+    evaluates: Literal["images", "sums"] = "images"
+    """What the server knows the model's accuracy by."""
+
+
+JUDGED_ON: Final = {"images": "the test images", "sums": "the images that clients train on, by their sum"}
+"""Whose accuracies and losses after rounds are, by what the server has."""
+JUDGED_BY_CLIENTS: Final = "test images, as clients found it"
+"""The same where only clients can read the model."""
 
 
 class Drop(msgspec.Struct, frozen=True):
@@ -63,6 +73,8 @@ class RoundResult(msgspec.Struct, frozen=True):
     accuracy: float | None
     loss: float | None
     culprit: str | None = None
+    absent: dict[str, str] = {}
+    """Who was not in the cohort, and why, where it takes more."""
     held_out: HeldOut | None = None
     """Of the model that the round began with, by its sum."""
 
@@ -114,6 +126,8 @@ class PartyHistory:
     received: Counter[Phase] = field(default_factory=Counter)
     work: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of the protocol by kind of work, if the party lived to tell."""
+    trained: float = 0.0
+    """Seconds of training."""
     visits: Counter[Phase] = field(default_factory=Counter)
     """How often it was in a phase, the present one left out."""
     phase: Phase | None = None
@@ -124,6 +138,17 @@ class PartyHistory:
     """When it said something last in this session; None if it did not."""
     ended: str | None = None
     """How it said that its session ended, or what became of its process; None if it is there, or vanished."""
+
+    @property
+    def activities(self) -> dict[str, float]:
+        """Its seconds by what it did, as far as it lived to tell: the rest of a round is waiting."""
+        known = {"training": self.trained, "computing the protocol": sum(self.work.values())}
+        between = self.seconds.get(Phase.SESSION, 0.0)
+        return {
+            **known,
+            "waiting": max(0.0, sum(self.seconds.values()) - between - sum(known.values())),
+            "between rounds": between,
+        }
 
 
 @dataclass(frozen=True)
@@ -193,6 +218,13 @@ class History:
     sessions: list[tuple[float, float]] = field(default_factory=list)
     """Times of the first and the last event of each session, in seconds since 1970."""
     configured: Configured | None = None
+    origins: list[Invocation] = field(default_factory=list)
+    """By which command, versions and machine, where the server tells."""
+    seed: Seed | None = None
+    classes: TestClasses | None = None
+    """Where the server has test images, and its last session came to an end."""
+    judged_on: str = JUDGED_ON["images"]
+    """What accuracies and losses after rounds are of."""
     rounds: list[RoundHistory] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     strangers: dict[tuple[str, str, str], Stranger] = field(default_factory=dict)
@@ -212,6 +244,11 @@ class History:
     """Messages that the server refused, by code."""
     unread: list[Unread] = field(default_factory=list)
     """Logs that are torn, or that something else has written into."""
+
+    @property
+    def judges(self) -> bool:
+        """Whether anybody judges the models of rounds; else their accuracies are those of the training."""
+        return self.judged_on != JUDGED_ON["sums"]
 
     @property
     def clients(self) -> list[PartyHistory]:

@@ -19,17 +19,20 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from tacit.parties.runs.classes import TestClass, TestClasses
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.explain import holds, keys, literal
-from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part, protocol_share
+from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.exposure import exposure, sharers, smallest_sum
 from tacit.simulate.report.figures import (
+    ACTIVITY_COLOURS,
     COLOURS,
     MOST_ROWS,
     PHASES,
     clipped_bars,
+    confusion_matrix,
     learning_curve,
     party_bars,
     secure_sum_window,
@@ -42,6 +45,10 @@ from tacit.simulate.report.words import FILTERS
 
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
+MOST_NAMES = 8
+MOST_DRAWN = 40
+"""Classes of a matrix."""
+MOST_MISTAKES = 8
 MOST_TROUBLES = 200
 """Rows of a table; the logs hold the rest."""
 
@@ -67,12 +74,22 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
     for log in history.unread:
         on_unread(log)
     aside = sorted(path.name for path in (run.path / "events").glob("*.unread"))
+    return rendered("report.html.j2", _page(experiment, history, aside))
+
+
+def rendered(template: str, values: dict[str, Any]) -> str:
+    """A page from a template of this folder; everything in values is escaped, but for markup."""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(
+            lambda name: files("tacit.simulate.report").joinpath(name).read_text(encoding="utf-8")
+        ),
     )
     environment.filters.update(FILTERS, reason=reason)
-    template = files("tacit.simulate.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return environment.from_string(template).render(_page(experiment, history, aside))
+    return environment.get_template(template).render(values)
 
 
 def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dict[str, Any]:
@@ -81,6 +98,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
     last = history.completed[-1].result if history.completed else None
     secure = experiment.aggregation.mode != "none"
     return {
+        "title": f"{experiment.name} \N{EN DASH} Tacit report",
         "experiment": experiment,
         "history": history,
         "server": server,
@@ -94,10 +112,14 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         ],
         "curves": _curves(history),
         "held_out": history.held_out,
+        "classes": sorted(history.classes.classes, key=_by_accuracy) if history.classes else [],
+        "confusion": confusion_matrix(history.classes) if history.classes and _drawn(history.classes) else None,
+        "mistakes": _mistakes(history.classes) if history.classes else [],
         "clipping": _clipping(history),
-        "bars": _bars(server, history.clients, secure=secure),
+        "bars": _bars(server, history.clients),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
-        "protocol_share": protocol_share(server.seconds) if server and secure else None,
+        "activity_colours": ACTIVITY_COLOURS,
+        "took": _took(server) if server and secure else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
@@ -134,6 +156,10 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
             f"More than {MOST_CLIPPED:.0%} of all coordinates were clipped in {len(clipped)} {rounds}, {worst[1]:.0%} "
             f"in round {worst[0]}: what was beyond the clip is lost. Remedy: {CLIPPING_REMEDY}."
         )
+    lost = _lost(history)
+    notices += lost[:MOST_INCIDENTS]
+    if more := len(lost[MOST_INCIDENTS:]):
+        notices.append(f"{more} more losses are in the tables below.")
     if smallest_sum(history) == 2:
         notices.append("A sum had only two clients: each of them can work out the update of the other.")
     if missing := experiment.federation.clients - len(history.clients):
@@ -156,12 +182,51 @@ def _much_clipped(history: History) -> list[tuple[int, float]]:
     return [(number, part) for number, part in parts if part > MOST_CLIPPED]
 
 
+def _lost(history: History) -> list[str]:
+    """Who was lost in which round, those together that were lost alike; what became of the round."""
+    sentences = []
+    for round in history.rounds:
+        alike: dict[tuple[str, str, bool | None], list[str]] = {}
+        for drop in round.drops:
+            alike.setdefault((drop.phase, drop.detail, drop.included_in_sum), []).append(drop.party)
+        for (phase, detail, included), names in alike.items():
+            shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
+            verb, its = ("was", "Its update is") if len(names) == 1 else ("were", "Their updates are")
+            outcome = f" {its} {'in' if included else 'not in'} the sum." if round.status == "completed" else ""
+            sentences.append(f"{shown} {verb} lost in round {round.number}, in {phase}: {detail}.{outcome}")
+    return sentences
+
+
 def _curves(history: History) -> list[Markup]:
     if not history.completed:
         return []
     numbers = {round.number for round in history.completed}
     failed = sorted({round.number for round in history.rounds} - numbers)
-    return [learning_curve(history.completed, metric=metric, failed=failed) for metric in ("accuracy", "loss")]
+    return [
+        learning_curve(history.completed, metric=metric, failed=failed, judged=history.judges)
+        for metric in ("accuracy", "loss")
+    ]
+
+
+def _by_accuracy(one: TestClass) -> tuple[float, str]:
+    return (1.0 if one.accuracy is None else one.accuracy, one.name)
+
+
+def _drawn(found: TestClasses) -> bool:
+    """Whether the matrix can be read at the size of a telephone."""
+    return found.confusion is not None and len(found.classes) <= MOST_DRAWN
+
+
+def _mistakes(found: TestClasses) -> list[tuple[int, str, str]]:
+    """The most frequent ones: how many images, of which class, taken for which."""
+    names = [one.name for one in found.classes]
+    mistakes = [
+        (count, names[right], names[taken])
+        for right, row in enumerate(found.confusion or ())
+        for taken, count in enumerate(row)
+        if count and right != taken
+    ]
+    return sorted(mistakes, key=lambda mistake: -mistake[0])[:MOST_MISTAKES]
 
 
 def _clipping(history: History) -> Markup | None:
@@ -170,19 +235,31 @@ def _clipping(history: History) -> Markup | None:
     return clipped_bars(history.completed, history.configured.parameters) if clipped and history.configured else None
 
 
-def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory], *, secure: bool) -> dict[str, list[Markup]]:
+def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, list[Markup]]:
     if not server and not clients:
         return {}
     draw = partial(party_bars, server, clients)
-    time = [draw("seconds", title="Time in each phase", axis="time", name="time")]
-    if secure:
-        time.append(draw("seconds", phases=SECURE_SUM, title="Of this, the secure sum", axis="time", name="sum"))
     return {
-        "time": time,
+        "time": [
+            draw("activities", title="Working and waiting", axis="time", name="activities"),
+            draw("seconds", title="Time in each phase", axis="time", name="time"),
+        ],
         "traffic": [
             draw("sent", title="Payload sent", axis="sent", name="sent"),
             draw("received", title="Payload received", axis="received", name="received"),
         ],
+    }
+
+
+def _took(server: PartyHistory) -> dict[str, float]:
+    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all."""
+    rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
+    summing = sum(server.seconds[phase] for phase in SECURE_SUM)
+    return {
+        "rounds": rounds,
+        "training": rounds - summing,
+        "summing": summing,
+        "computing": sum(server.work.values()),
     }
 
 
@@ -218,14 +295,16 @@ def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[Part
 
 
 def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
-    """Rounds worth a look: those that lost somebody or have no result, the slowest, the last; with their figures."""
+    """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest; with their
+    figures. Those of the first kind are open, or the last if nothing happened."""
     if not history.rounds:
         return []
     finished = history.completed or history.rounds
     slowest = max(finished, key=lambda round: round.seconds)
     eventful = [round for round in history.rounds if round.drops or round.status != "completed"]
     chosen: dict[int, tuple[RoundHistory, list[str]]] = {}
-    for round, why in ((finished[-1], "the last"), (slowest, "the slowest"), *((round, "") for round in eventful)):
+    first = eventful[: MOST_TIMELINES - 2]
+    for round, why in (*((round, "") for round in first), (finished[-1], "the last"), (slowest, "the slowest")):
         if id(round) in chosen or len(chosen) < MOST_TIMELINES:
             chosen.setdefault(id(round), (round, []))[1].extend(filter(None, [why]))
     shown = []
@@ -237,6 +316,7 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
             {
                 "round": round,
                 "reasons": reasons,
+                "open": round in eventful or (not eventful and index == 0),
                 "figures": [
                     timeline(round, history.server, window=window, title=title, axis=axis, name=f"line{index}{part}")
                     for part, (window, title, axis) in enumerate(windows)

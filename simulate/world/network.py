@@ -9,7 +9,7 @@ message, delivers it twice or out of turn; machines must notice that (Conduct).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from random import Random
@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import structs
 
-from tacit.protocol.core.codec import VERSION, Envelope, Frame, Packet, decode, encode
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.codec import Envelope, Frame, Packet, decode, encode
+from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.session.messages import MESSAGES
 
 Link = tuple[str, str]
@@ -51,8 +51,8 @@ class Parcel:
     sender: str
     receiver: str
     frames: tuple[Frame, ...] = field(repr=False)
-    kinds: Mapping[str, type[Message]] = field(default_factory=lambda: MESSAGES, repr=False, compare=False)
-    """The messages that can be in it."""
+    kinds: Kinds = field(default_factory=lambda: MESSAGES, repr=False, compare=False)
+    """What is spoken there."""
 
     @property
     def packet(self) -> Packet:
@@ -76,11 +76,11 @@ def written(
     message: Message,
     *,
     payload: Frame | None = None,
-    kinds: Mapping[str, type[Message]] = MESSAGES,
+    kinds: Kinds = MESSAGES,
     **changes: Any,
 ) -> Parcel:
     """A parcel with this message; changes: fields of the envelope."""
-    fields: dict[str, Any] = {"version": VERSION, "type": message.TYPE, "sender": sender}
+    fields: dict[str, Any] = {"version": kinds.version, "type": message.TYPE, "sender": sender}
     return Parcel(sender, receiver, tuple(encode(message, Envelope(**(fields | changes)), payload)), kinds)
 
 

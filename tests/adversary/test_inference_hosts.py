@@ -24,6 +24,7 @@ from tacit.protocol.core.messages import Abort, Message
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.messages import (
     INFERENCE_MESSAGES,
+    INFERENCE_VERSION,
     CloseInference,
     InferenceHello,
     MaterialHello,
@@ -72,8 +73,10 @@ async def check(home: House, alice: asyncio.Task[Any], block: Any, images: torch
     assert owners == [[MODEL_OWNER, "alice"]]
 
 
-def said(message: Message, sender: str, session: bytes = NO_SESSION, *, sequence: int = 0) -> list[Frame]:
-    fields: dict[str, Any] = {"version": VERSION, "type": message.TYPE, "session": session, "round": 0}
+def said(
+    message: Message, sender: str, session: bytes = NO_SESSION, *, sequence: int = 0, version: int = INFERENCE_VERSION
+) -> list[Frame]:
+    fields: dict[str, Any] = {"version": version, "type": message.TYPE, "session": session, "round": 0}
     return encode(message, Envelope(sender=sender, sequence=sequence, **fields))
 
 
@@ -155,6 +158,25 @@ async def test_a_member_has_no_part_in_the_session_of_another(one_block: Any, pr
             told = await answers_to(home, "carol", DEALER, *frames)
             assert told
             assert all(isinstance(each, Abort) for each in told)
+        await check(home, alice, one_block, images)
+
+
+@pytest.mark.threat("stranger/old-version")
+@pytest.mark.asyncio
+async def test_who_speaks_the_version_of_a_federation_is_told_which_one_is_spoken(
+    one_block: Any, private: Any, tmp_path: Path
+) -> None:
+    """At both ports. The numbers are different ones, although both begin at a hello."""
+    hello = InferenceHello(roster=ROSTER.hash)
+    come = MaterialHello(roster=ROSTER.hash, peer=MODEL_OWNER, terms=bytes(32), contribution=bytes(32))
+    async with asking(tmp_path, one_block, private) as (home, _, images, alice):
+        for to, message in ((MODEL_OWNER, hello), (DEALER, come)):
+            told = await answers_to(home, "carol", to, said(message, "carol", version=VERSION))
+            assert isinstance(told[0], Abort)
+            assert (told[0].code, told[0].detail) == (
+                Code.VERSION,
+                "protocol version 2, here 3 of private inference: install the same release on both sides",
+            )
         await check(home, alice, one_block, images)
 
 

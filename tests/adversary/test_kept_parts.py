@@ -17,7 +17,7 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.fedrsm import pack_uploads
-from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import Code
 from tacit.protocol.session.messages import Welcome
@@ -35,7 +35,7 @@ LAYERS = ("conv1", "conv2", "conv3", "fc")
 
 def proposal(scheme: Any, *, mode: Any = "none", **protection: Any) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
-        federation=Federation(clients=CLIENTS),
+        federation=FederationSection(clients=CLIENTS),
         model=LENET,
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
         protection=read_protection({"scheme": scheme} | protection),

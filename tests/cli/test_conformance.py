@@ -1,6 +1,5 @@
 """`tacit conformance vectors`: verdicts on the screen, in a file, and in the exit status."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from tacit.simulate.conformance.vectors import installed, vector_files
+from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
 SMALL = ("members.json", "members_bad_bits.json", "keys_bad_point.json")
@@ -29,7 +29,7 @@ def copy(tmp_path: Path) -> Path:
 def test_this_installation_holds(tacit: Invoke, tmp_path: Path) -> None:
     result = tacit("conformance", "vectors", "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 0, result.output
-    verdicts = json.loads((tmp_path / "verdicts.json").read_bytes())
+    verdicts = check_output(tmp_path / "verdicts.json", "vectors")["files"]
     assert [verdict["file"] for verdict in verdicts] == [path.name for path in vector_files(installed())]
     assert all(verdict["operations"] > 0 and verdict["fault"] == "" for verdict in verdicts)
     total = sum(verdict["operations"] for verdict in verdicts)
@@ -42,7 +42,9 @@ def test_a_planted_error_is_found(tacit: Invoke, copy: Path, tmp_path: Path) -> 
     result = tacit("conformance", "vectors", copy, "--json", tmp_path / "verdicts.json")
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1].endswith(": 1 do not hold")
-    faults = {verdict["file"]: verdict["fault"] for verdict in json.loads((tmp_path / "verdicts.json").read_bytes())}
+    faults = {
+        verdict["file"]: verdict["fault"] for verdict in check_output(tmp_path / "verdicts.json", "vectors")["files"]
+    }
     assert faults.pop("members.json") == 'operation 0, write members: result: expected "03", got "01"'
     assert set(faults.values()) == {""}
 

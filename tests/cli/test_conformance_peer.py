@@ -1,7 +1,6 @@
 """`tacit conformance peer` against our own server and our own client, and what it says to wrong input."""
 
 import importlib.util
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.conformance.peer.play import CASES, Side
 from tacit.simulate.world.federation import small_configuration
+from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[1] / "simulate" / "conformance" / "peer")
@@ -45,7 +45,7 @@ MakeBench = Callable[[int], Any]
 def check_all_hold(result: Result, side: Side, path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"{len(CASES[side])} cases: all hold"
-    verdicts = json.loads(path.read_bytes())
+    verdicts = check_output(path, "peer")["cases"]
     assert [verdict["case"] for verdict in verdicts] == [case.name for case in CASES[side]]
     for verdict in verdicts:
         assert verdict["seen"] == verdict["expected"]
@@ -92,7 +92,7 @@ def test_our_parties_of_private_inference_hold(tacit: Invoke, tmp_path: Path, si
         )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == f"{len(names)} cases: all hold"
-    found = json.loads(verdicts.read_bytes())
+    found = check_output(verdicts, "peer")["cases"]
     assert [verdict["case"] for verdict in found] == names
     assert all(verdict["holds"] and verdict["seen"] == verdict["expected"] for verdict in found)
 

@@ -14,6 +14,7 @@ from tacit.cli.data import app
 from tacit.models.configuration import DataConfiguration
 from tacit.models.data import load
 from tacit.models.partition import divide
+from tests.cli.outputs import check_output
 
 
 def inspect(*arguments: str | Path) -> Result:
@@ -67,7 +68,7 @@ def test_the_json_file_has_all_figures(tmp_path: Path, isic: Path) -> None:
     source = ("--source", "fed-isic2019", "--directory", isic)
     result = inspect(*source, "--partition", "centre", "--clients", "3", "--json", tmp_path / "figures.json")
     assert result.exit_code == 0
-    figures: dict[str, Any] = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    figures = check_output(tmp_path / "figures.json", "data")
     assert figures == {
         "source": "fed-isic2019",
         "channels": 3,
@@ -99,8 +100,7 @@ def test_the_command_line_overrides_the_experiment(tmp_path: Path) -> None:
 
     def read(*arguments: str) -> dict[str, Any]:
         assert inspect(experiment, *arguments, "--json", figures).exit_code == 0
-        read: dict[str, Any] = json.loads(figures.read_text(encoding="utf-8"))
-        return read
+        return check_output(figures, "data")
 
     plain = read()
     assert (plain["partition"], plain["seed"], plain["alpha"], len(plain["clients_by_class"])) == ("iid", 7, None, 3)

@@ -18,6 +18,7 @@ from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 from tacit.parties.runs.explain import keys, literal
 from tacit.parties.runs.student import read_student
+from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -34,7 +35,7 @@ def test_everything_is_written(distilled: tuple[Result, Path]) -> None:
     }  # fmt: skip
     assert (out / "curves.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert (out / "distillation.json").read_bytes() == (directory / "copy.json").read_bytes()
-    figures = json.loads((out / "distillation.json").read_bytes())
+    figures = check_output(out / "distillation.json", "distillation")
     assert [epoch["stage"] for epoch in figures["epochs"]] == ["layers", "layers", "predictions"]
     assert (figures["seed"], figures["device"], figures["teacher"]["epochs"]) == (4, "cpu", 6)
     assert figures["experiment"]["distillation"]["margin"] == 3.0
@@ -87,7 +88,7 @@ def test_the_student_runs_on_shares(tacit: Invoke, distilled: tuple[Result, Path
     out, copy = distilled[1] / "out", tmp_path / "figures.json"
     result = tacit("bench", "inference", out, "--images", 4, "--batch", 4, "--json", copy)
     assert result.exit_code == 0, result.stderr
-    figures = json.loads(copy.read_bytes())
+    figures = check_output(copy, "bench-student")
     assert (figures["images"], figures["batch"], figures["check"]) == (4, 4, False)
     # A logit is off by a few hundred last bits of 2^-16 at most; labels may differ where two are as close.
     assert 0 < figures["largest_difference"] < 0.02

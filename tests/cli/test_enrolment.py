@@ -9,6 +9,7 @@ import pytest
 from click.testing import Result
 
 from tacit.parties.links.roster import read_roster
+from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
 ROLES = {"server": "server", "client-1": "client", "client-2": "client", "client-3": "client"}
@@ -70,7 +71,7 @@ def test_the_members_are_shown(hosts: Path, tacit: Invoke) -> None:
     shown = tacit("roster", "show", hosts / "roster.toml", "--json", hosts / "roster.json")
     assert shown.exit_code == 0
     assert shown.stdout.splitlines()[-1] == fingerprint
-    figures = json.loads((hosts / "roster.json").read_bytes())
+    figures = check_output(hosts / "roster.json", "roster")
     assert f"fingerprint {figures['fingerprint']}" == fingerprint
     assert {member["name"]: member["role"] for member in figures["members"]} == ROLES
     assert all(name in shown.stdout for name in ROLES)

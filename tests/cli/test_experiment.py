@@ -19,19 +19,20 @@ from click.testing import Result
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights
-from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study
 from tacit.simulate.experiments.study import test_accuracy as accuracy
 from tacit.simulate.federation.supervision import Show
+from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
 Invoke = Callable[..., Result]
 
 ARM = Experiment(
-    federation=Federation(clients=4, rounds=2),
+    federation=FederationSection(clients=4, rounds=2),
     model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=1, heads=2),
     training=TrainingConfiguration(epochs=1, batch_size=8),
     aggregation=Aggregation(value_bits=24),
@@ -111,8 +112,7 @@ class Held:
 
     @property
     def table(self) -> dict[str, Any]:
-        table: dict[str, Any] = json.loads((self.directory / "table.json").read_bytes())
-        return table
+        return check_output(self.directory / "table.json", "study")
 
 
 @pytest.fixture(scope="module")

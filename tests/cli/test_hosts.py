@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.cli.outputs import check_output
+
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from hosts import Hosts, Process, running_hosts
@@ -36,8 +38,7 @@ def summary(hosts: Hosts, run: str = "0001-small") -> dict[str, Any]:
 
 def status(hosts: Hosts, name: str) -> dict[str, Any]:
     hosts.run(name, "status", "party.toml", "--json", "status.json")
-    found: dict[str, Any] = json.loads((hosts.path / name / "status.json").read_bytes())
-    return found
+    return check_output(hosts.path / name / "status.json", "status")
 
 
 def test_a_federation_between_hosts(hosts: Hosts) -> None:

@@ -215,7 +215,7 @@ def test_both_sides_say_why_a_client_cannot_take_part(hosts: Hosts) -> None:
         ),
         "unknown": (
             lambda: unknown_to_the_server(hosts),
-            r"does not know this key .*: ask its operator to add 'client-7'",
+            r"does not know this key .*; ask its operator for the newest roster, .* to add 'client-7'",
             "stranger: reason this key is not in the roster",
         ),
     }

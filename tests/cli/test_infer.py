@@ -22,6 +22,8 @@ from tacit.parties.runs.student import DistillationExperiment, Student, read_stu
 from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
 from tacit.simulate.private_inference import private_images
 from tacit.simulate.private_inference.inference import DEALER
+from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 
 Invoke = Callable[..., Result]
@@ -49,7 +51,7 @@ def asked(tacit: Invoke, out: Path, copy: Path, *options: object) -> tuple[Resul
     result = tacit("infer", out, *options, "--json", copy)
     assert (result.exit_code, result.stderr) == (0, "")
     assert multiprocessing.active_children() == []
-    return result, json.loads(copy.read_bytes())
+    return result, check_output(copy, "inference")
 
 
 @pytest.mark.parametrize(("input", "owners"), [("known", 1), ("shared", 2)])
@@ -203,14 +205,14 @@ def test_wrong_input_is_refused_before_anything_is_started(
     assert "Traceback" not in result.output
 
 
-def test_files_are_scaled_to_the_pixels_of_digits(tmp_path: Path) -> None:
+def test_files_are_scaled_to_the_pixels_of_digits(out: Path, tmp_path: Path) -> None:
     experiment = DistillationExperiment()
     data = load(experiment.data, image_size=8)
     student = Student(experiment, data, cast(Any, None))
     (digit,) = data.source.test.images.pixels(np.array([0]), size=8)
     assert digit.max() == 16
     Image.fromarray(np.rint(digit[..., 0] * (255 / 16)).astype(np.uint8)).save(tmp_path / "digit.png")
-    found = private_images.chosen(str(tmp_path / "digit.png"), None, student)
+    found = private_images.chosen(InferenceRequest(directory=out, images=str(tmp_path / "digit.png")), student)
     # The same numbers but for the mean of three equal colours, taken in float64 on the way.
     assert torch.allclose(found.pixels, data.x_test[:1], rtol=0, atol=1e-6)
 

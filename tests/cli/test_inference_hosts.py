@@ -1,6 +1,5 @@
 """Private inference between hosts: real processes and sockets, folders that share nothing, keys that commands made."""
 
-import json
 import re
 import signal
 import socket
@@ -13,6 +12,7 @@ from click.testing import Result
 
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
 from tests.cli.inference_house import ROLES, House, check_answers
+from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -53,7 +53,7 @@ def test_private_inference_between_hosts(house: House, student: Path, images: Pa
     dealer = house.start("dealer")
     assert alice.end() == 0, alice.everything
     assert alice.complained == []
-    figures = json.loads((house.path / "alice" / "answers.json").read_bytes())
+    figures = check_output(house.path / "alice" / "answers.json", "answers")
     check_answers(figures, student, images)
     assert [row["image"] for row in figures["images"]] == [f"test {index}" for index in range(12)]
     assert (figures["passes"], figures["input"]) == (3, "known")
@@ -74,7 +74,7 @@ def test_private_inference_between_hosts(house: House, student: Path, images: Pa
         assert process.complained == ["tacit: interrupted"]
     again = house.start("alice", "--json", "again.json")
     assert again.end() == 0, again.everything
-    assert json.loads((house.path / "alice" / "again.json").read_bytes()) == figures
+    assert check_output(house.path / "alice" / "again.json", "answers") == figures
     assert "12 images, 12 of them answered" in again.said
 
 
@@ -103,7 +103,7 @@ def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, studen
     running["alice"].until(f"100 images, ({answered}|{answered + 1}) of them answered")
     assert running["alice"].end() == 0, running["alice"].everything
     assert running["alice"].complained == []
-    figures = json.loads((house.path / "alice" / "answers.json").read_bytes())
+    figures = check_output(house.path / "alice" / "answers.json", "answers")
     check_answers(figures, student, many)
     # Each image was answered once, by one and the same model, and at most one pass was begun again for each death.
     assert (figures["passes"], figures["input"]) == (100, "shared")
@@ -208,5 +208,5 @@ def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:
     alice = house.start("alice")
     assert alice.end() == 1
     (line,) = alice.complained
-    assert re.search("does not know this key .*: ask its operator to add 'alice'", line), line
+    assert re.search("does not know this key .*; ask its operator .* to add 'alice'", line), line
     dealer.until("stranger: this key is not in the roster")

@@ -1,6 +1,5 @@
 """`tacit experiment` for the tables that need no federation."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from click.testing import Result
 
 from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, TABLE5, TABLE6
+from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
 
@@ -24,7 +24,7 @@ def test_a_measurement_is_written_like_the_other_experiments(
     )
     assert result.exit_code == 0, result.stderr
     assert copy.read_bytes() == (out / "table.json").read_bytes()
-    table = json.loads(copy.read_bytes())
+    table = check_output(copy, "measurement")
     assert [(run["degree"], run["seed"]) for run in table["runs"]] == [(2, 3), (6, 3), (None, 3)]
     assert [row["published"] for row in table["rows"]] == [list(row) for row in published.values()]
     assert table["command"] == "tacit experiment tastan-table5 --small --seeds 3 --data images.npz"

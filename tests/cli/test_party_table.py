@@ -28,7 +28,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def table(clock: Clock) -> PartyTable:
-    return PartyTable(clock)
+    return PartyTable(10, clock)
 
 
 def cells(table: PartyTable) -> list[list[str]]:
@@ -48,7 +48,7 @@ def names(rows: Iterable[list[str]]) -> list[str]:
 
 
 def test_a_party_shows_up_with_its_first_word(table: PartyTable, clock: Clock) -> None:
-    assert cells(table) == []
+    assert last_line(table) == "loading torch, once for all parties"
     table.take("server", "listening", {"address": "tcp://127.0.0.1:1"})
     clock.seconds += 3
     assert cells(table) == [["server", "starting", "3 s", "0.0 MB", "0.0 MB", "3 s ago", ""]]
@@ -102,3 +102,41 @@ def test_of_many_parties_the_most_silent_are_shown_in_their_order(table: PartyTa
     for party in parties[:3]:
         table.take(party, "alive", {})
     assert names(cells(table)) == parties[3:]
+
+
+def test_training_says_how_much_of_it_is_done(table: PartyTable) -> None:
+    table.take("client-1", "phase", {"next": "TRAIN"})
+    table.take("client-1", "alive", {"done": 0.42})
+    assert cells(table)[0][1] == "train 42%"
+    table.take("client-1", "phase", {"next": "MASKED_INPUT"})
+    assert cells(table)[0][1] == "masked input"
+
+
+def last_line(table: PartyTable) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    with console.capture() as drawn:
+        console.print(table)
+    return drawn.get().splitlines()[-1]
+
+
+def test_the_time_left_is_judged_by_the_last_rounds(table: PartyTable, clock: Clock) -> None:
+    table.take("server", "round", {"round": 4})
+    clock.seconds += 30
+    assert "left" not in last_line(table)
+    table.take("server", "round-done", {"round": 4})
+    assert last_line(table) == "4 of 10 rounds are done; about 3 min left"
+    clock.seconds += 10
+    table.take("server", "round", {"round": 5})
+    table.take("server", "round-done", {"round": 5})
+    assert last_line(table) == "5 of 10 rounds are done; about 100 s left"
+    clock.seconds += 1
+    assert last_line(table) == "5 of 10 rounds are done; about 99 s left"
+    for round in range(6, 10):
+        clock.seconds += 2
+        table.take("server", "round-done", {"round": round})
+    # Rounds 5 to 9 took 19 s.
+    assert last_line(table) == "9 of 10 rounds are done; about 4 s left"
+    clock.seconds += 50
+    assert last_line(table) == "9 of 10 rounds are done; about 0 s left"
+    table.take("server", "round-done", {"round": 10})
+    assert last_line(table) == "all rounds are done; the summary is made, and the report is drawn"

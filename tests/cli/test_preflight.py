@@ -16,7 +16,8 @@ import zmq
 from click.testing import Result
 
 from tacit.parties.hosting.preflight import own, reach, work
-from tacit.protocol.core import codec
+from tacit.protocol.session.messages import MESSAGES
+from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -96,7 +97,7 @@ def test_a_server_tests_itself(hosts: Hosts, tacit: Invoke, tmp_path: Path) -> N
     assert {state for state, _ in found.values()} == {"ok"}
     assert "12 grey test images" in found["images"][1]
     assert "827 parameters" in found["experiment"][1]
-    told = json.loads((tmp_path / "found.json").read_bytes())
+    told = check_output(tmp_path / "found.json", "preflight")
     assert told["role"] == "server"
     assert {one["check"]: (one["state"], one["detail"]) for one in told["findings"]} == found
     # It looks, and leaves nothing.
@@ -416,7 +417,9 @@ def test_a_client_that_the_server_does_not_know(hosts: Hosts, server: Process, t
     cards = [str(hosts.path / "server.card"), str(hosts.path / "client-7" / "client-7.card")]
     hosts.command("client-7", "roster", "make", "--out", "roster.toml", *cards)
     path = hosts.client("client-7", source="../client-1/own.npz")
-    expect(tacit("preflight", path), "curve", "wrong", "does not know this key .*: ask its operator to add 'client-7'")
+    expect(
+        tacit("preflight", path), "curve", "wrong", "does not know this key .*; ask its operator .* to add 'client-7'"
+    )
     server.until("stranger: reason this key is not in the roster")
 
 
@@ -424,9 +427,9 @@ def test_another_version(hosts: Hosts, server: Process, tacit: Invoke, monkeypat
     """The server refuses it by name, and hears no more of that client: the next look says so."""
     path = hosts.client("client-4")
     with monkeypatch.context() as other:
-        other.setattr(codec, "VERSION", codec.VERSION + 1)
-        other.setattr(reach, "VERSION", codec.VERSION)
-        expect(tacit("preflight", path), "version", "wrong", "protocol version .*: install the same release on both")
+        other.setitem(vars(MESSAGES), "version", 4)
+        pattern = "protocol version 2, here 4 of a federation: install the same release on both sides"
+        expect(tacit("preflight", path), "version", "wrong", pattern)
     server.until("refused: member client-4, code VERSION")
     monkeypatch.setattr(reach, "SECONDS", 2.0)
     expect(tacit("preflight", path), "version", "untested", "it is busy, or bars this party; its log says why")

@@ -14,7 +14,7 @@ from PIL import Image
 
 from tacit.parties.hosting.own_images import own_images
 from tacit.parties.hosting.preflight import own, reach, work
-from tacit.protocol.core import codec
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tests.cli.hosts import EXPERIMENT, Process
 from tests.cli.inference_house import House
 
@@ -157,7 +157,7 @@ def test_a_model_owner_and_its_dealer(tmp_path: Path, tacit: Invoke, student: Pa
         result = tacit("preflight", alone.path / "owner" / "party.toml")
         assert (result.exit_code, result.stderr) == (0, "")
         assert {state for state, _ in looked(result).values()} == {"ok"}
-        assert looked(result)["dealer-version"][1] == f"{codec.VERSION} of the protocol, as the dealer's"
+        assert looked(result)["dealer-version"][1] == "3 of the protocol, as the dealer's"
         dealer.until("refused: owner: unknown message type 'resume'")
     finally:
         alone.stop()
@@ -332,7 +332,7 @@ def test_a_key_that_the_others_do_not_know(house: House, serving: dict[str, Proc
     for line in ("dealer-curve", "owner-curve"):
         assert found[line][0] == "wrong"
         assert "does not know this key" in found[line][1]
-        assert found[line][1].endswith("ask its operator to add 'carol' with this key to the roster")
+        assert found[line][1].endswith("add 'carol' with this key to it")
     for process in serving.values():
         process.until("stranger: this key is not in the roster")
 
@@ -342,17 +342,16 @@ def test_another_version(house: House, serving: dict[str, Process], tacit: Invok
     """Both say which one is theirs, and hear a party of their own version afterwards."""
     path = house.alice()
     with pytest.MonkeyPatch.context() as other:
-        other.setattr(codec, "VERSION", codec.VERSION + 1)
-        other.setattr(reach, "VERSION", codec.VERSION)
+        other.setitem(vars(INFERENCE_MESSAGES), "version", 4)
         result = tacit("preflight", path)
     found = looked(result)
     assert result.exit_code == 1
     for line in ("dealer-version", "owner-version"):
         assert found[line] == (
             "wrong",
-            f"protocol version {codec.VERSION}, here {codec.VERSION + 1}: install the same release on both sides",
+            "protocol version 3, here 4 of private inference: install the same release on both sides",
         )
-    serving["dealer"].until(f"refused: alice: protocol version {codec.VERSION + 1}, here {codec.VERSION}")
+    serving["dealer"].until("refused: alice: protocol version 4, here 3 of private inference")
     assert {state for state, _ in looked(tacit("preflight", path)).values()} == {"ok"}
 
 

@@ -78,11 +78,30 @@ def test_a_round_line_has_the_bytes_since_the_last() -> None:
     made.show("server", "round-done", done(round=2, status="aborted", detail="too few", clipped=None))
     made.show("server", "round-done", done(round=3, clipped=1234))
     assert shown(file) == [
-        "round   1 of 10  completed  accuracy 0.500  loss 1.250  2 of 3 clients  2.0 s  1.50 MB",
+        "round   1 of 10  completed  accuracy 0.500  loss 1.250  2 of 5 clients  2.0 s  1.50 MB",
         "round   2 of 10  aborted: too few  2.0 s  0.00 MB",
-        "round   3 of 10  completed  accuracy 0.500  loss 1.250  2 of 3 clients  2.0 s  0.00 MB"
+        "round   3 of 10  completed  accuracy 0.500  loss 1.250  2 of 5 clients  2.0 s  0.00 MB"
         "  1,234 coordinates clipped",
     ]
+
+
+def test_who_is_not_in_a_round_is_told_when_it_changes() -> None:
+    made, file = screen()
+    killed = dict.fromkeys(["client-2", "client-3"], "killed")
+    absences: list[dict[str, str]] = [{}, killed, killed, killed | {"client-4": "lost"}, {}]
+    for number, absent in enumerate(absences, start=1):
+        made.show("server", "round", {"round": number, "cohort": [], "absent": absent})
+    assert shown(file) == [
+        "  round 2 begins without client-2 and client-3 (killed)",
+        "  round 4 begins without client-2 and client-3 (killed), client-4 (lost)",
+    ]
+
+
+def test_a_process_that_takes_several_clients_with_it_is_told_once() -> None:
+    made, file = screen()
+    for number in range(3):
+        made.show(f"client-{number}", "failed", {"reason": "killed", "again": number > 0})
+    assert shown(file) == ["  client-0: killed"]
 
 
 @pytest.mark.parametrize(
@@ -140,11 +159,13 @@ def test_the_end_fits_every_encoding(encoding: str) -> None:
     ]
 
 
-def test_a_narrow_terminal_cuts_nothing_off() -> None:
-    made, file = screen(encoding="ascii", width=30)
+def test_a_narrow_terminal_cuts_nothing_off_but_leaves_columns_out_and_says_which() -> None:
+    made, file = screen(encoding="ascii", width=40)
     made.finish(SUMMARY)
-    table = "".join(line for line in shown(file) if "|" in line)
-    assert sorted(character for character in table if character.isdecimal()) == sorted("30010020000")
+    lines = shown(file)
+    row = next(line for line in lines if "server" in line)
+    assert [word.strip() for word in row.strip("|").split("|")] == ["server", "3.00 MB", "1.00 MB"]
+    assert "on a wider screen: training, protocol" in lines
 
 
 def test_the_end_says_what_noise_guarantees() -> None:

@@ -18,6 +18,7 @@ from click.testing import Result
 
 from tacit.parties.runs.experiment import load
 from tacit.parties.runs.summary import ROUND_KEYS
+from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
 
@@ -73,11 +74,29 @@ def test_a_run_that_is_held_in_full(finished: Run) -> None:
 def test_the_summary_has_what_it_promises(finished: Run) -> None:
     summary = finished.summary
     assert summary == json.loads((finished.directory.parent / "copy.json").read_bytes())
+    check_output(finished.directory / "summary.json", "summary")
     assert set(summary) == {
-        *("name", "final_accuracy", "final_loss", "wall_seconds", "protocol_share", "rounds", "parties", "aggregation"),
-        *("configuration", "ended", "incidents", "privacy", "statistics", "verified"),
+        *(
+            "schema",
+            "name",
+            "final_accuracy",
+            "final_loss",
+            "wall_seconds",
+            "protocol_share",
+            "rounds",
+            "parties",
+            "aggregation",
+        ),
+        *("configuration", "ended", "incidents", "privacy", "seed", "sessions", "statistics", "test_classes"),
+        "verified",
     }
     assert summary["statistics"] is None
+    classes = summary["test_classes"]
+    assert classes["round"] == 3
+    assert sum(one["images"] for one in classes["classes"]) == sum(map(sum, classes["confusion"]))
+    right = sum(classes["confusion"][number][number] for number in range(len(classes["classes"])))
+    images = sum(one["images"] for one in classes["classes"])
+    assert right / images == summary["final_accuracy"]
     assert summary["incidents"] == []
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are done"
@@ -141,6 +160,19 @@ def test_the_same_seed_gives_the_same_model_whether_resumed_or_not(
     for ours, theirs in zip(first.summary["rounds"], finished.summary["rounds"], strict=True):
         assert [ours[key] for key in figures] == [theirs[key] for key in figures]
     assert load(first.directory / "experiment.toml").federation.rounds == 3
+
+
+def test_a_run_without_a_seed_is_repeated_by_the_one_that_it_records(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    file = write_experiment(tmp_path / "small.toml", rounds=1)
+    drawn = Run(tacit("simulate", file, "--out", tmp_path / "drawn"), tmp_path / "drawn")
+    seed = drawn.summary["seed"]
+    assert seed == {"value": seed["value"], "drawn": True, "repeats": "everything"}
+    again = Run(tacit("simulate", file, "--seed", seed["value"], "--out", tmp_path / "again"), tmp_path / "again")
+    assert again.summary["seed"] == {"value": seed["value"], "drawn": False, "repeats": "everything"}
+    assert again.model == drawn.model
+    assert again.summary["sessions"][0]["versions"] == drawn.summary["sessions"][0]["versions"]
 
 
 def test_another_seed_gives_another_model_and_every_scheme_is_verified(

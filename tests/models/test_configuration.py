@@ -19,9 +19,11 @@ FIELDS = [
     (ModelConfiguration, "mlp_ratio", [0.5, 16.0], [0.0, 16.5]),
     (ModelConfiguration, "pretrained", [True, False], ["yes"]),
     (ModelConfiguration, "checkpoint", ["", "a.safetensors"], [False]),
+    (ModelConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255, 1]),
     (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
     (DataConfiguration, "directory", [""], [1]),
     (DataConfiguration, "classes", [(), ("cat", "dog")], [("cat", "cat"), ("",), 3]),
+    (DataConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255, 1]),
     (DataConfiguration, "partition", ["dirichlet", "iid", "centre"], ["shards"]),
     (DataConfiguration, "alpha", [1e-6, 1e6], [0.0, 2e6]),
     (DataConfiguration, "mean", [(0.0, 1.0)], [(-0.1, 0.5), (0.5, 1.1)]),
@@ -35,6 +37,12 @@ FIELDS = [
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
     (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
+    (
+        TrainingConfiguration,
+        "factory",
+        ["", "package.module:function", "m:F"],
+        ["function", "m:_f", "m:" + "f" * 255, 1],
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from tacit.models.configuration import DIRECTORY_SOURCES, DataConfiguration
 from tacit.models.data import READERS, Dataset, load, read
@@ -48,13 +49,16 @@ def test_digits_keep_every_image_at_their_own_size() -> None:
     assert ours == sorted((image.tobytes(), int(label)) for image, label in theirs)
 
 
-def test_digits_are_split_alike_in_every_class_and_every_time() -> None:
-    one, other = (load(DataConfiguration(), image_size=8) for _ in range(2))
-    assert torch.equal(one.x_test, other.x_test)
-    assert torch.equal(one.y_train, other.y_train)
-    share = torch.bincount(one.y_test) / (torch.bincount(one.y_test) + torch.bincount(one.y_train))
-    # 360 / 1797 of at least 174 images per class, rounded to whole images: off by less than 1 / 174.
-    assert (share - 360 / 1797).abs().max() < 1 / 174
+def test_digits_are_divided_as_scikit_learn_divides_them() -> None:
+    digits = load_digits()
+    theirs = train_test_split(digits.images, digits.target, test_size=360, random_state=0, stratify=digits.target)
+    source = read(DataConfiguration())
+    for samples, images, labels in zip((source.train, source.test), theirs[:2], theirs[2:], strict=True):
+        found = samples.images.pixels(np.arange(len(labels)), size=8)
+        assert found.dtype == np.uint8
+        assert np.array_equal(found[..., 0], images)
+        assert np.array_equal(samples.labels, labels)
+    assert source.class_names == tuple(map(str, digits.target_names))
 
 
 def test_normalisation_uses_the_training_images_of_each_channel(tmp_path: Path, arrays: dict[str, Any]) -> None:

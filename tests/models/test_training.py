@@ -207,12 +207,11 @@ def test_the_defaults_learn_digits() -> None:
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedsgd"])
 @pytest.mark.parametrize("batches", range(4))
 def test_training_ends_before_the_batch_that_nobody_wants(small_model: nn.Module, algorithm: str, batches: int) -> None:
-    called = 0
+    told: list[tuple[int, int]] = []
 
-    def proceed() -> None:
-        nonlocal called
-        called += 1
-        if called > batches:
+    def proceed(done: int = 0, total: int = 0, /) -> None:
+        told.append((done, total))
+        if len(told) > batches:
             raise Interrupted
 
     configuration = TrainingConfiguration(epochs=2, batch_size=4)
@@ -222,4 +221,5 @@ def test_training_ends_before_the_batch_that_nobody_wants(small_model: nn.Module
     }
     with pytest.raises(Interrupted):
         work[algorithm]()
-    assert called == batches + 1
+    images_done, total = {"fedavg": (4, 16), "fedsgd": (2, 8)}[algorithm]
+    assert told == [(images_done * batch, total) for batch in range(batches + 1)]

@@ -47,11 +47,11 @@ class ScriptedRun:
         with self.run.events(party).open("a") as file:
             file.write(json.dumps(line) + "\n")
 
-    def session(self) -> None:
-        """The server is there, and the clients join."""
+    def session(self, **configured: str) -> None:
+        """The server is there, and the clients join. configured: more that the server says of it."""
         n = len(self.clients)
         figures = {"parameters": 1000, "ring_bits": 24, "vector_bytes": 3021, "step": 0.001, "threshold": n - 1}
-        self.log("server", "configuration", **figures, neighbours=n - 1, configuration_hash="ab" * 32)
+        self.log("server", "configuration", **figures, neighbours=n - 1, configuration_hash="ab" * 32, **configured)
         self.log("server", "listening", address="tcp://127.0.0.1:5555")
         for name in self.clients:
             self.log(name, "link-up", at=0.25, peer="server")

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import msgpack
 
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, MOST_IMAGES
+from tacit.protocol.core.codec import VERSION as FEDERATION_VERSION
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION, MOST_IMAGES
 from tacit.simulate.conformance.operations import INVALID
 from tests.vectors_corpus.messages import PAYLOAD, octets
 from tests.vectors_corpus.primitives import drawn
@@ -103,6 +104,18 @@ def inference_message_bad_frames() -> Script:
         script.refuse("MALFORMED", "read message", frames=[*_frames(kind), b""])
     script.refuse("MALFORMED", "read message", frames=[*_frames("opening"), b""])
     script.refuse("MALFORMED", "read message", frames=_frames("opening")[:1])
+    return script
+
+
+def inference_message_bad_version() -> Script:
+    script = message("Another version than that of private inference, that of a federation among them.")
+    envelope, body = _frames("close-inference")
+    for version in (0, 1, FEDERATION_VERSION, INFERENCE_VERSION + 1, 255):
+        changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": version})
+        script.refuse("VERSION", "read message", frames=[changed, body])
+    for other in (256, -1, "1", None):
+        changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": other})
+        script.refuse("MALFORMED", "read message", frames=[changed, body])
     return script
 
 
@@ -268,9 +281,10 @@ def inference_material_bad_request() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_value,
-        inference_message_bad_family, inference_terms, inference_terms_bad_sizes, inference_commitment,
-        inference_material_keys, inference_schedule, inference_material, inference_material_bad_request,
+        inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_version,
+        inference_message_bad_value, inference_message_bad_family, inference_terms, inference_terms_bad_sizes,
+        inference_commitment, inference_material_keys, inference_schedule, inference_material,
+        inference_material_bad_request,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

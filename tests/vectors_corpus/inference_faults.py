@@ -15,6 +15,7 @@ from tacit.protocol.core.messages import Message
 from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import (
+    INFERENCE_VERSION,
     AgreeTerms,
     InferenceHello,
     InferenceTerms,
@@ -83,7 +84,7 @@ class Part(Play):
             "sequence": 0,
             "type": message.TYPE,
         }
-        head, body, *rest = encode(message, Envelope(**(fields | {"version": VERSION} | changes)), payload)
+        head, body, *rest = encode(message, Envelope(**(fields | {"version": INFERENCE_VERSION} | changes)), payload)
         party = party or self.party
         done = self.act(party, "receive", party=party, sender=sender, frames=[head, bytes(body) + behind, *rest])
         codes = [event["code"] for event in done["events"] if event["event"] == "ended"]
@@ -112,7 +113,7 @@ def inference_hello_bad_form() -> Script:
                 model_owner=model_owner(2))  # fmt: skip
     hello = InferenceHello(roster=part.roster)
     part.tell(AgreeTerms(terms=AGREED, images=1, batch=1))
-    part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "VERSION", version=1)
+    part.tell(AgreeTerms(terms=AGREED, images=1, batch=1), "VERSION", version=VERSION)
     part.tell(InferenceHello(roster=OTHER), "ROSTER")
     part.tell(hello, "MALFORMED", behind=b"\0")
     part.tell(hello, "SESSION", session=SESSION)
@@ -274,8 +275,8 @@ def material_hello_bad_form() -> Script:
     hello = hello_of(part, DATA_OWNER)
     part.tell(MaterialOver(), session=OTHER)
     for sender in (DATA_OWNER, MODEL_OWNER):
-        part.tell(hello_of(part, sender), "VERSION", session=OTHER, sender=sender, version=1)
-    part.tell(hello, session=OTHER, sender=DEALER + "-2", version=1)
+        part.tell(hello_of(part, sender), "VERSION", session=OTHER, sender=sender, version=VERSION)
+    part.tell(hello, session=OTHER, sender=DEALER + "-2", version=VERSION)
     alone: tuple[tuple[str, MaterialHello, dict[str, Any]], ...] = (
         ("ROSTER", hello_of(part, DATA_OWNER, roster=OTHER), {}),
         ("MEMBERS", hello_of(part, DATA_OWNER, peer=DATA_OWNER), {}),
@@ -291,7 +292,7 @@ def material_hello_bad_form() -> Script:
     part.tell(hello, session=SESSION)
     part.tell(hello_of(part, MODEL_OWNER), session=OTHER, sender=MODEL_OWNER)
     part.tell(hello, "SESSION", session=drawn("6"))
-    part.tell(MaterialOver(), "VERSION", session=drawn("6"), version=1)
+    part.tell(MaterialOver(), "VERSION", session=drawn("6"), version=VERSION)
     return part
 
 

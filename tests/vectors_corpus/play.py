@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tacit.protocol.core.codec import Packet, decode, encode_structure
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
 from tests.vectors_corpus.script import Script
@@ -28,6 +28,7 @@ class Parcel:
     receiver: str
     frames: tuple[bytes, ...]
     """Empty where no vector has them: of a message with an explanation, or with a long frame."""
+    kinds: Kinds
 
     @property
     def kind(self) -> str:
@@ -42,7 +43,7 @@ class Parcel:
     @property
     def packet(self) -> Packet:
         """The envelope, read, and the body."""
-        return decode(self.frames, {**MESSAGES, **INFERENCE_MESSAGES})
+        return decode(self.frames, self.kinds)
 
     def saying(self, message: Message) -> tuple[bytes, ...]:
         """The frames with another message of the same type."""
@@ -66,6 +67,7 @@ class Play(Script):
         self.parcels: list[Parcel] = []
         self.now = 0.0
         self._delivered = 0
+        self._kinds = INFERENCE_MESSAGES if self.protocol == "private inference" else MESSAGES
 
     def act(self, actor: str, name: str, /, **inputs: Any) -> Any:
         """Perform an operation of a party, and number what it sends."""
@@ -74,7 +76,7 @@ class Play(Script):
             written = sent.get("frames", ())
             abbreviated = any(frame.startswith("sha256") for frame in written)
             frames = () if abbreviated else tuple(bytes.fromhex(frame) for frame in written)
-            self.parcels.append(Parcel(len(self.parcels), actor, sent["to"], frames))
+            self.parcels.append(Parcel(len(self.parcels), actor, sent["to"], frames, self._kinds))
         return done
 
     def give(self, parcel: Parcel, frames: Sequence[bytes] | None = None) -> Any:

@@ -1,6 +1,7 @@
 """Labels, codes and limits: docs/spec/constants.md and docs/spec/errors.md, typed in again by hand."""
 
 VERSION = 2
+INFERENCE_VERSION = 3
 
 CONFIGURATION = b"tacit/1 configuration"
 MODEL = b"tacit/1 model"

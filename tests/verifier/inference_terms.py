@@ -4,6 +4,7 @@ from typing import Any
 
 from constants import (
     INFERENCE_TERMS,
+    INFERENCE_VERSION,
     LARGEST_PIXELS,
     LARGEST_SCORES,
     LARGEST_TOKENS,
@@ -36,7 +37,7 @@ INFERENCE_BODIES = {
     "material-over": Map(),
     "abort": BODIES["abort"],
 }
-INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "material"))
+INFERENCE = Family(INFERENCE_BODIES, ("masked-weights", "opening", "material"), INFERENCE_VERSION)
 
 SIZES = Map(
     side=Integer(1, 4096),

@@ -107,13 +107,13 @@ CONFIGURATION = Map(
 
 
 class Family:
-    """The types of one kind of link, and those of them that may have a raw frame."""
+    """The types of one kind of link, those of them that may have a raw frame, and the version in their envelopes."""
 
-    def __init__(self, bodies: dict[str, Map], with_raw_frame: tuple[str, ...]) -> None:
-        self.bodies, self.with_raw_frame = bodies, with_raw_frame
+    def __init__(self, bodies: dict[str, Map], with_raw_frame: tuple[str, ...], version: int) -> None:
+        self.bodies, self.with_raw_frame, self.version = bodies, with_raw_frame, version
 
 
-FEDERATION = Family(BODIES, WITH_RAW_FRAME)
+FEDERATION = Family(BODIES, WITH_RAW_FRAME, VERSION)
 
 
 def write_message(
@@ -129,7 +129,7 @@ def write_message(
     received: int = 0,
 ) -> list[bytes]:
     envelope = {
-        "version": VERSION,
+        "version": family.version,
         "type": kind,
         "session": session,
         "round": round_number,
@@ -145,7 +145,7 @@ def read_envelope(frames: list[bytes], family: Family = FEDERATION) -> dict[str,
     """Steps 1 to 5 of the checks on a received message."""
     require(len(frames) in (2, 3), "MALFORMED")
     envelope = decode(ENVELOPE, frames[0], ENVELOPE_LIMIT)
-    require(envelope["version"] == VERSION, "VERSION")
+    require(envelope["version"] == family.version, "VERSION")
     require(envelope["type"] in family.bodies, "MALFORMED")
     if len(frames) == 3:
         require(envelope["type"] in family.with_raw_frame and len(frames[2]) <= CHUNK_BYTES, "MALFORMED")

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -24,10 +24,10 @@ from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import EndpointError, Received
 from tacit.parties.links.keys import generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.protocol.core.codec import VERSION, Envelope, decode, encode
+from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
-from tacit.protocol.core.messages import Abort, Message, Resume
+from tacit.protocol.core.messages import Abort, Kinds, Message, Resume
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
 from tacit.protocol.session.messages import MESSAGES
@@ -41,6 +41,16 @@ _GREETING_BYTES: Final = 64
 Connecting = ConnectingSubject[Any]
 
 
+@dataclass(frozen=True)
+class _Other:
+    """What may be met in the place of whom a party connects to."""
+
+    what: str
+    """What that is."""
+    kinds: Kinds
+    """What is spoken there."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """To one whom a party connects to."""
@@ -52,11 +62,11 @@ class Way:
     key: str
     """Of its address in the party's file."""
     member: Callable[[Roster], Member]
-    kinds: Mapping[str, type[Message]]
-    """The messages that are spoken there."""
+    kinds: Kinds
+    """What is spoken there."""
     question: Callable[[Roster], Message]
-    other: str = ""
-    """What has the same key, and does not know the question; "" where nobody knows it."""
+    other: _Other | None = None
+    """What has the same key, and speaks something else."""
 
     @property
     def checks(self) -> tuple[Check[Connecting], ...]:
@@ -128,14 +138,15 @@ class Way:
 
     def version(self, subject: Connecting) -> str:
         """Both speak the same version of the same protocol."""
-        answer = self.attempt(subject).answer
+        attempt = self.attempt(subject)
+        answer = attempt.answer
         if answer is None:
             raise Untested(f"the {self.what} has not answered: it is busy, or bars this party; its log says why")
+        if self.other is not None and _speaks(self.other.kinds, attempt.frames):
+            raise NotFit(f"what listens at {self._address(subject)} is {self.other.what}: correct the address")
         if isinstance(answer, Abort) and answer.code is Code.VERSION:
             raise NotFit(answer.detail)
-        if isinstance(answer, Abort) and answer.code is Code.MALFORMED and self.other:
-            raise NotFit(f"what listens at {self._address(subject)} is {self.other}: correct the address")
-        return f"{VERSION} of the protocol, as the {self.what}'s"
+        return f"{self.kinds.version} of the protocol, as the {self.what}'s"
 
     def _address(self, subject: Connecting) -> str:
         address: str = getattr(subject.file, self.key)
@@ -159,8 +170,8 @@ class Way:
         # A session that nobody has drawn, or none at all.
         resumes = isinstance(question, Resume)
         asked = Envelope(
-            version=VERSION, type=question.TYPE, session=secrets.token_bytes(32) if resumes else NO_SESSION, round=0,
-            sender=keys.name, sequence=0, link=int(resumes),
+            version=self.kinds.version, type=question.TYPE, sender=keys.name, round=0, sequence=0, link=int(resumes),
+            session=secrets.token_bytes(32) if resumes else NO_SESSION,
         )  # fmt: skip
         async with endpoint:
             with suppress(TimeoutError, EndpointError):
@@ -179,15 +190,24 @@ class Way:
             return Abort(code=error.code, detail=error.detail, culprit="")
 
 
+def _speaks(kinds: Kinds, frames: Sequence[bytes]) -> bool:
+    """Whether this is a message of these."""
+    try:
+        decode(frames, kinds)
+    except RemoteProtocolError:
+        return False
+    return True
+
+
 SERVER: Final = Way(
     what="server", key="connect", member=lambda roster: roster.server, kinds=MESSAGES,
-    question=lambda roster: Resume(), other="a model owner of private inference",
+    question=lambda roster: Resume(), other=_Other("a model owner of private inference", INFERENCE_MESSAGES),
 )  # fmt: skip
 """A client asks to go on with a conversation that there never was, which the server says."""
 MODEL_OWNER: Final = Way(
     what="model owner", prefix="owner-", key="model_owner", member=lambda roster: roster.server,
     kinds=INFERENCE_MESSAGES, question=lambda roster: InferenceHello(roster=roster.hash),
-    other="the server of a federation",
+    other=_Other("the server of a federation", MESSAGES),
 )  # fmt: skip
 """A data owner says hello, is told what it may ask for, and leaves: the dealer learns of a session by the agreement."""
 DEALER: Final = Way(

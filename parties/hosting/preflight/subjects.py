@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -73,7 +74,9 @@ class ClientSubject(ConnectingSubject[ClientFile]):
 
     @cached_property
     def source(self) -> Source:
-        """Its images. ValueError, OSError."""
+        """Its images. ValueError, OSError; Untested if its data are of its own."""
+        if self.file.data.factory:
+            raise Untested(f'data.factory = "{self.file.data.factory}": its data are what that returns')
         return own_images(self.file)
 
     @cached_property
@@ -81,6 +84,8 @@ class ClientSubject(ConnectingSubject[ClientFile]):
         """What the experiment says of images; where a sum will say it, something in its place. Untested if it does not
         say all."""
         agreed = chosen(self).data
+        if agreed.factory:
+            return agreed
         if agreed.channels:
             agreed = standing_in(agreed, agreed.channels)
         if not agreed.classes or not agreed.mean:
@@ -179,6 +184,7 @@ def proposed(experiment: Experiment, known: ServerImages) -> Configuration:
     """The configuration that follows from an experiment, of a model that takes no memory. ValueError."""
     task = task_of(experiment, known)
     bare = msgspec.structs.replace(task.model, pretrained=False, checkpoint="")
-    with torch.device("meta"):
+    # A function of one's own may read weights.
+    with nullcontext() if bare.factory else torch.device("meta"):
         model = msgspec.structs.replace(task, model=bare).build()
     return configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
+from tacit.parties.hosting.resources import available_memory
 from tacit.parties.hosting.server import ServerImages, first_configuration
 from tacit.parties.hosting.server_host import check_roster
 from tacit.parties.learning.learner import Learner
@@ -185,22 +185,6 @@ def fits(needed: int, what: str) -> str:
     if available < needed:
         raise NotFit(f"{room}: take a host with more memory, raise its limit, or choose a smaller model")
     return room
-
-
-def available_memory() -> int | None:
-    """Bytes that this process may still take, by Linux and by the limit of its control group; None if unknown."""
-    found = []
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                found.append(1024 * int(line.split()[1]))
-        group = Path("/sys/fs/cgroup")
-        limit, used = (group.joinpath(name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
-        if limit.strip() != "max":
-            found.append(int(limit) - int(used))
-    except (OSError, ValueError):
-        pass
-    return min(found, default=None)
 
 
 CLIENT_IMAGES: Final = Check("images", client_images)

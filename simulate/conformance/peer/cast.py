@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from tacit.parties.links.client_endpoint import ClientEndpoint
@@ -19,7 +19,7 @@ from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.codec import Envelope, Frame
 from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.session.messages import MESSAGES
 from tacit.simulate.conformance.peer.script import PeerVerdict, Saying, with_received
@@ -88,7 +88,7 @@ def listening(
 class Cast:
     """Plays cases one after the other. live: the party under test; wait: seconds for anything from it."""
 
-    kinds: ClassVar[Mapping[str, type[Message]]] = MESSAGES
+    kinds: ClassVar[Kinds] = MESSAGES
     """The messages of the links."""
 
     def __init__(self, live: str, lines: Iterable[Line], *, wait: float) -> None:

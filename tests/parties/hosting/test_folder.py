@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from tacit.parties.hosting.folder import PartyFolder
 from tacit.parties.hosting.log import line, logging_to, weight
@@ -75,6 +76,52 @@ def test_status_follows_the_events(folder: PartyFolder) -> None:
     assert (found.last_event and found.last_event.event, found.waiting_for) == ("ended", ())
     assert found.last_error is not None
     assert found.last_error.detail == "client-2: it holds another roster"
+
+
+IN_ORDER: dict[str, tuple[str, list[tuple[str, dict[str, object]]]]] = {
+    "who had only a look": ("server", []),
+    "who has left": ("server", [("joined", {"member": "x"}), ("left", {"member": "x", "detail": "it gave up"})]),
+    "whose session is over": ("server", [("joined", {"member": "x"}), ("ended", {"code": None, "detail": ""})]),
+    "who had its answers": ("model-owner", [("session", {"peer": "x"}), ("session-over", {"peer": "x", "code": None})]),
+    "a server that has finished": ("client", [("link-up", {"peer": "x"}), ("ended", {"code": None, "detail": ""})]),
+}
+
+
+@pytest.mark.parametrize("case", IN_ORDER)
+def test_a_link_that_is_no_longer_needed_is_lost_without_being_an_error(folder: PartyFolder, case: str) -> None:
+    role, events = IN_ORDER[case]
+    file = StatusFile(folder.status, replace(status(), role=role))
+    for event, fields in events:
+        file.take(event, dict(fields))
+    before = read_status(folder)[0].last_error
+    file.take("link-lost", {"peer": "x"})
+    found, _ = read_status(folder)
+    assert found.last_event is not None
+    assert found.last_event.event == "link-lost"
+    assert found.last_error == before
+
+
+@pytest.mark.parametrize(("role", "there"), [("server", ("joined", "member")), ("client", ("link-up", "peer"))])
+def test_a_link_that_is_needed_is_an_error_when_it_is_lost(
+    folder: PartyFolder, role: str, there: tuple[str, str]
+) -> None:
+    event, who = there
+    file = StatusFile(folder.status, replace(status(), role=role))
+    file.take(event, {who: "x"})
+    file.take("link-lost", {"peer": "x"})
+    error = read_status(folder)[0].last_error
+    assert error is not None
+    assert (error.event, error.detail) == ("link-lost", "x")
+
+
+def test_a_session_that_ends_for_a_later_roster_is_no_error(folder: PartyFolder) -> None:
+    file, over = StatusFile(folder.status, status()), {"code": "ROSTER", "detail": "it goes on with version 2"}
+    file.take("roster", {"version": 2})
+    file.take("phase", {"round": 1, "next": "SESSION"})
+    file.take("ended", dict(over))
+    assert read_status(folder)[0].last_error is None
+    file.take("ended", dict(over))
+    assert read_status(folder)[0].last_error is not None
 
 
 def test_a_status_that_cannot_be_read(folder: PartyFolder) -> None:

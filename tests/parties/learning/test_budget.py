@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 from dp_accounting import get_epsilon_gaussian
 
+from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.parties.learning.task import Task
 from tacit.parties.protections.budget import affordable, cost_of
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
@@ -47,9 +49,12 @@ def test_noise_that_bounds_nothing_is_not_affordable() -> None:
     ("protection", "accepted"), [(GaussianNoise(), True), (GaussianNoise(dp_clip=0.0), False), (NoProtection(), False)]
 )
 def test_a_client_with_a_budget_wants_noise_that_counts(protection: Any, accepted: bool) -> None:
-    complaints = [key for key, _, _ in ClientPolicy(largest_epsilon=8.0).complaints(protection, None)]
+    work = Task(
+        model=ModelConfiguration(), training=TrainingConfiguration(), classes=3, channels=1, protection=protection
+    )
+    complaints = [key for key, _, _ in ClientPolicy(largest_epsilon=8.0).complaints(work)]
     assert complaints == ([] if accepted else ["protection.scheme"])
-    assert list(ClientPolicy().complaints(protection, None)) == []
+    assert list(ClientPolicy().complaints(work)) == []
 
 
 class Three(Policy, frozen=True):

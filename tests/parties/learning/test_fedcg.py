@@ -20,7 +20,7 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.sides import Basis
-from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, Federation, parse
+from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT
@@ -39,7 +39,7 @@ STEPS, SEED = 2, 11
 
 def proposal(**protection: Any) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
-        federation=Federation(clients=3),
+        federation=FederationSection(clients=3),
         model=LENET,
         training=TRAINING,
         protection=FedCG(distillation_steps=STEPS, **protection),

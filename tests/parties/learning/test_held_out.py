@@ -18,7 +18,7 @@ from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, METRICS, Ta
 from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption, GroupModel
 from tacit.parties.protections.sides import Group, TaskError
-from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, Federation, parse
+from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tests.world.group_keys import memory_group_key
@@ -42,7 +42,7 @@ def proposal(
     held_out: float, *, algorithm: Any = "fedavg", encryption: Encryption | None = None, **protection: Any
 ) -> tuple[Task, Configuration, Keeper]:
     experiment = Experiment(
-        federation=Federation(clients=3),
+        federation=FederationSection(clients=3),
         model=MODEL,
         training=TrainingConfiguration(algorithm=algorithm, epochs=1, batch_size=4, held_out=held_out),
         protection=read_protection(protection),

@@ -19,7 +19,7 @@ from tacit.parties.protections.catalogue import read_protection
 from tacit.parties.protections.encryption import Encryption
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.sides import Basis, Group, TaskError, Trained
-from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
@@ -39,7 +39,7 @@ def proposal(
     algorithm: str, *, encryption: Encryption | None = None, **protection: Any
 ) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
-        federation=Federation(clients=3),
+        federation=FederationSection(clients=3),
         model=MODEL,
         training=TrainingConfiguration(algorithm=algorithm, epochs=1, batch_size=4, learning_rate=1e-2),  # type: ignore[arg-type]
         protection=read_protection(protection),

@@ -214,7 +214,7 @@ async def test_silent_client_is_known_to_a_restarted_server(keys: Keys, roster: 
 @pytest.mark.asyncio
 async def test_server_that_does_not_know_the_key(keys: Keys, roster: Roster) -> None:
     async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster, peers=["bob"]) as server:
-        with pytest.raises(NotAdmittedError, match="add 'alice' with this key to the roster"):
+        with pytest.raises(NotAdmittedError, match="add 'alice' with this key to it"):
             await ClientEndpoint.connect(server.address, keys=keys["alice"], server=roster.server)
 
 
@@ -249,3 +249,32 @@ async def test_servers_messages_are_limited_too(keys: Keys, roster: Roster, unti
         await until(server, LinkUp)
         await server.send("bob", [b"x"] * 4)
         assert await until(bob, MessageRefused) == MessageRefused("server", "4 frames where 3 are allowed")
+
+
+@pytest.mark.asyncio
+async def test_clients_that_share_a_context_have_their_own_links_and_its_owner_ends_it(
+    keys: Keys, roster: Roster
+) -> None:
+    context = zmq.asyncio.Context()
+    async with await ServerEndpoint.bind(ANYWHERE, keys=keys["server"], roster=roster) as server:
+        opened = [
+            await ClientEndpoint.connect(server.address, keys=keys[name], server=roster.server, context=context)
+            for name in ("alice", "bob")
+        ]
+        for endpoint, name in zip(opened, ("alice", "bob"), strict=True):
+            await endpoint.send([name.encode()])
+        heard = {}
+        while len(heard) < 2:
+            event = await server.receive()
+            if isinstance(event, Received):
+                heard[event.sender] = bytes(event.frames[0])
+        assert heard == {"alice": b"alice", "bob": b"bob"}
+        await opened[0].close()
+        # The other one's link is as it was.
+        await opened[1].send([b"again"])
+        while not isinstance(event := await server.receive(), Received):
+            pass
+        assert (event.sender, bytes(event.frames[0])) == ("bob", b"again")
+        await opened[1].close()
+        assert not context.closed
+    await asyncio.to_thread(context.term)

@@ -19,7 +19,7 @@ from tacit.parties.runs.experiment import (
     Aggregation,
     Experiment,
     ExperimentError,
-    Federation,
+    FederationSection,
     load,
     parse,
     with_overrides,
@@ -50,7 +50,7 @@ def test_what_is_written_is_what_is_read() -> None:
         "lungs.toml",
     )
     assert experiment.name == "lungs"
-    assert experiment.federation == Federation(clients=20, seed=7)
+    assert experiment.federation == FederationSection(clients=20, seed=7)
     assert experiment.aggregation == Aggregation(mode="semi-honest", clip=1.0)
     assert experiment.policy.modes == ("active", "semi-honest")
     assert experiment.training.epochs == 1
@@ -121,7 +121,8 @@ def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -
 
 def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
     assert refused("zzz = 1").endswith(
-        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, policy"
+        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, simulate, "
+        "policy"
     )
 
 
@@ -375,7 +376,7 @@ def test_overrides_change_what_is_given_and_are_checked() -> None:
     experiment = parse("[federation]\nseed = 3\n[training]\nepochs = 2", "federation.toml")
     assert with_overrides(experiment) == experiment
     changed = with_overrides(experiment, clients=8, rounds=2, seed=0)
-    assert changed.federation == Federation(clients=8, rounds=2, seed=0)
+    assert changed.federation == FederationSection(clients=8, rounds=2, seed=0)
     assert changed.training == experiment.training
     with pytest.raises(ExperimentError, match=r"^overrides: federation\.clients = 0: expected"):
         with_overrides(experiment, clients=0)
@@ -388,10 +389,10 @@ def test_overrides_change_what_is_given_and_are_checked() -> None:
     [
         (Experiment(), GraphParameters(4, 4)),
         (Experiment(aggregation=Aggregation(threshold=5)), GraphParameters(4, 5)),
-        (Experiment(federation=Federation(clients=100)), GraphParameters(99, 67)),
+        (Experiment(federation=FederationSection(clients=100)), GraphParameters(99, 67)),
         (
             Experiment(
-                federation=Federation(clients=100),
+                federation=FederationSection(clients=100),
                 aggregation=Aggregation(mode="semi-honest"),
                 policy=ClientPolicy(modes=("semi-honest",)),
             ),

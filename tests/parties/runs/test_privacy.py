@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from tacit.parties.learning.policy import ClientPolicy
 from tacit.parties.protections.gaussian_noise import GaussianNoise
-from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.parties.runs.privacy import guarantee
 
 CLIENTS = 5
@@ -18,7 +18,7 @@ def experiment(
     mode: Any = "active", corrupt: float = 0.2, clip: float = 1000.0, value_bits: int = 24, **protection: Any
 ) -> Experiment:
     return Experiment(
-        federation=Federation(clients=CLIENTS),
+        federation=FederationSection(clients=CLIENTS),
         protection=GaussianNoise(**protection),
         aggregation=Aggregation(mode=mode, corrupt=corrupt, clip=clip, value_bits=value_bits),
         policy=ClientPolicy(modes=(mode,), largest_clip=clip),

@@ -31,7 +31,7 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
 from tacit.parties.protections.sides import Group
-from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.group_key.agreement import GroupKey
 from tacit.protocol.group_key.holder import Reencrypt
 from tacit.secagg.packing import Total
@@ -65,7 +65,7 @@ class Arm:
         secure = self.value_bits < 32
         rate = 1e-3 if self.optimizer == "adamw" else 0.1
         experiment = Experiment(
-            federation=Federation(clients=3),
+            federation=FederationSection(clients=3),
             model=MODEL,
             training=TrainingConfiguration(
                 algorithm=self.algorithm,  # type: ignore[arg-type]

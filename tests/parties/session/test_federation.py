@@ -12,6 +12,7 @@ from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Received
 from tacit.parties.links.keys import PartyKeys, encode_key
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.parties.session.client import STOPPED
 from tacit.parties.session.event_log import read
 from tacit.parties.session.journal import JournalFile
 from tacit.protocol.core.outputs import Ended
@@ -137,6 +138,7 @@ async def test_a_client_that_vanishes_is_dropped_and_the_round_is_held(federatio
         ("client-4", False, "LEFT")
     ]
     assert second["dropped"] == []
+    assert (first["absent"], second["absent"]) == ({}, {"client-4": f"it gave up: {STOPPED}"})
     assert {"peer": "client-4"} in federation.fields("server", "link-lost")
     assert first["samples"] == 3 * federation.samples
 

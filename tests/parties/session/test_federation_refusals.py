@@ -37,7 +37,7 @@ async def test_a_stranger_is_not_admitted_and_the_server_says_who_it_was(federat
     server = await federation.serve(rounds=1)
     stranger = generate("stranger")
     claimed = Roster((*federation.roster.members, stranger.member("client")))
-    with pytest.raises(NotAdmittedError, match="add 'stranger' with this key to the roster"):
+    with pytest.raises(NotAdmittedError, match="add 'stranger' with this key to it"):
         await federation.join("stranger", keys=stranger, roster=claimed)
     ended = await federation.all_of(server, *map(federation.join, federation.clients))
     assert [end.code for end in ended] == [None] * 5
@@ -119,6 +119,25 @@ async def test_clients_of_a_server_that_is_gone_end_after_the_grace(federation: 
     for ended in await federation.all_of(*clients):
         assert ended.code is Code.LEFT
         assert ended.detail == "the link to server is lost and did not come back in 0.2 s"
+
+
+@pytest.mark.asyncio
+async def test_a_client_whose_key_was_removed_while_it_was_off_says_so_after_the_grace(federation: Any) -> None:
+    """The server is there again, with a roster without it: what it missed cannot be told, and is the likely reason."""
+    federation.grace = 3.0
+    server = await federation.serve(rounds=1)
+    client = federation.join("client-1")
+    await federation.event("client-1", "accepted")
+    await federation.vanish(server)
+    removed = Roster(tuple(one for one in federation.roster.members if one.name != "client-1"))
+    async with await ServerEndpoint.bind(federation.address, keys=federation.keys["server"], roster=removed):
+        (ended,) = await federation.all_of(client)
+    assert ended.code is Code.LEFT
+    assert ended.detail == (
+        "the link to server is lost and did not come back in 3 s: the server at "
+        f"{federation.address} does not know this key (status 400): its roster never had it, or has it no longer; "
+        "ask its operator for the newest roster, and if need be to add 'client-1' with this key to it"
+    )
 
 
 @pytest.mark.asyncio

@@ -21,7 +21,7 @@ from tacit.parties.learning.task import METRICS, Task, configure, read_task
 from tacit.parties.protections.catalogue import protection_hook, read_protection
 from tacit.parties.protections.fedrsm import MOST_METRICS, FedRSM, pack_uploads, unpack_uploads, upload_metrics
 from tacit.parties.protections.sides import Basis, TaskError
-from tacit.parties.runs.experiment import Aggregation, Experiment, Federation
+from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
@@ -37,7 +37,7 @@ def proposal(
     *, model: ModelConfiguration = LENET, stimuli: Stimuli | None = STIMULI, **protection: Any
 ) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
-        federation=Federation(clients=3),
+        federation=FederationSection(clients=3),
         model=model,
         training=TrainingConfiguration(epochs=1, batch_size=4, learning_rate=1e-2),
         protection=read_protection(protection),

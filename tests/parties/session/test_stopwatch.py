@@ -1,7 +1,8 @@
 """Seconds by kind of work: what counts, and for which kind."""
 
-import threading
+import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -42,12 +43,19 @@ def test_work_that_fails_counts_too() -> None:
     assert set(stopwatch.seconds) == {"sharing", "serialisation"}
 
 
-def test_work_of_other_threads_counts() -> None:
-    with Stopwatch() as stopwatch:
-        thread = threading.Thread(target=inner)
-        thread.start()
-        thread.join()
-    assert stopwatch.seconds["sharing"] >= STEP
+def test_work_that_a_party_hands_to_a_thread_is_its_own() -> None:
+    """Two at a time, as of clients in one process."""
+
+    async def party(work: Callable[[], str]) -> set[str]:
+        with Stopwatch() as stopwatch:
+            await asyncio.gather(asyncio.to_thread(work), asyncio.to_thread(work))
+        assert min(stopwatch.seconds.values()) >= 2 * STEP
+        return set(stopwatch.seconds)
+
+    async def both() -> list[set[str]]:
+        return await asyncio.gather(party(inner), party(outer))
+
+    assert asyncio.run(both()) == [{"sharing"}, {"sharing", "serialisation"}]
 
 
 def test_nothing_counts_outside_of_the_block() -> None:

@@ -140,6 +140,26 @@ async def test_what_is_begun_later_waits_for_the_thread_and_is_alone_heard_of(
 
 
 @pytest.mark.asyncio
+async def test_work_says_how_much_of_it_is_done(gates: dict[str, threading.Event]) -> None:
+    bench = Workbench()
+
+    def work(proceed: Proceed) -> None:
+        proceed(3, 4)
+        gates["first"].wait()
+
+    bench.begin(work)
+    assert bench.done == 0.0
+    while not bench.done:
+        await asyncio.sleep(0.001)
+    assert bench.done == 0.75
+    gates["first"].set()
+    assert bench.present is not None
+    await bench.present
+    bench.begin(work)
+    assert bench.done == 0.0
+
+
+@pytest.mark.asyncio
 async def test_an_error_of_dropped_work_is_nobodys(caplog: pytest.LogCaptureFixture) -> None:
     bench = Workbench()
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from tacit.protocol.core.codec import VERSION, Envelope, Packet, decode
+from tacit.protocol.core.codec import Envelope, Packet, decode
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import IGNORE, Machine, Row, Trigger
 from tacit.protocol.core.messages import Abort
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION
 from tacit.protocol.inference.results import Agreed, InferenceEnded
 from tacit.protocol.inference.tables import (
     DATA_OWNER_TABLE,
@@ -188,7 +188,7 @@ def holds_secrets(machine: Machine[Any]) -> bool:
 
 
 def garbage(kind: str, sender: str) -> Packet:
-    envelope = Envelope(version=VERSION, type=kind, session=bytes(32), round=0, sender=sender, sequence=0)
+    envelope = Envelope(version=INFERENCE_VERSION, type=kind, session=bytes(32), round=0, sender=sender, sequence=0)
     return Packet(envelope, b"\xc1", None, INFERENCE_MESSAGES)
 
 

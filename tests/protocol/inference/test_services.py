@@ -227,7 +227,7 @@ def test_strangers() -> None:
 def test_the_dealer_tells_an_owner_of_another_version_which_is_its_own(sender: str) -> None:
     """Nobody's session is concerned, and who has none is told; strangers are not."""
     run = world()
-    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION + 1).frames
+    frames = run.forge(sender, DEALER, MaterialOver(), session=b"\2" * 32, version=VERSION).frames
     ((machine, (said, ended)),) = run.dealers.feed(sender, frames, 0.0)
     assert (ended.code, ended.culprit) == (Code.VERSION, sender)
     packet = decode(said.frames, INFERENCE_MESSAGES)

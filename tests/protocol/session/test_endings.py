@@ -8,7 +8,7 @@ from tacit.protocol.core.messages import Abort, Fetch, Message
 from tacit.protocol.core.outputs import Ended
 from tacit.protocol.session.messages import EndRound, Finish
 from tacit.protocol.session.rounds import RoundDone
-from tacit.protocol.session.tables import TrainingState
+from tacit.protocol.session.tables import SessionState, TrainingState
 from tacit.protocol.sum.messages import FetchVector
 from tacit.simulate.world.federation import SERVER, MemoryFederation, small_configuration
 
@@ -61,6 +61,23 @@ def test_who_is_barred_while_they_gather_is_not_waited_for() -> None:
     one.start("client-3")
     (done,) = one.settle().outcome(RoundDone)
     assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
+
+
+def test_who_will_not_come_is_not_waited_for() -> None:
+    one = MemoryFederation(small_configuration(4), 4)
+    one.start(*one.roster.clients[1:])
+    assert one.server.state is SessionState.GATHERING
+    one.emit(SERVER, one.server.do_without({CLIENT}, one.now))
+    (done,) = one.settle().outcome(RoundDone)
+    assert (done.cohort, one.now) == (one.roster.clients[1:], 0.0)
+
+
+def test_where_too_few_can_come_the_session_ends_at_once() -> None:
+    one = MemoryFederation(small_configuration(4), 4)
+    one.start(*one.roster.clients[:2])
+    one.emit(SERVER, one.server.do_without(one.roster.clients[2:], one.now))
+    (ended,) = one.settle().outcome(Ended, SERVER)
+    assert (ended.code, one.now) == (Code.THRESHOLD, 0.0)
 
 
 def test_a_model_is_fetched_in_its_round_only() -> None:

@@ -117,7 +117,7 @@ def test_who_is_out_for_good_waits_for_nothing(state: str) -> None:
 
 def test_the_answer_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     one = federation()
-    monkeypatch.setattr("tacit.protocol.session.server.encode_structure", None)
+    monkeypatch.setattr("tacit.protocol.session.server_session.encode_structure", None)
     one.run()
     assert [done.code for done in one.outcome(RoundDone)] == [None, None]
 

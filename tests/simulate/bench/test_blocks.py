@@ -1,6 +1,5 @@
 """`tacit bench inference` without a directory: blocks on shares between processes, beside stock CrypTen."""
 
-import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from tacit.simulate.bench import blocks
 from tacit.simulate.bench.ends import BenchmarkError
 from tacit.simulate.bench.relay import Relay, Shaping
 from tacit.simulate.federation.processes import ProcessError
+from tests.cli.outputs import check_output
 from tests.protocol.inference.totals import by_operation
 
 # The smallest of timm's: 50 tokens.
@@ -32,7 +32,7 @@ def test_blocks_are_measured(tmp_path: Path, known: str, count: int, against: li
     options = ["--model", MODEL, "--blocks", str(count), "--repeats", "1", "--input", known, *against]
     done = CliRunner().invoke(app, ["bench", "inference", *options, "--json", str(file)])
     assert done.exit_code == 0, done.output
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = check_output(file, "bench-blocks")
     rows = ["ours", *(["crypten", "crypten_ttp"] if against else [])]
     for key in rows:
         row = figures[key]

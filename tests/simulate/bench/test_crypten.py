@@ -1,6 +1,5 @@
 """`tacit bench crypten` computes every row over three transports and says how long each took."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 from tacit.cli.main import app
 from tacit.simulate.bench import crypten
 from tacit.simulate.federation.processes import ProcessError
+from tests.cli.outputs import check_output
 
 TOKENS, WIDTH = 4, 12
 
@@ -19,7 +19,7 @@ def test_every_row_over_every_transport(tmp_path: Path, monkeypatch: pytest.Monk
     file = tmp_path / "figures.json"
     done = CliRunner().invoke(app, ["bench", "crypten", "--repeats", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = check_output(file, "bench-crypten")
     assert (figures["repeats"], figures["tokens"]) == (1, TOKENS)
     rows = figures["rows"]
     assert {"one round", "multiply", "matmul", "compare", "softmax", "vit-s block"} < set(rows)

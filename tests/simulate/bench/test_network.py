@@ -1,6 +1,5 @@
 """`tacit bench network` runs real sessions over real links and says what the network costs."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ from typer.testing import CliRunner
 
 from tacit.cli.main import app
 from tacit.simulate.bench import network
+from tests.cli.outputs import check_output
 
 
 def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_figures_of_rounds_uploads_and_memory(tmp_path: Path, monkeypatch: pytes
     arguments = ["--rounds", "2", "--delay", "100", "--connected", "4", "--json", str(file)]
     done = CliRunner().invoke(app, ["bench", "network", *arguments])
     assert done.exit_code == 0, done.output
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = check_output(file, "bench-network")
     (delayed,) = figures["by_delay_ms"].values()
     # It cannot be fewer: the beginning, the model asked for and given, the vector, two questions and two answers.
     assert delayed["seconds"] > 8 * 0.1

@@ -1,7 +1,6 @@
 """`tacit bench protection` runs every scheme and says what it costs."""
 
 import functools
-import json
 import operator
 import re
 from pathlib import Path
@@ -13,6 +12,7 @@ from docs.generate import protection_costs
 from tacit.cli.main import app
 from tacit.models.configuration import ModelConfiguration
 from tacit.simulate.bench import protection
+from tests.cli.outputs import check_output
 
 
 def test_the_figures_of_every_protection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,7 +20,7 @@ def test_the_figures_of_every_protection(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "figures.json"
     done = CliRunner().invoke(app, ["bench", "protection", "--repeats", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = check_output(file, "bench-protection")
     large, default = figures["large"], figures["default"]
     assert large["parameters"] > 128 * 192  # features and values of a patch
     assert large["orthogonal"]["condition"] == 1.0

@@ -1,6 +1,5 @@
 """`tacit bench secagg` computes real sums and says what they cost."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 
 from tacit.cli.main import app
 from tacit.secagg.work import WorkKind
+from tests.cli.outputs import check_output
 
 STABLE_KEYS = {
     "client_total_ms",
@@ -31,7 +31,7 @@ def bench(tmp_path: Path, *arguments: str) -> dict[str, Any]:
     file = tmp_path / "figures.json"
     done = CliRunner().invoke(app, ["bench", "secagg", *arguments, "--json", str(file)])
     assert done.exit_code == 0, done.output
-    figures: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    figures = check_output(file, "bench-secagg")
     assert set(figures) >= STABLE_KEYS
     assert figures["sum_is_exact"] is True
     return figures

@@ -1,6 +1,5 @@
 """`tacit bench start` runs the commands that it times."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from typer.testing import CliRunner
 from tacit.cli.main import app
 from tacit.simulate.bench import start
 from tacit.simulate.bench.ends import BenchmarkError
+from tests.cli.outputs import check_output
 
 
 @pytest.mark.end_to_end
@@ -16,10 +16,13 @@ def test_every_command_does_what_it_is_timed_for(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
     done = CliRunner().invoke(app, ["bench", "start", "--repeats", "1", "--json", str(file)])
     assert done.exit_code == 0, done.output
-    seconds = json.loads(file.read_text(encoding="utf-8"))["seconds"]
+    figures = check_output(file, "bench-start")
+    seconds, profile = figures["seconds"], figures["profile"]
     assert 0 < seconds["training"] < seconds["hosts_first_round"]
     assert 0 < seconds["help"] < seconds["simulate_first_round"]
-    assert {"wrong_input", "imports"} < seconds.keys()
+    assert {"wrong_input", "imports", "infer"} < seconds.keys()
+    assert next(iter(profile)) == "torch"
+    assert 0 < profile["timm"] < profile["torch"]
     assert "tacit server and 3 x tacit client" in done.output
 
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.session.shell import Surroundings
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.messages import Phase
 from tacit.protocol.core.outputs import Ended
@@ -23,6 +22,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.cheats import CheatingClient
 from tacit.simulate.federation.faults import PHASES, Fault, FaultError, Faults, Kind, read_faults
+from tacit.simulate.federation.hosting import Hosting
 from tacit.simulate.federation.processes import Exit, Processes
 from tacit.simulate.federation.roles import Plan, Role, client_outcome, server_outcome
 from tacit.simulate.federation.supervision import Supervisor
@@ -119,7 +119,8 @@ def test_clients_cheat_in_the_rounds_that_are_named() -> None:
 
 def test_who_has_no_fault_has_no_surroundings_of_its_own() -> None:
     faults = read(drop=["client-1@TRAIN"], slow=["client-2:100"])
-    assert [type(faults.of(party)) is Surroundings for party in PARTIES[:4]] == [True, False, False, True]
+    assert [faults.of(party) is None for party in PARTIES[:4]] == [True, False, False, True]
+    assert faults.named == {"client-1", "client-2"}
 
 
 def test_the_earliest_moment_decides_whether_a_killed_party_comes_back_and_the_later_rounds_are_left() -> None:
@@ -206,6 +207,9 @@ class Scripted:
     async def start(self, name: str, target: object, **arguments: object) -> None:
         self.started.append(name)
 
+    def tell(self, name: str, told: dict[str, Any]) -> None:
+        pass
+
     async def messages(self) -> AsyncIterator[tuple[str, dict[str, Any] | Exit]]:
         for message in self._script:
             yield message
@@ -216,12 +220,13 @@ def test_nobody_is_started_again_when_the_run_is_over(tmp_path: Path, server_end
     """The client is killed before or after the server has ended."""
     end: Script = [("server", {"finished": {"detail": "all rounds are done", "status": 0}}), ("server", Exit(0, None))]
     killed: Script = [("client-1", Exit(None, "SIGKILL"))]
-    listening: Script = [("server", {"event": "listening", "address": "tcp://127.0.0.1:1"})]
+    listening: Script = [("server", {"party": "server", "event": "listening", "address": "tcp://127.0.0.1:1"})]
     processes = Scripted([*listening, *end, *killed] if server_ended else [*listening, *killed, *end])
     keys = {name: generate(name) for name in PARTIES[:2]}
     roster = Roster(members=(keys["server"].member("server"), keys["client-1"].member("client")))
     plan = Plan(Experiment(), RunDirectory(tmp_path), 1, 0, 0, faults=read(restart=["client-1@UNMASK:9"]))
-    roles = {name: Role(plan, own, roster) for name, own in keys.items()}
-    supervisor = Supervisor(cast(Processes, processes), roles, lambda party, event, fields: None)
+    roles = {name: Role(plan, own, roster, tmp_path) for name, own in keys.items()}
+    hosting = Hosting({"client-1": ("client-1",)})
+    supervisor = Supervisor(cast(Processes, processes), roles, hosting, lambda party, event, fields: None)
     assert asyncio.run(supervisor.follow()) == "all rounds are done"
     assert processes.started == ["server"] + ["client-1"] * starts

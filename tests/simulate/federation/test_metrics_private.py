@@ -236,20 +236,22 @@ SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
         "configuration_hash", "evaluates", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
     },
+    "provenance": {"command", "machine", "seed", "versions"},
     "listening": {"address", "session"},
     "link-up": {"peer"},
     "link-lost": {"peer"},
     "joined": {"member"},
-    "round": {"cohort", "round"},
+    "round": {"absent", "cohort", "round"},
     "phase": {"next", "phase", "round", "seconds"},
     "traffic": {"phase", "received", "round", "sent"},
     "opened": {"members", "phase"},
     "round-done": {
-        "round", "status", "code", "detail", "culprit", "cohort", "survivors", "dropped", "seconds",
+        "round", "status", "code", "detail", "culprit", "cohort", "absent", "survivors", "dropped", "seconds",
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "held_out",  # the same
         "accuracy", "loss",  # of the server's own test images
     },
+    "classes": {"classes", "confusion", "round"},  # of the server's own test images
     "messages": MESSAGE_TIMES,
     "work": {"seconds"},  # by kind of work of the protocol
     "ended": {"code", "detail"},

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tacit.parties.runs.experiment import Federation
+from tacit.parties.runs.experiment import FederationSection
 from tacit.parties.runs.student import DistillationExperiment
 from tacit.simulate.bench.inference import measure
 from tacit.simulate.private_inference.distillation import distil
@@ -12,7 +12,7 @@ from tacit.simulate.private_inference.distillation import distil
 
 @pytest.mark.exhaustive
 def test_the_student_of_digits_is_as_good_as_its_teacher_and_the_same_on_shares(tmp_path: Path) -> None:
-    experiment = DistillationExperiment(federation=Federation(seed=0))
+    experiment = DistillationExperiment(federation=FederationSection(seed=0))
     figures = distil(experiment, device="cpu", out=tmp_path, progress=lambda event, fields: None)
     assert figures["test_images"] == 360
     assert abs(figures["student"]["accuracy"] - figures["teacher"]["accuracy"]) <= 0.02

@@ -9,6 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import playwright.sync_api
+
 from tacit.simulate.report.page import make_report
 
 WIDTHS = (1280, 390)
@@ -23,6 +25,10 @@ const seen = [...document.querySelectorAll("iframe")].map(frame => {
     width: frame.contentWindow.innerWidth,
     scroll: page.scrollWidth,
     loaded: frame.contentWindow.performance.getEntriesByType("resource").length,
+    text: [...page.querySelectorAll("details[open] svg text, #cost svg text")].map(text =>
+      parseFloat(getComputedStyle(text).fontSize) * text.ownerSVGElement.getBoundingClientRect().width
+      / text.ownerSVGElement.viewBox.baseVal.width),
+    hidden: [...page.querySelectorAll(".cards")].filter(box => box.scrollWidth > box.clientWidth + 1).length,
     figures: [...page.querySelectorAll("details[open] svg, #cost svg")].map(svg => svg.getBoundingClientRect().right),
   };
 });
@@ -56,3 +62,24 @@ def test_the_page_fits_and_stays_silent(script: Any, chromium: str, tmp_path: Pa
         assert page["loaded"] == 0
         assert page["figures"]
         assert max(page["figures"]) <= page["width"]
+        assert min(page["text"]) >= 11
+    assert seen[1]["hidden"] == 0, "on a telephone every row is a card"
+
+
+def test_by_night_it_is_dark_and_its_figures_too(script: Any, chromium: str, tmp_path: Path) -> None:
+    run = script()
+    run.session()
+    run.round(1)
+    path = tmp_path / "report.html"
+    path.write_text(make_report(run.run))
+    brightness = """selector => getComputedStyle(document.querySelector(selector))
+      [selector == "body" ? "backgroundColor" : "fill"].match(/\\d+/g).map(Number).reduce((a, b) => a + b) / 3"""
+    with playwright.sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            page = browser.new_page(color_scheme=scheme)
+            page.goto(path.as_uri())
+            ground, ink = (page.evaluate(brightness, selector) for selector in ("body", "svg text"))
+            assert abs(ground - ink) > 180
+            assert (ground < ink) == (scheme == "dark")
+        browser.close()

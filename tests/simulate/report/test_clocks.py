@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,8 +195,8 @@ def test_logs_of_several_hosts_make_the_history_of_one(apart: Any) -> None:
 def test_the_page_says_what_the_clocks_were_ahead_and_how_certain_that_is(apart: Any) -> None:
     run, _, places = apart
     page = " ".join(make_report(run.run, *places).split())
-    assert '<th>client-1</th><td class="n">behind by 3 h 0 min</td><td class="n">± 15' in page
-    assert '<th>client-3</th><td class="n">nothing that messages show</td>' in page
+    assert re.search(r"<th>client-1</th><td [^>]*>behind by 3 h 0 min</td><td [^>]*>± 15", page)
+    assert re.search(r"<th>client-3</th><td [^>]*>nothing that messages show</td>", page)
     assert "The event logs of" not in page
     assert "processes of one user" not in page
 

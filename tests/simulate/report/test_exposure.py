@@ -83,7 +83,7 @@ def test_the_page_speaks_of_a_secure_sum_only_where_there_is_one(script: Any, mo
     assert ("Secure aggregation was off: the server saw the update of every client." in html) != secure
     for words in (
         "<dt>Threshold</dt>",
-        "Of this, the secure sum",
+        "Rounds took",
         ": the secure sum<",
     ):
         assert (words in html) == secure, words

@@ -121,6 +121,51 @@ def test_a_model_that_clients_evaluate_has_the_mean_of_what_they_found(script: A
     (round,) = fold.history.rounds
     assert round.result is not None
     assert (round.result.accuracy, round.result.loss) == (0.375, 1.0)
+    assert fold.history.judged_on == "test images, as clients found it"
+
+
+def test_a_session_that_goes_on_with_another_roster_ends_in_order_for_who_takes_it_up(script: Any) -> None:
+    """The server says what follows before the slower of the clients has said that its session is over."""
+    run = script()
+    run.session()
+    run.round(1)
+    fold = Fold()
+    for one in events_of(run):
+        fold.take(one)
+    for party in ("server", "client-1"):
+        fold.take(event(party, "roster", run.now, former=1, version=2, added=[], removed=["client-2"]))
+    fold.take(event("server", "ended", run.now, code="ROSTER", detail="it goes on with version 2 of the roster"))
+    began = run.now
+    run.session()
+    for one in events_of(run):
+        if one["time"] >= began:
+            fold.take(one)
+    for party in ("client-1", "client-2"):
+        fold.take(event(party, "ended", run.now, code="ROSTER", detail="version 2"))
+    troubles = fold.history.troubles
+    assert not [one.what for one in troubles if one.party in ("server", "client-1")]
+    assert [one.what for one in troubles if one.party == "client-2"][-1] == "ended the session early"
+    fold.take(event("client-1", "ended", run.now, code="ROSTER", detail="the server holds another roster"))
+    assert [one.what for one in troubles if one.party == "client-1"] == ["ended the session early"]
+
+
+def configured(**more: str) -> dict[str, Any]:
+    figures = {"parameters": 9, "ring_bits": 24, "vector_bytes": 30, "step": 0.1, "threshold": 2, "neighbours": 2}
+    return event("server", "configuration", 3.0, **figures, configuration_hash="ab", **more)
+
+
+@pytest.mark.parametrize(
+    ("evaluates", "images", "judges"),
+    [
+        ({}, "the test images", True),
+        ({"evaluates": "images"}, "the test images", True),
+        ({"evaluates": "sums"}, "the images that clients train on, by their sum", False),
+    ],
+)
+def test_it_is_known_what_accuracies_are_of(evaluates: dict[str, str], images: str, judges: bool) -> None:
+    fold = Fold()
+    fold.take(configured(**evaluates))
+    assert (fold.history.judged_on, fold.history.judges) == (images, judges)
 
 
 def test_refusals_are_counted_by_code(script: Any) -> None:

@@ -66,6 +66,21 @@ def test_dashboard(judged: Any) -> None:
     assert "tacit_accuracy 0.375\n" in Metrics(lambda: live.history).text().decode()
 
 
+def test_figures_of_the_training_are_not_called_those_of_test_images(script: Any) -> None:
+    """Of a server without images, for which sums stand in."""
+    run = script()
+    run.session(evaluates="sums")
+    run.round(1)
+    run.end()
+    html = make_report(run.run)
+    assert "Final accuracy 0.125 on the images that clients train on, by their sum" in text_of(html)
+    live = text_of(page(Live(load(run.run.experiment), recorded(run.run.path / "events"))))
+    assert "on the images that clients train on, by their sum" in live
+    for shown in (html, live):
+        assert "test images" not in shown
+        assert "Test figures" not in shown
+
+
 def test_the_first_model_is_called_so(script: Any) -> None:
     run = script()
     run.session()
@@ -94,6 +109,6 @@ def test_screen(judged: Any) -> None:
         if event["event"] == "round-done":
             screen.show("server", "round-done", event)
     first, second, third = file.getvalue().splitlines()
-    assert "accuracy 0.125  loss 2.000  4 of 4 clients  held-out accuracy after round 0: 0.625" in first
+    assert "accuracy 0.125  loss 2.000  4 of 5 clients  held-out accuracy after round 0: 0.625" in first
     assert "held-out" not in second
     assert "held-out accuracy after round 2: 0.750" in third

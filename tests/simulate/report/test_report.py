@@ -6,15 +6,19 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import msgspec
 import pytest
+import torch
 
+from tacit.parties.runs.classes import described
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, ExperimentError
 from tacit.parties.runs.explain import holds, keys
 from tacit.protocol.core.messages import Phase
 from tacit.simulate.report.figures import COLOURS, MOST_ROWS, PHASES, sample
 from tacit.simulate.report.history import PartyHistory
-from tacit.simulate.report.page import MOST_INCIDENTS, make_report, write_report
+from tacit.simulate.report.page import MOST_DRAWN, MOST_INCIDENTS, make_report, write_report
+from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.words import NOTHING, byte_count, decimal, seconds
 
 VOID = {"meta", "br", "hr", "img", "input", "link"}
@@ -212,6 +216,85 @@ def test_of_many_incidents_the_first_are_told(script: Any) -> None:
     assert f"Round {MOST_INCIDENTS} was aborted" in text
     assert f"Round {MOST_INCIDENTS + 1} was aborted" not in text
     assert "3 more incidents are in summary.json and in the tables below." in text
+
+
+def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(eventful: Any, script: Any) -> None:
+    head = Page(make_report(eventful.run).partition("<dl")[0] + "</header></body></html>").text
+    assert "client-2 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is in the sum." in head
+    assert "client-3 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is not in the" in head
+    run = script()
+    run.session()
+    for number in (1, 2, 3):
+        run.round(number)
+    run.end()
+    assert "All 3 rounds were completed, and no client was lost." in page(run).text
+
+
+def test_who_was_lost_alike_is_told_together(script: Any) -> None:
+    run = script(clients=14)
+    run.session()
+    run.round(1, dropped={f"client-{number}": False for number in range(1, 11)})
+    text = page(run).text
+    assert "client-7, client-8 and 2 more were lost in round 1, in MASKED_INPUT" in text
+    assert "Their updates are not in the sum." in text
+
+
+def test_rounds_where_something_happened_are_open_and_ordinary_ones_are_not(eventful: Any, script: Any) -> None:
+    def opened(run: Any) -> list[tuple[bool, str]]:
+        found = re.findall(r"<details( open)?>\s*<summary>(Round \d+)", make_report(run.run))
+        return [(bool(is_open), name) for is_open, name in found]
+
+    assert opened(eventful) == [(True, "Round 1"), (True, "Round 2"), (True, "Round 3"), (False, "Round 3")]
+    run = script()
+    run.session()
+    run.round(1)
+    run.round(2)
+    assert opened(run) == [(True, "Round 2"), (False, "Round 1")]
+
+
+def test_waiting_is_told_apart_from_computing(script: Any) -> None:
+    run = script()
+    run.session()
+    run.log("client-1", "update", round=1, training_seconds=0.75)
+    run.log("client-1", "work", at=1.0, seconds={"masking": 0.125, "sharing": 0.125})
+    run.log("server", "work", at=1.0, seconds={"summing": 0.25})
+    run.round(1)
+    run.end()
+    history = read_history(run.run.path / "events")
+    assert history.parties["client-1"].activities == {
+        "training": 0.75,
+        "computing the protocol": 0.25,
+        "waiting": 1.75,
+        "between rounds": 0.25,
+    }
+    sentence = "Rounds took 2.75 s of the server's time. For 2 s of it clients were training; from then to the sums"
+    assert f"{sentence} it was 750 ms more, of which the server computed 250 ms at most." in page(run).text
+
+
+def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(script: Any) -> None:
+    run = script()
+    run.session()
+    run.round(1)
+    matrix = torch.tensor([[9, 1, 0], [4, 5, 1], [0, 0, 0]])
+    run.log("server", "classes", **msgspec.to_builtins(described(1, ["healthy", "ill", "<unknown>"], matrix)))
+    found = page(run)
+    assert "By class, after round 1" in found.text
+    assert "Class Accuracy Images ill 0.500 10 healthy 0.900 10 <unknown> – 0" in found.text  # noqa: RUF001
+    assert "ill taken for healthy (4), healthy taken for ill (1), ill taken for <unknown> (1)." in found.text
+    assert "What test images are taken for" in found.text
+
+
+def test_of_many_classes_no_matrix_is_drawn(script: Any) -> None:
+    run = script()
+    run.session()
+    run.round(1)
+    names = [f"class {number}" for number in range(MOST_DRAWN + 1)]
+    told = described(1, names, torch.eye(len(names), dtype=torch.int64))
+    run.log("server", "classes", **msgspec.to_builtins(told))
+    text = page(run).text
+    assert "class 40 1.000 1" in text
+    assert "What test images are taken for" not in text
+    assert "Most frequent mistakes" not in text
 
 
 def test_a_cheat_is_told_first_and_among_the_refusals(script: Any) -> None:

@@ -1,0 +1,51 @@
+"""`tacit compare`: several runs on one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_option, keep_json, say, screen, table
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, two or more.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write.")] = Path("comparison.html"),
+    json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
+) -> None:
+    """Put several runs onto one page: what differs in their experiments, their curves, results and costs.
+
+    Exit status: 0 the page is written; 1 it, or the file of --json, cannot be written; 2 wrong input.
+    """
+    if len(runs) < 2:
+        raise failure("one run is no comparison: name two or more run directories", WRONG_INPUT)
+    from tacit.parties.runs.directory import RunDirectoryError, writing
+    from tacit.parties.runs.experiment import ExperimentError
+    from tacit.parties.session.event_log import EventLogError
+    from tacit.simulate.report import comparison
+
+    with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT), (OSError, FAILED)):
+        found = comparison.compare(runs)
+        page = comparison.comparison_page(found)
+        with writing(out):
+            out.write_text(page, encoding="utf-8")
+    keep_json(json_file, "comparison", {**found})
+    console = screen()
+    for entry in found["differences"]:
+        say(
+            console, f"{entry['key']}: {', '.join('not there' if one is None else str(one) for one in entry['values'])}"
+        )
+    rows = [
+        (
+            run["run"],
+            "" if run["final_accuracy"] is None else f"{run['final_accuracy']:.3f}",
+            str(run["completed"]),
+            f"{run['wall_seconds']:.1f} s",
+            f"{run['payload_bytes'] / 1e6:.2f} MB",
+        )
+        for run in found["runs"]
+    ]
+    console.print(table(("run", "accuracy", "rounds", "wall time", "payload"), rows))
+    say(console, str(out))

@@ -1,0 +1,59 @@
+"""How a model does on each class of the server's test images, and which classes it takes for which.
+
+The server evaluates the model after every round anyway; what that showed of the last one it writes when the session
+ends, as the event `classes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    import torch
+
+MOST_CONFUSED: Final = 200
+"""Classes of which the whole matrix is kept: of more, it would be the largest part of a log."""
+
+
+class TestClass(msgspec.Struct, frozen=True, kw_only=True):
+    """One class."""
+
+    __test__ = False
+
+    name: str
+    images: int
+    accuracy: float | None
+    """Share of its images that are classified correctly; None without any."""
+
+
+class TestClasses(msgspec.Struct, frozen=True, kw_only=True):
+    """All classes of the server's test images, by the model after `round`."""
+
+    __test__ = False
+
+    round: int
+    classes: tuple[TestClass, ...]
+    confusion: tuple[tuple[int, ...], ...] | None
+    """By class, in the order of `classes`: how many of its images were taken for each. None for many classes."""
+
+
+def described(round: int, names: Sequence[str], confusion: torch.Tensor) -> TestClasses:
+    """The figures of a matrix, int64 [C, C], of which row and column are the number of a class: the right one first."""
+    images, correct = confusion.sum(dim=1).tolist(), confusion.diagonal().tolist()
+    return TestClasses(
+        round=round,
+        classes=tuple(
+            TestClass(name=name, images=count, accuracy=right / count if count else None)
+            for name, count, right in zip(names, images, correct, strict=True)
+        ),
+        confusion=tuple(map(tuple, confusion.tolist())) if len(names) <= MOST_CONFUSED else None,
+    )
+
+
+def told(server: Iterable[Mapping[str, Any]]) -> TestClasses | None:
+    """What the events of a server tell last; None if they do not. msgspec.ValidationError for what is not ours."""
+    found = [event for event in server if event["event"] == "classes"]
+    return msgspec.convert(found[-1], TestClasses) if found else None

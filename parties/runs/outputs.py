@@ -1,0 +1,255 @@
+"""What files for programs hold, beside the field `schema` that all of them begin with: runs, parties, rosters, data.
+
+What makes these figures is checked against these types, and `tacit schema` prints them as JSON Schema. Keys keep their
+name and meaning; others may join them. The number of a schema rises when one is taken away or changes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+from tacit.parties.runs.classes import TestClasses
+from tacit.parties.runs.incidents import Incident
+from tacit.parties.runs.provenance import Invocation, Seed
+
+
+class PhaseFigures(TypedDict):
+    """A party in a phase, over all rounds."""
+
+    seconds: float
+    bytes_sent: int
+    bytes_received: int
+
+
+class PartyFigures(TypedDict):
+    """A party of a run."""
+
+    role: Literal["server", "client"]
+    phases: dict[str, PhaseFigures]
+
+
+class LocalFigures(TypedDict):
+    """What a client said of its own update."""
+
+    kept: int
+    layers: list[str]
+    training_seconds: float
+    choosing_seconds: float
+
+
+class DroppedClient(TypedDict):
+    """A client that a round lost."""
+
+    party: str
+    phase: str
+    included_in_sum: bool | None
+    code: str
+    detail: str
+
+
+class HeldOutFigures(TypedDict):
+    """What clients' held-out images say of the model after `round`."""
+
+    round: int
+    images: int
+    accuracy: float
+    loss: float
+
+
+class RoundFigures(TypedDict):
+    """A round."""
+
+    round: int
+    status: Literal["completed", "aborted"]
+    code: str | None
+    detail: str | None
+    culprit: str | None
+    accuracy: float | None
+    loss: float | None
+    train_accuracy: float | None
+    train_loss: float | None
+    samples: int | None
+    clipped: int | None
+    held_out: HeldOutFigures | None
+    cohort: list[str]
+    survivors: list[str]
+    dropped: list[DroppedClient]
+    seconds: float
+    bytes_sent: dict[str, int]
+    local: dict[str, LocalFigures]
+
+
+class AggregationFigures(TypedDict, total=False):
+    """The sum, as the server proposed it; empty before it did."""
+
+    parameters: int
+    ring_bits: int
+    vector_bytes: int
+    step: float
+    threshold: int
+    neighbours: int
+    configuration_hash: str
+    evaluates: Literal["images", "sums"]
+
+
+class PixelStatistics(TypedDict):
+    """Mean and deviation of pixels, where a first sum told them."""
+
+    mean: list[float]
+    std: list[float]
+    clients: int
+    pixels: int
+
+
+class PrivacyFigures(TypedDict):
+    """What noise guarantees; an epsilon of null is infinite."""
+
+    delta: float
+    epsilon_update: float | None
+    epsilon_sum: float | None
+
+
+class VerifiedRound(TypedDict):
+    """A secure sum that --verify has checked."""
+
+    round: int
+    clients: int
+    largest_error: float
+    bound: float
+
+
+class Summary(TypedDict):
+    """summary.json: the figures of a run."""
+
+    name: str
+    final_accuracy: float | None
+    final_loss: float | None
+    wall_seconds: float
+    protocol_share: float | None
+    test_classes: TestClasses | None
+    rounds: list[RoundFigures]
+    statistics: PixelStatistics | None
+    incidents: list[Incident]
+    parties: dict[str, PartyFigures]
+    privacy: PrivacyFigures | None
+    aggregation: AggregationFigures
+    configuration: dict[str, Any]
+    seed: Seed | None
+    sessions: list[Invocation]
+    ended: NotRequired[str]
+    verified: NotRequired[list[VerifiedRound]]
+
+
+class ImageSize(TypedDict):
+    """How many images have a size."""
+
+    height: int
+    width: int
+    images: int
+
+
+class DataFigures(TypedDict):
+    """A data set, and how clients share it."""
+
+    source: str
+    channels: int
+    train: int
+    test: int
+    image_sizes: list[ImageSize]
+    class_names: list[str]
+    mean: list[float]
+    std: list[float]
+    train_by_class: list[int]
+    test_by_class: list[int]
+    train_by_centre: list[int] | None
+    partition: str
+    alpha: float | None
+    seed: int | None
+    clients_by_class: list[list[int]]
+
+
+class RosterMember(TypedDict):
+    """A member of a roster; its keys as rosters write them."""
+
+    name: str
+    role: str
+    group: int
+    curve: str
+    signing: str
+
+
+class RosterFigures(TypedDict):
+    """A roster."""
+
+    fingerprint: str
+    hash: str
+    version: int
+    members: list[RosterMember]
+
+
+class LastEvent(TypedDict):
+    """An event of a party."""
+
+    time: float
+    event: str
+    detail: str
+
+
+class PartyStatus(TypedDict):
+    """Where a party of this host is."""
+
+    running: bool
+    name: str
+    role: str
+    process: int
+    since: float
+    session: str
+    experiment: str
+    address: str
+    round: int
+    rounds: int
+    serves: list[str]
+    phase: str
+    phase_since: float
+    waiting_for: list[str]
+    last_event: LastEvent | None
+    last_error: LastEvent | None
+
+
+class PreflightFinding(TypedDict):
+    """What a check found."""
+
+    check: str
+    state: str
+    detail: str
+
+
+class PreflightFindings(TypedDict):
+    """What a party found before it starts."""
+
+    role: str
+    findings: list[PreflightFinding]
+
+
+class AnsweredImage(TypedDict):
+    """What a model says of an image."""
+
+    image: str
+    label: str
+    confidence: float
+    logits: list[float]
+
+
+class AnswerFigures(TypedDict):
+    """What a data owner was answered, and what it cost."""
+
+    images: list[AnsweredImage]
+    accuracy: float | None
+    classes: list[str]
+    weights: str
+    input: str
+    passes: int
+    online_seconds: float
+    waited_for_material_seconds: float
+    data_owner_bytes: int
+    model_owner_bytes: int

@@ -1,0 +1,260 @@
+"""A client in a session, whatever is done there: hello and welcome, a link that was lost, another roster, the end.
+
+A machine of rounds is made of this one (client.py). When a lost link is back, the client asks the server to go on;
+where the server cannot, it says hello again, and is in the next round. A link that stays lost, or a configuration below
+the client's policy, ends the session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from tacit.protocol.core.codec import Frame, decode_structure
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.link import Traffic
+from tacit.protocol.core.machine import Entropy, Heard, Machine, Output, Step, Trigger
+from tacit.protocol.core.membership import check_later
+from tacit.protocol.core.messages import BODY_LIMIT, Abort, Resume
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.core.primitives import SigningKey
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.group_key.holder import GroupKeyHolder
+from tacit.protocol.group_key.tables import TO_HOLDER
+from tacit.protocol.session.groups import check_group, journalled_group
+from tacit.protocol.session.messages import Finish, NewRoster, Welcome
+from tacit.protocol.session.rounds import (
+    Accepted,
+    GroupEntry,
+    Journal,
+    JournalEntry,
+    JournalLine,
+    RosterChanged,
+    RoundOver,
+)
+from tacit.protocol.session.server_link import ServerLink
+from tacit.protocol.session.tables import TRAINING_CLIENT_TABLE, TrainingState
+from tacit.protocol.sum.configuration import Configuration, Policy
+
+
+class SessionClient(Machine[TrainingState]):
+    """A client of one server.
+
+    journal: the stages of rounds that this client entered before, from its disk; patience: seconds to wait for the
+    server outside of a round; grace: seconds for a lost link to come back; accepted_groups: the fingerprint of a roster
+    in which it may be in another group than before.
+    """
+
+    holder: GroupKeyHolder | None
+
+    def __init__(
+        self,
+        name: str,
+        roster: Roster,
+        *,
+        signing: SigningKey,
+        policy: Policy,
+        journal: Iterable[JournalLine],
+        entropy: Entropy,
+        patience: float,
+        grace: float,
+        accepted_groups: str = "",
+    ) -> None:
+        super().__init__(TRAINING_CLIENT_TABLE, TrainingState.OFFLINE)
+        self.name = name
+        self._roster = roster
+        self._server = roster.server.name
+        self._signing = signing
+        self._policy = policy
+        lines = tuple(journal)
+        entries = [line for line in lines if isinstance(line, JournalEntry)]
+        self._entered = {(entry.session, entry.round) for entry in entries}
+        """Rounds that it was in, in the life of its keys."""
+        self._former_group = journalled_group(lines)
+        self._accepted_groups = accepted_groups
+        self._spent = sum(entry.cost for entry in entries)
+        """Of the budget of its policy."""
+        self._entropy = entropy
+        self._patience = patience
+        self._grace = grace
+        self._link = ServerLink(name, self._server)
+        self._configuration: Configuration | None = None
+        self._lost_until: float | None = None
+        self._open = False
+        """Whether the outcome of the round is still to be reported."""
+
+    @property
+    def configuration(self) -> Configuration:
+        """What everybody computes. LocalProtocolError before it is accepted."""
+        if self._configuration is None:
+            raise LocalProtocolError(f"{self.name!r} has accepted no configuration")
+        return self._configuration
+
+    @property
+    def session(self) -> bytes:
+        """Its name, 32 bytes; zeros before the server's first answer."""
+        return self._link.session
+
+    @property
+    def round(self) -> int:
+        """The round that this client takes, or last took, part in; 0 before the first."""
+        return self._link.round
+
+    @property
+    def traffic(self) -> Traffic:
+        """What went over its link."""
+        return self._link.traffic
+
+    @property
+    def untold(self) -> bool:
+        """Whether somebody may still come back to be told that this machine has ended: never a server."""
+        return False
+
+    def deadlines(self) -> Iterator[float]:
+        yield from super().deadlines()
+        if self._lost_until is not None:
+            yield self._lost_until
+
+    def start(self, now: float) -> list[Output]:
+        """Say hello."""
+        return self.trigger(Trigger.START, now)
+
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        """One multipart message from the server."""
+        if self.state is TrainingState.ENDED:
+            return []
+        try:
+            packet = self._link.read(frames, self.state)
+        except RemoteProtocolError as error:
+            return self._take(self._end(error), now)
+        if packet is None:
+            self.ignored += 1
+            return []
+        if self.state is TrainingState.AWAIT_ROUND and packet.kind in TO_HOLDER:
+            self.deadline = now + self._patience
+        return self.receive(self._server, packet, now)
+
+    def server_lost(self, now: float) -> None:
+        """The link is down; the grace begins."""
+        if self.state not in (TrainingState.OFFLINE, TrainingState.ENDED):
+            self._lost_until = now + self._grace
+            self._link.lost()
+
+    def server_back(self) -> list[Output]:
+        """The link is up again: ask the server to go on, if it was lost."""
+        if self._lost_until is None:
+            return []
+        self._lost_until = None
+        return [self._link.ask()]
+
+    def give_up(self, detail: str, now: float) -> list[Output]:
+        """This party cannot go on (its own disk, data or device): tell the server, and end."""
+        if self.state is TrainingState.ENDED:
+            return []
+        return self._take(self._end(RemoteProtocolError(Code.LOCAL, detail, culprit=self.name)), now)
+
+    def expire(self, now: float) -> list[Output]:
+        if self._lost_until is not None and now >= self._lost_until:
+            return self.trigger(Trigger.DROP, now)
+        return super().expire(now)
+
+    def on_start(self, now: float) -> Step[TrainingState]:
+        hello = self._link.hello(self._roster.hash)
+        return Step(TrainingState.AWAIT_WELCOME, (hello,), deadline=now + self._patience)
+
+    def on_welcome(self, heard: Heard[Welcome], now: float) -> Step[TrainingState]:
+        if heard.message.roster != self._roster.hash:
+            raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
+        configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
+        self._policy.check(configuration)
+        if self._configuration not in (None, configuration):
+            raise RemoteProtocolError(Code.POLICY, "the server proposes something else than before: start again")
+        self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
+        lines = self._check_group(self._roster)
+        holder = GroupKeyHolder(
+            self.name,
+            self._roster,
+            configuration,
+            session=heard.envelope.session,
+            policy=self._policy,
+            signing=self._signing,
+            entropy=self._entropy,
+        )
+
+        def commit() -> None:
+            self._configuration = configuration
+            self._former_group = journalled_group(lines) if lines else self._former_group
+            self.holder = holder if configuration.group_key else None
+
+        outputs = (*map(Journal, lines), Accepted(configuration))
+        return Step(TrainingState.AWAIT_ROUND, outputs, commit, deadline=now + self._patience)
+
+    def on_abort(self, heard: Heard[Abort], now: float) -> Step[TrainingState]:
+        code, detail = heard.message.code, heard.message.detail
+        if heard.envelope.round:
+            return self._over(code, detail, now)
+        in_conversation = self.state is not TrainingState.AWAIT_WELCOME or self._link.asking
+        if in_conversation and (code, heard.message.culprit) == (Code.LEFT, self.name):
+            return self._again(detail, now)
+        return self._ended(code, detail)
+
+    def on_resume(self, heard: Heard[Resume], now: float) -> Step[TrainingState]:
+        rest = self._link.rest()
+        if rest is None:
+            return self._again(f"what {self._server} lacks is not kept any more", now)
+        return Step(self.state, tuple(rest))
+
+    def on_new_roster(self, heard: Heard[NewRoster], now: float) -> Step[TrainingState]:
+        held, message = self._roster, heard.message
+        if not held.operator:
+            raise RemoteProtocolError(Code.ROSTER, "another roster, where this client's has no operator")
+        offered = Roster.decode(message.roster, message.signature, operator=held.operator)
+        difference = check_later(held, offered, self.name)
+        self._policy.check_changes(difference.changes)
+        self._check_group(offered)
+        ended = self._ended(Code.ROSTER, f"it goes on with version {offered.version} of the roster")
+        return replace(ended, outputs=(RosterChanged(offered, difference), *ended.outputs))
+
+    def on_finish(self, heard: Heard[Finish], now: float) -> Step[TrainingState]:
+        return self._ended(None, "the federation is finished")
+
+    def on_expire(self, now: float) -> Step[TrainingState]:
+        detail = f"no word from {self._server} while it was to {self.state.value}"
+        return self._again(detail, now) if self._link.broken else self._ended(Code.TIMEOUT, detail)
+
+    def on_drop(self, now: float) -> Step[TrainingState]:
+        return self._ended(Code.LEFT, f"the link to {self._server} is lost and did not come back in {self._grace:g} s")
+
+    def _check_group(self, roster: Roster) -> tuple[GroupEntry, ...]:
+        return check_group(self._former_group, roster, self.name, accepted=self._accepted_groups)
+
+    def _over(self, code: Code | None, detail: str, now: float) -> Step[TrainingState]:
+        told = (RoundOver(self.round, code, detail),) if self._open else ()
+
+        def commit() -> None:
+            self._open = False
+
+        return Step(TrainingState.AWAIT_ROUND, told, commit, deadline=now + self._patience)
+
+    def _again(self, detail: str, now: float) -> Step[TrainingState]:
+        """The conversation is over, because it cannot go on: begin another one."""
+        over = self._over(Code.LEFT, detail, now)
+
+        def commit() -> Sequence[Output]:
+            over.commit()
+            return self.on_start(now).outputs
+
+        return replace(over, state=TrainingState.AWAIT_WELCOME, commit=commit)
+
+    def _end(self, error: RemoteProtocolError) -> Step[TrainingState]:
+        """End the session, and say why to the server."""
+        culprit = error.culprit or self._server
+        ended = self._ended(error.code, f"{culprit}: {error.detail}")
+        abort = Abort(code=error.code, detail=error.detail[:DETAIL_LIMIT], culprit=culprit)
+        return replace(ended, outputs=(self._link.transmit(abort, round=0), *ended.outputs))
+
+    def _ended(self, code: Code | None, detail: str) -> Step[TrainingState]:
+        def commit() -> None:
+            self._lost_until = None
+
+        return Step(TrainingState.ENDED, (Ended(code, detail),), commit)

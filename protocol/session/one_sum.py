@@ -1,0 +1,246 @@
+"""One secure sum by itself, for one's own transport: bytes in, bytes out, no I/O.
+
+Every party has keys of its own (`new_keys`), and all hold the same roster (`make_roster`) and the same settings: else
+there is no sum. Messages are bytes that the methods return. The transport brings each to the party that it is for, once
+and in order, says truly who sent it, and lets nobody read or change it on the way, as TLS does where both sides have
+certificates. Names are those of the roster.
+
+Call `expire` when `deadline` has passed: a client that is not heard of in time is left out of the sum, as is one that
+is dropped. A client is for one sum: make another for the next, with the same keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tacit.protocol.core.codec import VERSION, Frame
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.keys import PartyKeys
+from tacit.protocol.core.link import Link, Traffic
+from tacit.protocol.core.machine import Entropy, Machine, Output, Send
+from tacit.protocol.core.messages import Abort, Kinds, by_type
+from tacit.protocol.core.primitives import KEY_BYTES, Label, SigningKey, digest
+from tacit.protocol.core.roster import Member, Roster
+from tacit.protocol.session.rounds import agree
+from tacit.protocol.sum.agreement import Agreement
+from tacit.protocol.sum.client import AggregationClient
+from tacit.protocol.sum.configuration import Configuration
+from tacit.protocol.sum.messages import SUM_MESSAGES
+from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted, Summed
+from tacit.protocol.sum.server import AggregationServer
+from tacit.secagg.packing import Packing, WeightForm
+
+_KINDS: Final = Kinds(protocol="a secure sum", version=VERSION, types=SUM_MESSAGES | by_type(Abort))
+_ROUND: Final = 1
+_FEWEST: Final = 3
+"""Of two clients each knows the other's vector from the sum."""
+
+
+def make_roster(server: Member, *clients: Member) -> Roster:
+    """The roster that all parties must hold, with the clients in this order. ValueError names what is wrong with it."""
+    return Roster((server, *clients))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumSettings:
+    """What is summed and how; equal for all parties.
+
+    length: values of a vector. clip: the largest absolute value; larger ones are cut. value_bits: the resolution of a
+    value. mode: what the server may do, "active" lie, "semi-honest" follow the protocol and look. corrupt, dropout:
+    fractions of clients that may collude with it, and that may be lost. phase_seconds: how long an answer may take, and
+    vector_seconds the vector. title: what tells this sum from others of the same parties.
+    """
+
+    length: int
+    clip: float
+    value_bits: int = 20
+    mode: Literal["active", "semi-honest"] = "active"
+    corrupt: float = 0.33
+    dropout: float = 0.33
+    phase_seconds: float = 60.0
+    vector_seconds: float = 600.0
+    title: str = ""
+
+    def packing(self, clients: int) -> Packing:
+        """How a vector becomes ring words. ValueError if the sum of so many could overflow."""
+        return Packing(
+            clients=clients,
+            clip=self.clip,
+            value_bits=self.value_bits,
+            max_weight=1,
+            form=WeightForm.SCALAR,
+            tensor_sizes=(self.length,),
+            metrics=(),
+        )
+
+    def agreement(self, roster: Roster) -> Agreement:
+        """What all parties of this sum hold alike. ValueError where there can be no such sum."""
+        clients = roster.clients
+        if len(clients) < _FEWEST:
+            raise ValueError(f"a sum of {len(clients)} clients tells each the other's vector: take {_FEWEST} or more")
+        configuration = Configuration(
+            scheme="fedsgd",
+            mode=self.mode,
+            graph="auto",
+            corrupt=self.corrupt,
+            dropout=self.dropout,
+            threshold=0,
+            clients=len(clients),
+            clip=self.clip,
+            value_bits=self.value_bits,
+            max_weight=1,
+            ring_bits=self.packing(len(clients)).ring.bits,
+            form=WeightForm.SCALAR,
+            tensor_sizes=(self.length,),
+            metrics=(),
+            layout=bytes(32),
+            task=self.title.encode(),
+            train_seconds=self.vector_seconds,
+            phase_seconds=self.phase_seconds,
+        )
+        session = digest(Label.CONFIGURATION, roster.hash, configuration.hash())
+        return agree(
+            session=session,
+            round=_ROUND,
+            roster=roster,
+            configuration=configuration,
+            cohort=clients,
+            model=bytes(32),
+            fewest_survivors=_FEWEST if roster.groups else 0,
+        )
+
+
+@dataclass(frozen=True)
+class SumResult:
+    """What the server has in the end."""
+
+    values: npt.NDArray[np.float64] = field(repr=False)
+    """The sum over the contributors, float64 [length]."""
+    contributors: tuple[str, ...]
+    dropped: Mapping[str, str]
+    """Who is not in it, and why."""
+    error_bound: float
+    """The largest distance of a value to the plain sum of the vectors, where none was cut."""
+
+    @property
+    def mean(self) -> npt.NDArray[np.float64]:
+        """The mean over the contributors, float64 [length]."""
+        return self.values / len(self.contributors)
+
+
+class SumClient:
+    """One client of one sum. `outcome`: Contributed, or why it gave up; None until then.
+
+    ValueError for settings with which there is no sum, and for a roster that does not have these keys.
+    """
+
+    def __init__(self, settings: SumSettings, roster: Roster, keys: PartyKeys, *, entropy: Entropy) -> None:
+        agreement = settings.agreement(roster)
+        if keys.member("client") not in roster.members:
+            raise ValueError(f"the roster has no client {keys.name!r} with these keys")
+        self._packing = settings.packing(agreement.size)
+        self._rounding = np.random.default_rng(int.from_bytes(entropy(KEY_BYTES), "little"))
+        self._link = Link(keys.name, agreement.server, agreement.session, Traffic(), _KINDS)
+        self._machine = AggregationClient(
+            agreement, keys.name, signing=SigningKey(keys.signing_secret), entropy=entropy
+        )
+        self.outcome: Contributed | ClientAborted | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `expire`, in the seconds of `now`."""
+        return self._machine.next_deadline
+
+    def start(self, now: float) -> list[bytes]:
+        """The first messages to the server: keys, for which no vector is needed yet."""
+        return self._said(self._machine.start(now))
+
+    def contribute(self, vector: npt.ArrayLike, now: float) -> list[bytes]:
+        """Give it its vector, once, when it has started. ValueError unless it is [settings.length], and finite."""
+        words = self._packing.encode(np.asarray(vector, np.float64), 1, {}, self._rounding).words
+        return self._said(self._machine.contribute(words, now))
+
+    def receive(self, message: bytes, now: float) -> list[bytes]:
+        """What there is to answer to a message of the server."""
+        return self._said(_heard(self._machine, self._link, message, now))
+
+    def expire(self, now: float) -> list[bytes]:
+        """It is so late now."""
+        return self._said(self._machine.expire(now))
+
+    def _said(self, outputs: list[Output]) -> list[bytes]:
+        for output in outputs:
+            if isinstance(output, Contributed | ClientAborted):
+                self.outcome = output
+        return [_written(self._link, output) for output in outputs if isinstance(output, Send)]
+
+
+class SumServer:
+    """The server of one sum. `outcome`: the SumResult, or why there is none; None until then.
+
+    ValueError for settings with which there is no sum.
+    """
+
+    def __init__(self, settings: SumSettings, roster: Roster, *, now: float) -> None:
+        agreement = settings.agreement(roster)
+        self._packing = settings.packing(agreement.size)
+        self._links = {
+            name: Link(agreement.server, name, agreement.session, Traffic(), _KINDS) for name in agreement.cohort
+        }
+        self._machine = AggregationServer(agreement, now)
+        self.outcome: SumResult | ServerAborted | None = None
+
+    @property
+    def deadline(self) -> float | None:
+        """When to call `expire`, in the seconds of `now`."""
+        return self._machine.next_deadline
+
+    def receive(self, sender: str, message: bytes, now: float) -> list[tuple[str, bytes]]:
+        """What there is to say, and to whom, after a message of a client. KeyError for who is no client."""
+        return self._said(_heard(self._machine, self._links[sender], message, now))
+
+    def drop(self, client: str, now: float) -> list[tuple[str, bytes]]:
+        """A client is gone for good; so much the less is waited for."""
+        return self._said(self._machine.drop(client, Code.LEFT, "its connection is gone", now))
+
+    def expire(self, now: float) -> list[tuple[str, bytes]]:
+        """It is so late now."""
+        return self._said(self._machine.expire(now))
+
+    def _said(self, outputs: list[Output]) -> list[tuple[str, bytes]]:
+        for output in outputs:
+            if isinstance(output, Summed):
+                contributors = len(output.survivors)
+                self.outcome = SumResult(
+                    values=self._packing.decode(output.total, contributors=contributors).values,
+                    contributors=output.survivors,
+                    dropped={drop.member: drop.detail for drop in self._machine.drops if not drop.included},
+                    error_bound=self._packing.error_bound(contributors),
+                )
+            elif isinstance(output, ServerAborted):
+                self.outcome = output
+        return [(output.to, _written(self._links[output.to], output)) for output in outputs if isinstance(output, Send)]
+
+
+def _heard(machine: Machine[Any], link: Link, message: bytes, now: float) -> list[Output]:
+    """What comes of a message; one that breaks a rule costs its sender its part in the sum."""
+    try:
+        try:
+            frames = msgspec.msgpack.decode(message, type=list[bytes])
+        except msgspec.MsgspecError:
+            raise RemoteProtocolError(Code.MALFORMED, "a message that is no list of frames") from None
+        packet = link.packet(frames)
+    except RemoteProtocolError as error:
+        return machine.reject(link.peer, error, now)
+    return machine.receive(link.peer, packet, now)
+
+
+def _written(link: Link, send: Send) -> bytes:
+    frames: list[Frame] = link.frames(send.message, round=_ROUND, payload=send.payload)
+    return msgspec.msgpack.encode([bytes(frame) for frame in frames])

@@ -1,0 +1,96 @@
+"""Which process of a simulation hosts which client.
+
+Every client has a process of its own, unless the experiment says how many workers there are, or the memory would not
+do: then they share processes, in which they train one after the other, and are given so many times as long for it; for
+every other phase they are given a second more each. A client that a fault names always has its own process, which is
+what the fault strikes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from tacit.models.configuration import ModelConfiguration
+from tacit.parties.hosting.resources import available_memory
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
+
+PROCESS_BYTES: Final = 60e6
+"""Of a client's process, beside what it shares with the others and what its model takes (measured)."""
+OTHER_BYTES: Final = 600e6
+"""Of supervisor, fork server and server, whose loaded modules all share."""
+PARAMETER_BYTES: Final = 48
+"""Of a client, for each parameter of its model: while it trains (parties/hosting/preflight), and while it masks."""
+
+
+@dataclass(frozen=True)
+class Hosting:
+    """Who hosts whom: by the name of the process, its clients."""
+
+    processes: Mapping[str, tuple[str, ...]]
+    reason: str = ""
+    """Why clients share processes; empty where they do not."""
+
+    @property
+    def turns(self) -> int:
+        """How many clients take turns in a process, at most."""
+        return max(len(clients) for clients in self.processes.values())
+
+    def patient(self, experiment: Experiment) -> Experiment:
+        """The experiment with time for all that take turns."""
+        turns, deadlines = self.turns, experiment.deadlines
+        patient = msgspec.structs.replace(
+            deadlines,
+            train=min(deadlines.train * turns, LONGEST_SECONDS),
+            phase=min(deadlines.phase + turns - 1, LONGEST_SECONDS),
+        )
+        return msgspec.structs.replace(experiment, deadlines=patient)
+
+    def told(self, experiment: Experiment) -> dict[str, Any]:
+        """For whoever watches; the experiment is the one that it was made for."""
+        shared = [clients for clients in self.processes.values() if len(clients) > 1]
+        deadlines = self.patient(experiment).deadlines
+        return {
+            "clients": sum(map(len, shared)),
+            "workers": len(shared),
+            "turns": self.turns,
+            "reason": self.reason,
+            "train_seconds": deadlines.train,
+            "phase_seconds": deadlines.phase,
+        }
+
+
+def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str]) -> Hosting:
+    """Who hosts these clients; alone: those that must have a process of their own."""
+    own = {name: (name,) for name in clients}
+    sharing, workers, reason = [name for name in clients if name not in alone], experiment.simulate.workers, ""
+    if workers:
+        reason = f"simulate.workers = {workers}"
+    elif (available := available_memory()) is not None and (needed := memory(experiment, len(own))) > available:
+        workers = len(os.sched_getaffinity(0))
+        reason = f"{len(own)} processes would take {_gigabytes(needed)}, and there are {_gigabytes(available)}"
+    if not workers or workers >= len(sharing):
+        return Hosting(own)
+    shared = {f"worker-{number + 1}": tuple(sharing[number::workers]) for number in range(workers)}
+    return Hosting(shared | {name: (name,) for name in clients if name in alone}, reason)
+
+
+def memory(experiment: Experiment, processes: int) -> float:
+    """Bytes that a run takes with its clients in so many processes, roughly; their images are not counted."""
+    per_client = PARAMETER_BYTES * _parameters(experiment.model)
+    return OTHER_BYTES + processes * PROCESS_BYTES + experiment.federation.clients * per_client
+
+
+def _parameters(model: ModelConfiguration) -> float:
+    """Of our own transformer nearly all of them; 0 for others, which are not known before they are built."""
+    if model.name != "vit":
+        return 0.0
+    return model.depth * model.width**2 * (4 + 2 * model.mlp_ratio)
+
+
+def _gigabytes(count: float) -> str:
+    return f"{count / 1e9:.1f} GB"

@@ -1,0 +1,69 @@
+"""`secure_sum`: what a secure sum of some vectors is, with the real machines in one process."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tacit.protocol.core.keys import new_keys
+from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
+
+_SERVER = "server"
+
+
+class SumError(Exception):
+    """There is no sum; the message says why."""
+
+
+def secure_sum(
+    vectors: Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike],
+    *,
+    clip: float | None = None,
+    lost: Collection[str] = (),
+    **settings: Any,
+) -> SumResult:
+    """The secure sum of vectors of equal length, three or more: by the names of the clients that have them, or those of
+    client-1, client-2, ...
+
+    clip: the largest absolute value; by default that of these vectors, which real clients cannot know of each other.
+    lost: clients that are gone when the others send their vectors, so that the sum is without theirs. settings: of
+    SumSettings. ValueError for what cannot be summed, SumError if too many are lost.
+    """
+    if not isinstance(vectors, Mapping):
+        vectors = {f"client-{number}": vector for number, vector in enumerate(vectors, start=1)}
+    arrays = {name: np.asarray(vector, np.float64) for name, vector in vectors.items()}
+    if unknown := sorted(set(lost) - arrays.keys()):
+        raise ValueError(f"{unknown[0]!r} cannot be lost: it has no vector")
+    if strange := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
+        raise ValueError(f"the vector of {strange[0]!r} has a value that is not finite")
+    largest = max((float(np.abs(array).max(initial=0.0)) for array in arrays.values()), default=0.0)
+    length = next((array.size for array in arrays.values()), 0)
+    terms = SumSettings(length=length, clip=(largest or 1.0) if clip is None else clip, **settings)
+    keys = {name: new_keys(name, entropy=os.urandom) for name in (_SERVER, *arrays)}
+    roster = make_roster(keys[_SERVER].member("server"), *(keys[name].member("client") for name in arrays))
+    server = SumServer(terms, roster, now=0.0)
+    clients = {name: SumClient(terms, roster, keys[name], entropy=os.urandom) for name in arrays}
+    said = deque((name, message) for name, client in clients.items() for message in client.start(0.0))
+    for name in arrays.keys() - set(lost):
+        said.extend((name, message) for message in clients[name].contribute(arrays[name], 0.0))
+
+    def hand_over(answers: list[tuple[str, bytes]]) -> None:
+        for receiver, answer in answers:
+            said.extend((receiver, message) for message in clients[receiver].receive(answer, 0.0))
+
+    def exchange() -> None:
+        while said:
+            hand_over(server.receive(*said.popleft(), 0.0))
+
+    exchange()
+    for name in lost:
+        hand_over(server.drop(name, 0.0))
+        exchange()
+    if not isinstance(server.outcome, SumResult):
+        raise SumError(server.outcome.detail if server.outcome else "too many are lost")
+    return server.outcome

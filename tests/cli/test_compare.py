@@ -1,0 +1,114 @@
+"""`tacit compare`: several runs on one page and in one file, made from logs written by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.experiment import parse
+from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.session.event_log import EventLog
+from tests.cli.outputs import check_output
+
+Invoke = Callable[..., Result]
+
+
+def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
+    """A run directory with rounds of these accuracies."""
+    run = RunDirectory.create(path)
+    run.experiment.write_text(experiment_toml(parse(toml, "test")))
+    configuration = {
+        "parameters": 10,
+        "ring_bits": 24,
+        "vector_bytes": 31,
+        "step": 0.5,
+        "threshold": 2,
+        "neighbours": 2,
+    }
+    with EventLog(run.events("server"), "server") as log:
+        log.write("configuration", **configuration, configuration_hash="ab")
+        for number, accuracy in enumerate(accuracies, start=1):
+            cohort = ["client-1", "client-2"]
+            log.write("round", round=number, cohort=cohort)
+            log.write("traffic", round=number, phase="TRAIN", sent=1000, received=500)
+            drop = {"party": lost, "phase": "TRAIN", "code": "LEFT", "detail": "gone", "included_in_sum": False}
+            figures = {"samples": 5, "train_accuracy": 0.5, "train_loss": 1.0, "clipped": 0, "loss": 1.0, "code": None}
+            log.write(
+                "round-done", round=number, status="completed", detail="", survivors=cohort,
+                dropped=[drop] if lost and number == 1 else [], accuracy=accuracy, **figures,
+            )  # fmt: skip
+        log.write("ended", code=None, detail="all rounds are done")
+    with EventLog(run.events("client-1"), "client-1") as log:
+        log.write("update", round=1, training_seconds=1.5)
+    return path
+
+
+def test_runs_are_compared_and_what_differs_is_named(tacit: Invoke, tmp_path: Path) -> None:
+    plain = held(tmp_path / "plain", 'name = "a"', 0.5, 0.75)
+    other = held(tmp_path / "wide <b>", 'name = "a"\n[model]\nwidth = 32\n', 0.25, lost="client-2")
+    page, figures = tmp_path / "page.html", tmp_path / "figures.json"
+    result = tacit("compare", plain, other, "--out", page, "--json", figures)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout.splitlines()[0] == "model.width: 128, 32"
+    assert result.stdout.splitlines()[-1] == str(page)
+    found = check_output(figures, "comparison")
+    assert found["differences"] == [{"key": "model.width", "values": [128, 32]}]
+    first, second = found["runs"]
+    assert (first["run"], second["run"]) == ("plain", "wide <b>")
+    assert [(at["round"], at["accuracy"]) for at in first["curve"]] == [(1, 0.5), (2, 0.75)]
+    assert (first["final_accuracy"], first["payload_bytes"], first["lost_clients"]) == (0.75, 3000, 0)
+    assert (second["completed"], second["lost_clients"], second["client_training_seconds"]) == (1, 1, 1.5)
+    html = page.read_text()
+    assert html.startswith("<!doctype html>")
+    assert html.count("<svg") == 2
+    assert "<script" not in html
+    assert "<b>" not in html
+    assert re.search(r"<code>model\.width</code></th><td [^>]*><code>128</code></td><td [^>]*><code>32</code>", html)
+
+
+def test_the_same_experiment_differs_in_nothing(tacit: Invoke, tmp_path: Path) -> None:
+    runs = [held(tmp_path / folder / "run", "", 0.5) for folder in ("a", "b")]
+    page = tmp_path / "page.html"
+    result = tacit("compare", *runs, "--out", page)
+    assert result.exit_code == 0
+    assert "Nothing: the experiments are the same." in page.read_text()
+    assert all(str(run) in page.read_text() for run in runs), "equal names are told apart by their folders"
+
+
+def test_keys_that_one_experiment_does_not_have_are_no_value(tacit: Invoke, tmp_path: Path) -> None:
+    plain = held(tmp_path / "plain", "")
+    noisy = held(tmp_path / "noisy", '[protection]\nscheme = "dp-gaussian"\n')
+    result = tacit("compare", plain, noisy, "--out", tmp_path / "page.html")
+    assert "protection.dp_noise: not there, " in result.stdout
+    assert "No run has completed a round." in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        (["run"], "one run is no comparison: name two or more run directories"),
+        (["run", "nowhere"], "nowhere is no run directory: experiment.toml is missing"),
+        (["run", "run"], "run is named twice; name every run once"),
+        (["run"] * 17, "17 runs: at most 16 fit onto one page; name fewer"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], reason: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    held(tmp_path / "run", "", 0.5)
+    result = tacit("compare", *names)
+    assert (result.exit_code, result.stderr) == (2, f"tacit: {reason}\n")
+    assert not (tmp_path / "comparison.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_a_failure(tacit: Invoke, tmp_path: Path) -> None:
+    runs = [held(tmp_path / name, "", 0.5) for name in ("a", "b")]
+    result = tacit("compare", *runs, "--out", "/dev/full")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("tacit: /dev/full cannot be written: No space left on device")

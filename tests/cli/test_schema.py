@@ -1,0 +1,72 @@
+"""`tacit schema`: a schema for every file for programs. That the files fit them is tested where commands write them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import Result
+
+from tacit.cli.schema import OUTPUTS, json_schema
+from tests.cli.outputs import check_output
+
+Invoke = Callable[..., Result]
+TESTS = Path(__file__).parent.parent
+
+
+def test_all_names_are_listed(tacit: Invoke) -> None:
+    result = tacit("schema")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [*OUTPUTS]
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_schema_can_be_printed(tacit: Invoke, name: str) -> None:
+    result = tacit("schema", name)
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found == json_schema(name)
+    whole = found["$defs"][found["$ref"].rpartition("/")[2]]
+    assert found["$id"] == f"tacit.{name}.1" == whole["properties"]["schema"]["const"]
+    assert whole["required"][0] == "schema"
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_a_real_file_of_every_schema_is_checked_somewhere(name: str) -> None:
+    checked = re.compile(rf'check_output\([^)]*"{name}"')
+    assert any(checked.search(path.read_text()) for path in TESTS.rglob("test_*.py")), name
+
+
+def test_a_schema_that_is_none_is_refused(tacit: Invoke) -> None:
+    result = tacit("schema", "sumary")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("tacit: schema sumary: there is none; choose one of summary, comparison, ")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda content: content.update(more=1),
+        lambda content: content.pop("version"),
+        lambda content: content.update(version="1"),
+    ],
+)
+def test_what_does_not_fit_is_noticed(tmp_path: Path, change: Callable[[dict[str, object]], object]) -> None:
+    path = tmp_path / "roster.json"
+    content: dict[str, object] = {
+        "schema": "tacit.roster.1",
+        "fingerprint": "",
+        "hash": "",
+        "version": 1,
+        "members": [],
+    }
+    path.write_text(json.dumps(content))
+    assert check_output(path, "roster")["version"] == 1
+    change(content)
+    path.write_text(json.dumps(content))
+    with pytest.raises((AssertionError, msgspec.ValidationError)):
+        check_output(path, "roster")

@@ -1,0 +1,135 @@
+"""Clients that share processes: the same model, bit for bit, and what becomes of them when a process dies. And clients
+that never come, wherever they are."""
+
+import json
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+pytestmark = pytest.mark.end_to_end
+
+Invoke = Callable[..., Result]
+WriteExperiment = Callable[..., Path]
+Show = Callable[[str, str, dict[str, Any]], None]
+
+CLIENTS = 12
+
+
+def summary(directory: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((directory / "summary.json").read_bytes())
+    return found
+
+
+def test_the_model_is_the_same_bit_for_bit_however_many_workers_host_the_clients(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    experiment = write_experiment(tmp_path / "small.toml", clients=CLIENTS)
+    models, updates = {}, {}
+    for workers in (0, 1, 2):
+        directory = tmp_path / f"run-{workers}"
+        result = tacit("simulate", experiment, "--seed", 7, "--verify", "--workers", workers, "--out", directory)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert result.stdout.count(f"{CLIENTS} of {CLIENTS} clients") == 2
+        assert result.stdout.count("ring sum exact over 12 clients") == 2
+        models[workers] = (directory / "model.safetensors").read_bytes()
+        updates[workers] = [path.read_bytes() for path in sorted((directory / "verify").glob("*/client-*.npz"))]
+        hosts = [f"worker-{number + 1}" for number in range(workers)] or [f"client-{n + 1}" for n in range(CLIENTS)]
+        # Every client has its own journal and log of events, and every process one of what went wrong: nothing.
+        logs = {path.stem: path.read_text() for path in (directory / "logs").iterdir()}
+        assert logs == dict.fromkeys(["server", *hosts], "")
+        assert len(list((directory / "events").iterdir())) == 1 + CLIENTS
+        assert len(list((directory / "journal").iterdir())) == CLIENTS
+        turns = CLIENTS // max(workers, 1)
+        shared = f"share {workers} process{'es' * (workers > 1)} and train in turns, up to {turns} in each"
+        given = f"they get {600 * turns:,} s to train, and {60 + turns - 1} s for a phase"
+        said = f"{CLIENTS} clients {shared} (simulate.workers = {workers}): {given}"
+        assert (said in result.stdout.splitlines()) == bool(workers)
+    assert models[0] == models[1] == models[2]
+    assert updates[0] == updates[1] == updates[2]
+    assert len(updates[0]) == 2 * CLIENTS
+
+
+def test_a_run_goes_on_with_another_number_of_workers(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    experiment = write_experiment(tmp_path / "small.toml", more="[simulate]\nworkers = 1\n")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert tacit("simulate", experiment, "--seed", 7, "--out", whole).exit_code == 0
+    assert tacit("simulate", experiment, "--seed", 7, "--rounds", 1, "--out", parts).exit_code == 0
+    resumed = tacit("simulate", "--resume", parts, "--rounds", 2, "--workers", 2)
+    assert (resumed.exit_code, resumed.stderr) == (0, "")
+    assert "4 clients share 2 processes" in resumed.stdout
+    models = [(directory / "model.safetensors").read_bytes() for directory in (whole, parts)]
+    assert models[0] == models[1]
+
+
+def test_who_is_named_by_a_fault_has_a_process_of_its_own(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment
+) -> None:
+    experiment = write_experiment(tmp_path / "small.toml", clients=7, rounds=1)
+    directory = tmp_path / "run"
+    result = tacit("simulate", experiment, "--workers", 1, "--drop", "client-3@MASKED_INPUT", "--out", directory)
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "6 clients share 1 process" in result.stdout
+    assert "client-3: its process ended unexpectedly: killed by SIGKILL" in result.stdout
+    assert "6 of 7 clients" in result.stdout
+    assert {path.stem for path in (directory / "logs").iterdir()} == {"server", "worker-1", "client-3"}
+
+
+def test_a_worker_that_dies_takes_its_clients_with_it_and_says_who_they_were(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None]
+) -> None:
+    experiment = write_experiment(
+        tmp_path / "small.toml",
+        clients=8,
+        more="[aggregation]\nmode = 'semi-honest'\n[policy]\nmodes = ['semi-honest']\n",
+    )
+
+    def kill(party: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "round-done" and fields["round"] == 1:
+            (worker,) = (child for child in multiprocessing.active_children() if child.name == "worker-3")
+            worker.kill()
+
+    watch(kill)
+    directory = tmp_path / "run"
+    result = tacit("simulate", experiment, "--workers", 3, "--out", directory)
+    assert (result.exit_code, result.stderr) == (0, "")
+    line = "client-3: its process ended unexpectedly: killed by SIGKILL (worker-3, with 2 clients: client-3, client-6)"
+    assert result.stdout.count(line) == 1
+    assert [len(entry["survivors"]) for entry in summary(directory)["rounds"]] == [8, 6]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_who_cannot_begin_is_not_waited_for_and_named_wherever_the_round_is_told_of(
+    tacit: Invoke, tmp_path: Path, write_experiment: WriteExperiment, watch: Callable[[Show], None], workers: int
+) -> None:
+    experiment = write_experiment(tmp_path / "small.toml", clients=5)
+    directory = tmp_path / "run"
+    begun: list[float] = []
+
+    def break_journal(party: str, event: str, fields: dict[str, Any]) -> None:
+        if event == "listening":
+            (directory / "journal" / "client-3.jsonl").mkdir()
+        if event == "round":
+            begun.append(fields["round"])
+
+    watch(break_journal)
+    result = tacit("simulate", experiment, "--workers", workers, "--out", directory)
+    assert (result.exit_code, result.stderr, begun) == (0, "", [1, 2])
+    why = f"{directory / 'journal' / 'client-3.jsonl'} cannot be opened (Is a directory): make it accessible"
+    # Once, for as long as nothing changes.
+    lines = result.stdout.splitlines()
+    assert [line for line in lines if "begins" in line] == [f"  round 1 begins without client-3 ({why})"]
+    assert sum("4 of 5 clients" in line for line in lines) == 2
+    figures = summary(directory)
+    assert [entry["absent"] for entry in figures["rounds"]] == [{"client-3": why}] * 2
+    (incident,) = figures["incidents"]
+    assert (incident["what"], incident["round"]) == ("absent", 1)
+    assert incident["text"] == f"Round 1 began without client-3 ({why})."
+    report = (directory / "report.html").read_text()
+    assert f"Round 1 began without client-3 ({why})." in report
+    assert report.count("4 of 5</td>") == 2

@@ -1,0 +1,246 @@
+"""Functions of one's own: how they are found, what they may return, and what is said when they fail."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.layout import Layout
+from tacit.models.workload import FactoryError, Workload, check_installed, load, reference, samples_of
+
+CPU = torch.device("cpu")
+SOURCE = """
+import torch
+from os.path import join
+from torch import nn
+
+NUMBER = 5
+
+def net():
+    return nn.Linear(2, 1)
+
+class Net(nn.Linear):
+    def __init__(self):
+        super().__init__(2, 1)
+
+def broken():
+    part = {}
+    return part["head"]
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a module that can be imported."""
+    name = "own_functions"
+    (tmp_path / f"{name}.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    return name
+
+
+def net() -> nn.Module:
+    return nn.Linear(2, 1)
+
+
+def stepped(train: Callable[[Any, Any], Any], data: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """The weights of a small model before a step and after it, float32 [3]."""
+    model = net()
+    layout = Layout.of(model)
+    before = layout.flatten(model)
+    Workload(train=train).step(model, data, layout, seed=1, device=CPU)
+    return before, layout.flatten(model)
+
+
+def in_place(model: Any, data: Any) -> None:
+    with torch.no_grad():
+        model.weight += 1
+        model.bias += 2
+
+
+def another(model: Any, data: Any) -> nn.Module:
+    other = net()
+    other.load_state_dict(model.state_dict())
+    in_place(other, data)
+    return other
+
+
+UPDATE = torch.tensor([1.0, 1.0, 2.0])
+"""In the order of the model's tensors: weight, bias."""
+
+
+@pytest.mark.parametrize(
+    "train",
+    [
+        in_place,
+        another,
+        lambda model, data: in_place(model, data) or model,
+        lambda model, data: UPDATE,
+        lambda model, data: UPDATE.double().numpy(),
+        lambda model, data: {"bias": torch.tensor([2.0], requires_grad=True), "weight": torch.ones(1, 2)},
+    ],
+)
+def test_a_step_trains_in_place_or_returns_a_model_or_an_update(train: Callable[[Any, Any], Any]) -> None:
+    before, after = stepped(train)
+    assert np.allclose(after - before, UPDATE.numpy())
+
+
+def test_tensors_that_an_update_does_not_name_stay() -> None:
+    before, after = stepped(lambda model, data: {"bias": np.array([3.0])})
+    assert np.allclose(after - before, [0.0, 0.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ("done", "returned a str: expected None, a model, or an update"),
+        (torch.ones(4), "has 4 values, and the model 3"),
+        ({"weight": torch.ones(2)}, r"has 'weight' of shape \[2\], and the model \[1, 2\]"),
+        ({"head": torch.ones(2)}, "has 'head' of shape .*, and the model no such tensor"),
+        (nn.Linear(3, 1), "does not fit the layout"),
+        (torch.full((3,), torch.nan), "not finite"),
+    ],
+)
+def test_what_is_no_update_is_refused(found: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        stepped(lambda model, data: found)
+
+
+def test_a_step_draws_from_the_seed_and_torch_draws_as_before() -> None:
+    torch.manual_seed(3)
+    drawn = torch.rand(1)
+    torch.manual_seed(3)
+    made = Workload(model=net, train=lambda model, data: torch.rand(3))
+    first, second = (made.network(ModelConfiguration(), classes=1, channels=1, seed=9) for _ in range(2))
+    layout = Layout.of(first)
+    assert (layout.flatten(first) == layout.flatten(second)).all()
+    for model in (first, second):
+        made.step(model, None, layout, seed=4, device=CPU)
+    assert (layout.flatten(first) == layout.flatten(second)).all()
+    assert torch.rand(1) == drawn
+
+
+def test_what_a_function_raises_is_told_with_its_place(module: str, capfd: pytest.CaptureFixture[str]) -> None:
+    own = Workload(model=load("model.factory", f"{module}:broken"))
+    with pytest.raises(FactoryError) as refused:
+        own.network(ModelConfiguration(), classes=1, channels=1, seed=0)
+    line = SOURCE.splitlines().index('    return part["head"]') + 1
+    place = f"({module}.py, line {line}, in broken)"
+    assert str(refused.value) == f"the model {module}:broken failed: KeyError: 'head' {place}"
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_the_place_is_in_the_functions_own_file() -> None:
+    with pytest.raises(FactoryError, match=r"failed: RuntimeError: .*\(test_workload.py, line \d+, in <lambda>\)"):
+        stepped(lambda model, data: model(torch.ones(1, 7)))
+
+
+@pytest.mark.parametrize(
+    ("found", "kind"), [(None, "None"), (torch.ones(2), "a Tensor"), ((torch.ones(2), torch.ones(3)), "a tuple")]
+)
+def test_without_a_step_of_ones_own_data_are_images_and_labels(found: Any, kind: str) -> None:
+    with pytest.raises(FactoryError, match=f"returned {kind}: .*expected two tensors of equal length"):
+        Workload(data=lambda client, clients: found).share(0, 3)
+    assert Workload(data=lambda client, clients: found, train=in_place).share(0, 3) == (found, None)
+
+
+def test_data_are_asked_for_by_client() -> None:
+    x, y = torch.arange(6.0), torch.arange(6)
+    mine = Workload(data=lambda client, clients: (x[client::clients], y[client::clients])).share(1, 3)
+    assert [one.tolist() for one in mine if one is not None] == [[1.0, 4.0], [1, 4]]
+
+
+def test_how_much_data_count() -> None:
+    dataset = torch.utils.data.TensorDataset(torch.ones(10))
+    assert samples_of(dataset) == 10
+    assert samples_of(torch.utils.data.DataLoader(dataset, batch_size=4)) == 10
+    assert samples_of(object()) == 1
+
+
+def test_a_model_is_a_module() -> None:
+    with pytest.raises(FactoryError, match=r"the model .* returned a dict: expected an nn\.Module"):
+        Workload(model=dict).network(ModelConfiguration(), classes=1, channels=1, seed=0)
+
+
+def test_names_are_those_of_functions_and_classes_at_the_top_of_a_module() -> None:
+    assert reference("model", net) == f"{__name__}:net"
+    assert reference("model", TrainingConfiguration) == "tacit.models.configuration:TrainingConfiguration"
+    for stranger in (lambda: None, partial(net), net(), 5, Layout.flatten):
+        with pytest.raises(ValueError, match="give a function or class that is defined at the top level of a module"):
+            reference("model", stranger)
+
+
+def test_what_was_typed_in_cannot_be_seen_by_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def typed() -> None: ...
+
+    typed.__module__, typed.__qualname__ = "__main__", "typed"
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(main, "typed", typed, raising=False)
+    assert reference("train", typed) == "__main__:typed"
+    monkeypatch.delattr(main, "__file__")
+    with pytest.raises(ValueError, match="train = typed: other processes cannot see what was typed here"):
+        reference("train", typed)
+
+
+def test_what_is_named_is_imported(module: str) -> None:
+    for name in ("net", "Net"):
+        check_installed("model.factory", f"{module}:{name}")
+        found = load("model.factory", f"{module}:{name}")
+        assert found is not None
+        assert isinstance(found(), nn.Linear)
+    assert load("model.factory", "") is None
+
+
+@pytest.mark.parametrize("find", [load, check_installed])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nowhere_at_all:net", "there is no .*module.*; install it where tacit runs, or name its folder in PYTHONPATH"),
+        ("nowhere.at.all:net", "cannot be imported: .*; install it where tacit runs"),
+        ("own_functions:nett", "own_functions has no nett; did you mean net"),
+        ("own_functions:zzz", "own_functions has no zzz; define it there"),
+    ],
+)
+@pytest.mark.usefixtures("module")
+def test_what_is_not_there_is_refused(find: Callable[[str, str], Any], name: str, message: str) -> None:
+    with pytest.raises(FactoryError, match=f'training.factory = "{name}": .*{message}'):
+        find("training.factory", name)
+
+
+@pytest.mark.usefixtures("module")
+def test_what_a_module_has_imported_is_not_its_own() -> None:
+    with pytest.raises(FactoryError, match=r'join is not defined in .*; name it where it is: "posixpath:join"'):
+        load("model.factory", "own_functions:join")
+    with pytest.raises(FactoryError, match="NUMBER is not defined in own_functions; name a function or class"):
+        load("model.factory", "own_functions:NUMBER")
+
+
+def test_a_module_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_module.py").write_text("def net(): ...\nimport not_there_either\n")
+    with pytest.raises(FactoryError, match=r"half_module cannot be imported: ModuleNotFoundError: .*not_there_either"):
+        load("model.factory", "half_module:net")
+    (tmp_path / "half_module.py").write_text("def net(:\n")
+    with pytest.raises(FactoryError, match="half_module cannot be imported: invalid syntax"):
+        check_installed("model.factory", "half_module:net")
+
+
+def test_the_name_of_a_script_is_for_itself() -> None:
+    with pytest.raises(FactoryError, match="it is of the script that began this"):
+        check_installed("model.factory", "__main__:net")
+
+
+@pytest.mark.parametrize("name", ["net", "a.b", "a:b.c", "a:_b", ":b", "a b:c", "a..b:c", "a:b:c"])
+def test_names_have_one_form(name: str) -> None:
+    for section in (ModelConfiguration, DataConfiguration, TrainingConfiguration):
+        with pytest.raises(ValueError, match=r'expected "package\.module:function"'):
+            section(factory=name)

@@ -1,0 +1,151 @@
+"""One secure sum by itself: bytes in, bytes out."""
+
+import os
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.keys import new_keys
+from tacit.protocol.session.one_sum import SumClient, SumResult, SumServer, SumSettings, make_roster
+from tacit.protocol.sum.results import ClientAborted, Contributed, ServerAborted
+from tacit.simulate.world.secure_sum import SumError, secure_sum
+
+NAMES = ("ann", "bob", "cid", "dan")
+SETTINGS = SumSettings(length=5, clip=2.0)
+KEYS = {name: new_keys(name, entropy=os.urandom) for name in ("server", *NAMES)}
+ROSTER = make_roster(KEYS["server"].member("server"), *(KEYS[name].member("client") for name in NAMES))
+
+
+def client(name: str, settings: SumSettings = SETTINGS) -> SumClient:
+    return SumClient(settings, ROSTER, KEYS[name], entropy=os.urandom)
+
+
+def hold(server: SumServer, clients: Mapping[str, SumClient], vector: list[float]) -> None:
+    said = [(name, one) for name, own in clients.items() for one in [*own.start(0.0), *own.contribute(vector, 0.0)]]
+    for name, message in said:
+        for receiver, answer in server.receive(name, message, 0.0):
+            if receiver in clients:
+                said += [(receiver, one) for one in clients[receiver].receive(answer, 0.0)]
+
+
+@settings(deadline=None)
+@given(st.integers(3, 9), st.integers(1, 60), st.sampled_from(["active", "semi-honest"]), st.integers(0, 2**32))
+def test_it_is_the_plain_sum(clients: int, length: int, mode: str, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    vectors = {f"c{number}": generator.normal(size=length) for number in range(clients)}
+    found = secure_sum(vectors, mode=mode)
+    assert found.contributors == tuple(vectors)
+    # error_bound is what quantisation can do to as many values; the sum of integers is exact.
+    assert np.abs(found.values - sum(vectors.values())).max() <= found.error_bound
+    assert np.allclose(found.mean * clients, found.values)
+
+
+def test_who_is_lost_is_not_in_it() -> None:
+    vectors = {f"c{number}": np.full(3, float(number)) for number in range(5)}
+    found = secure_sum(vectors, lost=["c2"])
+    assert np.abs(found.values - (0 + 1 + 3 + 4)).max() <= found.error_bound
+    assert found.dropped == {"c2": "its connection is gone"}
+    with pytest.raises(SumError, match="only 3 clients sent a vector and are still there; 4 are needed"):
+        secure_sum(vectors, lost=["c2", "c0"])
+    with pytest.raises(ValueError, match="'c9' cannot be lost"):
+        secure_sum(vectors, lost=["c9"])
+
+
+def test_vectors_without_names_are_those_of_numbered_clients() -> None:
+    found = secure_sum([[1.0, 2.0], [3.0, 4.0], [5.0, -6.0]])
+    assert found.contributors == ("client-1", "client-2", "client-3")
+    assert np.abs(found.values - [9.0, 0.0]).max() <= found.error_bound
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="finite"):
+        secure_sum([[1.0], [value], [2.0]], clip=3.0)
+    with pytest.raises(ValueError, match="finite"):
+        secure_sum([[1.0], [value], [2.0]])
+
+
+def test_two_clients_are_too_few() -> None:
+    with pytest.raises(ValueError, match="a sum of 2 clients tells each the other's vector: take 3 or more"):
+        secure_sum({"ann": [1.0], "bob": [2.0]})
+
+
+def test_lengths_that_differ_are_refused() -> None:
+    with pytest.raises(ValueError, match="expected 2 values, got shape"):
+        secure_sum({"ann": [1.0, 2.0], "bob": [2.0], "cid": [1.0, 1.0]})
+
+
+def test_parties_with_other_settings_get_no_sum() -> None:
+    server = SumServer(SETTINGS, ROSTER, now=0.0)
+    clients = {name: client(name) for name in NAMES} | {"bob": client("bob", SumSettings(length=5, clip=2.5))}
+    hold(server, clients, [1.0] * 5)
+    assert isinstance(server.outcome, SumResult)
+    assert server.outcome.contributors == ("ann", "cid", "dan")
+    assert "bob" in server.outcome.dropped
+
+
+def test_what_is_no_message_costs_its_sender_its_part() -> None:
+    server = SumServer(SETTINGS, ROSTER, now=0.0)
+    (((receiver, answer)),) = server.receive("bob", b"\xff", 0.0)
+    assert receiver == "bob"
+    own = client("bob")
+    own.start(0.0)
+    own.receive(answer, 0.0)
+    assert isinstance(own.outcome, ClientAborted)
+    assert (own.outcome.code, own.outcome.culprit) == (Code.MALFORMED, "bob")
+    clients = {name: client(name) for name in NAMES if name != "bob"}
+    hold(server, clients, [1.0] * 5)
+    assert isinstance(server.outcome, SumResult)
+    assert server.outcome.dropped == {"bob": "a message that is no list of frames"}
+    assert all(isinstance(one.outcome, Contributed) for one in clients.values())
+
+
+def test_a_client_gives_up_at_what_is_no_message() -> None:
+    own = client("ann")
+    own.start(0.0)
+    assert own.receive(b"", 0.0)
+    assert isinstance(own.outcome, ClientAborted)
+
+
+def test_who_is_not_heard_of_in_time_is_left_out() -> None:
+    server = SumServer(SETTINGS, ROSTER, now=0.0)
+    clients = {name: client(name) for name in NAMES[1:]}
+    hold(server, clients, [0.5] * 5)
+    assert server.outcome is None
+    assert server.deadline is not None
+    said = list(server.expire(server.deadline))
+    while said:
+        receiver, answer = said.pop(0)
+        for message in clients[receiver].receive(answer, server.deadline or 0.0) if receiver in clients else []:
+            said += server.receive(receiver, message, server.deadline or 0.0)
+    assert isinstance(server.outcome, SumResult)
+    assert server.outcome.contributors == NAMES[1:]
+    assert np.abs(server.outcome.values - 1.5).max() <= server.outcome.error_bound
+
+
+def test_too_few_in_time_are_no_sum() -> None:
+    server = SumServer(SETTINGS, ROSTER, now=0.0)
+    assert server.deadline is not None
+    server.expire(server.deadline)
+    assert isinstance(server.outcome, ServerAborted)
+
+
+def test_keys_are_those_of_the_roster_and_are_not_shown() -> None:
+    other = new_keys("ann", entropy=os.urandom)
+    with pytest.raises(ValueError, match="the roster has no client 'ann' with these keys"):
+        SumClient(SETTINGS, ROSTER, other, entropy=os.urandom)
+    assert other.signing_secret.hex() not in repr(other)
+    assert repr(other.signing_secret) not in repr(other)
+
+
+def test_a_client_without_a_server_gives_up() -> None:
+    own = client("ann")
+    own.start(0.0)
+    assert own.deadline is not None
+    own.expire(own.deadline)
+    assert isinstance(own.outcome, ClientAborted)
+    assert own.outcome.code is Code.TIMEOUT

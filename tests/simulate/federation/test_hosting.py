@@ -1,0 +1,89 @@
+"""Which process hosts which client, and how long those that take turns are given."""
+
+import os
+
+import msgspec
+import pytest
+
+from tacit.models.configuration import ModelConfiguration
+from tacit.parties.runs.experiment import Experiment, parse
+from tacit.simulate.federation import hosting
+from tacit.simulate.federation.faults import read_faults
+from tacit.simulate.federation.hosting import Hosting, choose
+
+CLIENTS = tuple(f"client-{number}" for number in range(1, 8))
+OWN = {name: (name,) for name in CLIENTS}
+
+
+def experiment(more: str = "") -> Experiment:
+    return parse(f"[federation]\nclients = {len(CLIENTS)}\n{more}", "test")
+
+
+@pytest.fixture
+def memory(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A machine with plenty."""
+    monkeypatch.setattr(hosting, "available_memory", lambda: 10**15)
+    return monkeypatch
+
+
+def test_every_client_has_a_process_of_its_own(memory: pytest.MonkeyPatch) -> None:
+    given = experiment()
+    chosen = choose(given, CLIENTS, ())
+    assert chosen == Hosting(OWN)
+    assert chosen.patient(given) == given
+
+
+def test_workers_that_are_asked_for_host_the_clients_evenly() -> None:
+    given = experiment("[simulate]\nworkers = 2")
+    chosen = choose(given, CLIENTS, ())
+    assert chosen.processes == {"worker-1": CLIENTS[::2], "worker-2": CLIENTS[1::2]}
+    told = {"clients": 7, "workers": 2, "turns": 4, "train_seconds": 2400.0, "phase_seconds": 63.0}
+    assert chosen.told(given) == {**told, "reason": "simulate.workers = 2"}
+    deadlines = msgspec.structs.replace(given.deadlines, train=2400.0, phase=63.0)
+    assert chosen.patient(given) == msgspec.structs.replace(given, deadlines=deadlines)
+
+
+def test_nobody_is_given_longer_than_a_deadline_may_be() -> None:
+    given = experiment("[simulate]\nworkers = 1\n[deadlines]\ntrain = 86400\nphase = 86399")
+    deadlines = choose(given, CLIENTS, ()).patient(given).deadlines
+    assert (deadlines.train, deadlines.phase) == (86400.0, 86400.0)
+
+
+def test_who_is_named_by_a_fault_has_its_own_beside_the_workers() -> None:
+    faults = read_faults(
+        drop=["client-2@TRAIN"], slow=["client-3:100"], cheat=["client-4@words"], parties=("server", *CLIENTS)
+    )
+    chosen = choose(experiment("[simulate]\nworkers = 1"), CLIENTS, faults.named)
+    shared = ("client-1", "client-5", "client-6", "client-7")
+    assert chosen.processes == {"worker-1": shared} | {name: (name,) for name in CLIENTS[1:4]}
+
+
+@pytest.mark.parametrize("workers", [7, 8, 1000])
+def test_workers_enough_for_all_are_processes_of_their_own(workers: int) -> None:
+    assert choose(experiment(f"[simulate]\nworkers = {workers}"), CLIENTS, ()) == Hosting(OWN)
+
+
+def test_without_the_memory_for_that_there_are_as_many_workers_as_cores(memory: pytest.MonkeyPatch) -> None:
+    given = experiment()
+    needed = hosting.memory(given, len(CLIENTS))
+    memory.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2})
+    memory.setattr(hosting, "available_memory", lambda: int(needed) + 1)
+    assert choose(given, CLIENTS, ()) == Hosting(OWN)
+    memory.setattr(hosting, "available_memory", lambda: 500_000_000)
+    chosen = choose(given, CLIENTS, ())
+    assert chosen.processes == {f"worker-{number + 1}": CLIENTS[number::3] for number in range(3)}
+    assert chosen.reason == f"7 processes would take {needed / 1e9:.1f} GB, and there are 0.5 GB"
+
+
+def test_where_nobody_says_what_is_available_it_is_taken_to_be_enough(memory: pytest.MonkeyPatch) -> None:
+    memory.setattr(hosting, "available_memory", lambda: None)
+    assert choose(experiment(), CLIENTS, ()) == Hosting(OWN)
+
+
+def test_a_large_model_needs_more() -> None:
+    small = experiment()
+    large = msgspec.structs.replace(small, model=ModelConfiguration(width=768, depth=12, heads=12, mlp_ratio=4.0))
+    # 12 blocks of 12 * 768 * 768 parameters.
+    assert hosting.memory(large, 7) - hosting.memory(small, 7) > 7 * 40 * 12 * 12 * 768 * 768
+    other = msgspec.structs.replace(small, model=ModelConfiguration(name="resnet18"))
+    assert hosting.memory(other, 7) < hosting.memory(small, 7)
