@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
+from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
@@ -113,7 +114,7 @@ async def simulate(plan: Plan, show: Show) -> dict[str, Any]:
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
-        write_output("summary", summary, plan.run.summary)
+        keep_summary(plan.run, summary)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:
