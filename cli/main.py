@@ -28,7 +28,6 @@ from tacit.cli.simulation import simulate
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Private federated learning of vision transformers: real processes, secure aggregation, one command.",
 )

@@ -28,11 +28,12 @@ from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.hosting.roster_watch import RosterWatch
 from tacit.parties.hosting.server import ServerImages, ServerJob, serve, standing_in
 from tacit.parties.hosting.state import Status
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, write_output
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.provenance import command_line
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
+from tacit.parties.runs.tables import keep_summary
 from tacit.parties.session.diary import Tell
 from tacit.protocol.core.roster import Roster
 
@@ -214,5 +215,5 @@ async def run_server(
             ended = (await serve(job, images, tell)).detail
         summary = summarise(run, experiment, wall_seconds=time.monotonic() - began)
         summary["ended"] = ended
-        write_output("summary", summary, run.summary)
+        keep_summary(run, summary)
     return run, summary

@@ -5,6 +5,7 @@ model.safetensors     the global model after the last finished round, with that 
 plain-model.safetensors   with model encryption: the same in the clear, which a client writes
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
+rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round
 statistics.json       mean and deviation of the pixels, where a first sum told them
 events/PARTY.jsonl    what each party did
 journal/PARTY.jsonl   the rounds that each client took part in

@@ -18,10 +18,11 @@ from typing import Any
 
 from tacit.parties.hosting.resources import open_many_files
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, write_output, writing
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError, RunInUseError, writing
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
+from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.hosting import choose
 from tacit.simulate.federation.processes import Processes
@@ -140,7 +141,7 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     if plan.verify and failure is None:
         summary["verified"] = verify(plan.run, summary["aggregation"]["ring_bits"])
     try:
-        write_output("summary", summary, plan.run.summary)
+        keep_summary(plan.run, summary)
         if plan.report:
             await asyncio.to_thread(_report, plan.run)
     except OSError:
