@@ -166,6 +166,12 @@ class DataFigures(TypedDict):
     alpha: float | None
     seed: int | None
     clients_by_class: list[list[int]]
+    seed_is_set: bool
+    """Whether the experiment sets the seed of the split."""
+    largest_weight: int
+    """What the largest client needs of max_weight."""
+    max_weight: int
+    """That of the experiment; 0: computed."""
 
 
 class RosterMember(TypedDict):

@@ -168,7 +168,7 @@ def test_who_takes_part_in_sums_alone_does_not_send_its_classifier(
 @pytest.mark.threat("server/looks-beside-noise")
 def test_nothing_exact_goes_along_with_noise() -> None:
     """Neither the number of samples nor how well the model did on them, and the noise is never the same twice."""
-    configuration, keeper = proposal("dp-gaussian")
+    configuration, keeper = proposal("dp-gaussian", dp_clip=1.0, dp_noise=1.0)
     totals, values = [], []
     for samples, round in ((4, 1), (4, 2), (8, 1)):
         update = learner(configuration, samples).update(round, keeper.bytes)

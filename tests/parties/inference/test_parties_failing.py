@@ -27,8 +27,7 @@ from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, Link
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
-from tacit.protocol.inference.messages import InferenceHello, MaterialHello
-from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -213,7 +212,8 @@ async def test_a_message_beyond_the_limits_ends_the_session_of_its_sender_alone(
         async with await ClientEndpoint.connect(
             home.addresses[party], keys=KEYS["alice"], server=ROSTER.member(party), limits=Limits()
         ) as alice:
-            await alice.send(Link("alice", party, NO_SESSION, Traffic(), MESSAGES).frames(HELLOS[party], round=0))
+            link = Link("alice", party, NO_SESSION, Traffic(), INFERENCE_MESSAGES)
+            await alice.send(link.frames(HELLOS[party], round=0))
             await alice.send(TOO_MANY_FRAMES)
             over = await home.waits(party, "session-over", code="MALFORMED", culprit="alice")
         assert over["detail"] == "a message has 2 or 3 frames, not 0"
