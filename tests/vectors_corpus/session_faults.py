@@ -18,7 +18,15 @@ from tests.vectors_corpus.messages import encoded
 from tests.vectors_corpus.play import SERVER, Parcel, Play, ending, faulty_part
 from tests.vectors_corpus.primitives import drawn, flipped
 from tests.vectors_corpus.script import Script
-from tests.vectors_corpus.sessions import CHEAT, NAMES, begun, hold_round, session_active, session_resumed
+from tests.vectors_corpus.sessions import (
+    CHEAT,
+    NAMES,
+    begun,
+    hold_round,
+    session_active,
+    session_not_resumed,
+    session_resumed,
+)
 
 BAD_MODEL: Final = pack("<6f", 0, 1, float("nan"), 3, 4, 5)
 
@@ -248,7 +256,24 @@ def received_bad_round() -> Script:
     return ending(play, "refused", "SEQUENCE")
 
 
+def start_round_bad_repetition() -> Script:
+    play = session_not_resumed()
+    play.about = (
+        "A client was in the first round, and is greeted anew: the server starts that round again, not the next."
+    )
+
+    def again(parcel: Parcel) -> tuple[bytes, ...]:
+        said = (parcel.receiver, parcel.kind) == (CHEAT, "start-round")
+        return envelope(round=1)(None, parcel) if said else parcel.frames
+
+    play.act(SERVER, "next round", model=play.steps[0].inputs["server"]["model"])
+    play.deliver(again)
+    return ending(ending(play, "ended", "SESSION"), "left")
+
+
 FILES: Final[dict[str, Callable[[], Script]]] = {
-    "received_bad_round": received_bad_round, **{name: fault.script for name, fault in FAULTS.items()}
+    "received_bad_round": received_bad_round,
+    "start_round_bad_repetition": start_round_bad_repetition,
+    **{name: fault.script for name, fault in FAULTS.items()}
 }  # fmt: skip
 """File name without its ending, and what makes it."""
