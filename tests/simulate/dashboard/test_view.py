@@ -67,7 +67,7 @@ def test_it_tells_what_happened(eventful: Any) -> None:
         "server refused a message of client-4:",
         "server lost the link to client-2",
         "10.0.0.7 this key is not in the roster " + "Z" * 40,
-        "3 aborted THRESHOLD 37.5 % 0 of 3 3 s 8.8 kB",
+        "3 aborted THRESHOLD 37.5 % 0 of 4 3 s 8.8 kB",
         "2 completed 25.0 % 3 of 4 3 s 8.8 kB",
         "Nothing opens before 3 of 4 clients help.",
         "2 sums over 3 to 4 clients",
