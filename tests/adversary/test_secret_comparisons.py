@@ -36,13 +36,16 @@ ALLOWED = {
     ("protocol/sum/unmasking.py", "digest(Label.SEED, agreement.context, seed) != commitment"): (
         "the server compares a seed that was opened to it with a commitment that it was sent: it knows both"
     ),
-    ("parties/links/keys.py", "zmq.curve_public(z85.encode(self.curve_secret)) != z85.encode(self.curve_public)"): (
+    ("protocol/core/keys.py", "_curve_public(self.curve_secret) != self.curve_public"): (
         "two public keys: the one made of the secret, and the one beside it in the owner's own file"
     ),
     (
-        "parties/links/keys.py",
+        "protocol/core/keys.py",
         "_signing_public(self.signing_secret) != self.signing_public",
     ): "two public keys, as above",
+    ("protocol/session/one_sum.py", "keys.member('client') not in roster.members"): (
+        "members of the roster have public keys only"
+    ),
     ("parties/links/server_endpoint.py", "keys.member(roster.member(keys.name).role) != roster.member(keys.name)"): (
         "a member of the roster has public keys only"
     ),
