@@ -169,7 +169,8 @@ def reference(key: str, function: Any) -> str:
         raise ValueError(f"{key} = {_kind(function)}: it is called by its name in the process of every party; {remedy}")
     if not name.isidentifier() or getattr(sys.modules.get(module or ""), name, None) is not function:
         raise ValueError(f"{key} = {module}.{name}: other processes cannot find it by its name; {remedy}")
-    if module == _MAIN and not hasattr(sys.modules[_MAIN], "__file__"):
+    # A program that is read from a pipe has a file of the name <stdin>.
+    if module == _MAIN and not Path(getattr(sys.modules[_MAIN], "__file__", "<stdin>")).is_file():
         raise ValueError(f"{key} = {name}: other processes cannot see what was typed here; write it into a module")
     return f"{module}:{name}"
 

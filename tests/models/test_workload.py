@@ -188,6 +188,9 @@ def test_what_was_typed_in_cannot_be_seen_by_others(monkeypatch: pytest.MonkeyPa
     # Some runners of tests have none.
     monkeypatch.setattr(main, "__file__", "script.py", raising=False)
     assert reference("train", typed) == "__main__:typed"
+    monkeypatch.setattr(main, "__file__", "<stdin>")
+    with pytest.raises(ValueError, match="train = typed: other processes cannot see what was typed here"):
+        reference("train", typed)
     monkeypatch.delattr(main, "__file__")
     with pytest.raises(ValueError, match="train = typed: other processes cannot see what was typed here"):
         reference("train", typed)

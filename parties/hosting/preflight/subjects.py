@@ -98,10 +98,10 @@ class ClientSubject(ConnectingSubject[ClientFile]):
     def proposal(self) -> Configuration:
         """What a server with this experiment will propose. Untested if that is not known; ValueError."""
         experiment, agreed = chosen(self), self.agreed
-        for key, value, accepted in self.file.policy.complaints(experiment):
-            if key in experiment.factories:
+        for name, value, accepted in self.file.policy.complaints(experiment):
+            if name in experiment.factories:
                 # What is not accepted is not imported either.
-                raise ValueError(f'{key} = "{value}": this client accepts {accepted}')
+                raise ValueError(f'{name} = "{value}": this client accepts {accepted}')
         if len(experiment.protection.shown(np.arange(len(agreed.classes)), len(agreed.classes))):
             raise Untested(f'protection.scheme = "{experiment.protection.scheme}" shows images that the server has')
         return proposed(experiment, ServerImages(agreed.classes, agreed.mean, agreed.std))

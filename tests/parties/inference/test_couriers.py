@@ -21,8 +21,7 @@ from tacit.parties.links.endpoint import Limits, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.core.messages import CHUNK_BYTES, Message
-from tacit.protocol.inference.messages import InferenceHello, MaterialHello
-from tacit.protocol.session.messages import MESSAGES
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
@@ -102,7 +101,7 @@ async def test_a_data_owner_that_asks_and_does_not_read_loses_its_own_session_al
                 while True:
                     session = NO_SESSION if party == MODEL_OWNER else os.urandom(32)
                     await alice.send_multipart(
-                        Link("alice", party, session, Traffic(), MESSAGES).frames(HELLOS[party](), round=0)
+                        Link("alice", party, session, Traffic(), INFERENCE_MESSAGES).frames(HELLOS[party](), round=0)
                     )
 
             asking = asyncio.create_task(asks())
