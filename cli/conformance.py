@@ -44,6 +44,7 @@ def vectors(
     rows = [
         (Text(verdict.file), str(verdict.operations), _judged(verdict.fault or "holds", not verdict.fault))
         for verdict in verdicts
+        if verdict.fault
     ]
     made = table(("file", "operations", "verdict"), rows, left=("verdict",))
     made.columns[0].no_wrap = True
@@ -120,7 +121,8 @@ def _end(
 ) -> None:
     """Shows what was found, keeps it, and ends the command."""
     console = screen()
-    console.print(verdicts)
+    if verdicts.rows:
+        console.print(verdicts)
     console.print(f"{checked}: {f'{failed} do not hold' if failed else 'all hold'}")
     keep_json(json_file, schema, figures)
     raise typer.Exit(FAILED if failed else 0)

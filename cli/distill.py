@@ -39,18 +39,21 @@ def distill(
     """
     import msgspec
 
+    from tacit.models.size import TRAINING_BYTES, check_memory
+    from tacit.parties.hosting.resources import available_memory
     from tacit.parties.runs.directory import RunDirectoryError, claim
-    from tacit.parties.runs.experiment import ExperimentError, load_as
+    from tacit.parties.runs.experiment import load_as
     from tacit.parties.runs.student import DistillationExperiment
     from tacit.simulate.federation.run import default_directory
     from tacit.simulate.private_inference.distillation import distil, with_data
 
     console = output.screen()
-    with output.complaining(((ExperimentError, RunDirectoryError), output.WRONG_INPUT)):
+    with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT)):
         base = DistillationExperiment() if experiment is None else load_as(DistillationExperiment, experiment)
         chosen = with_data(base, data)
         if seed is not None:
             chosen = msgspec.structs.replace(chosen, federation=msgspec.structs.replace(chosen.federation, seed=seed))
+        check_memory(chosen.model, bytes_each=TRAINING_BYTES[chosen.training.optimizer], available=available_memory())
         directory = out or default_directory(f"{chosen.name}-student")
         claim(directory)
     with output.complaining(), console.status("loading torch"):

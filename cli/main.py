@@ -25,8 +25,10 @@ from tacit.cli.report import report
 from tacit.cli.roster import app as roster
 from tacit.cli.schema import schema
 from tacit.cli.simulation import simulate
+from tacit.cli.usage import Commands
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Private federated learning of vision transformers: real processes, secure aggregation, one command.",

@@ -117,6 +117,9 @@ def outcome(summary: Mapping[str, Any], directory: Path) -> typer.Exit:
         return typer.Exit()
     aborted = next((entry for entry in summary["rounds"] if entry["status"] == "aborted"), None)
     reason = summary["ended"] if aborted is None else f"round {aborted['round']} was aborted: {aborted['detail']}"
+    if not summary["rounds"]:
+        join = summary["configuration"]["deadlines"]["join"]
+        reason += f" (clients are waited for as long as deadlines.join says, {join:g} s)"
     where = f"{directory / 'report.html'} tells what happened"
     return failure(f"{completed} of {planned} rounds were completed; {reason}; {where}", ABORTED)
 

@@ -8,8 +8,8 @@ from tacit.models.datasets.samples import Samples, Source, labelled
 
 
 def read(directory: Path) -> Source:
-    """Classes are the folders in train, in alphabetical order; the test images come from test, or else from val. Where
-    there is one of the two, its classes are all.
+    """Classes are the folders in train that are not hidden, in alphabetical order; the test images come from test, or
+    else from val. Where there is one of the two, its classes are all.
 
     Raises FileNotFoundError where both are missing, ValueError for a class without images or not in train.
     """
@@ -30,14 +30,19 @@ def read(directory: Path) -> Source:
 
 
 def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence[str] | None = None) -> Samples:
-    """The images in and below ROOT/CLASS for every class, each class sorted by path. ValueError for an empty class."""
+    """The images in and below ROOT/CLASS for every class, each class sorted by path, but for what is hidden. ValueError
+    for an empty class."""
     if not labels:
         return labelled([])
     # Imported here because torchvision takes a second to import and only sources of this kind need it.
     from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
     wanted = tuple(extensions or IMG_EXTENSIONS)
-    found = make_dataset(str(root), labels, extensions=wanted, allow_empty=True)
+    found = [
+        (path, label)
+        for path, label in make_dataset(str(root), labels, extensions=wanted, allow_empty=True)
+        if not any(part.startswith(".") for part in Path(path).relative_to(root).parts)
+    ]
     present = {label for _, label in found}
     if empty := [name for name, label in labels.items() if label not in present]:
         raise ValueError(f"{root}: no image of class {', '.join(empty[:8])} ({', '.join(wanted)})")
@@ -45,7 +50,7 @@ def samples_by_class(root: Path, labels: dict[str, int], *, extensions: Sequence
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not names:
         raise ValueError(f"{folder} holds no folders; expected one for each class")
     return names

@@ -12,6 +12,8 @@ from numpy.lib.npyio import NpzFile
 from tacit.models.datasets.samples import ArrayImages, Samples, Source
 
 _MOST_CLASSES: Final = 2**16
+_MOST_CHANNELS: Final = 4
+"""An image of more has its axes in another order, if an earlier axis could be the channels."""
 
 
 def require(path: Path) -> Path:
@@ -69,6 +71,11 @@ def _checked(where: str, part: str, arrays: dict[str, npt.NDArray[np.generic]]) 
         raise ValueError(
             f"{where}: x_{part} is {images.dtype} {list(images.shape)}, "
             "expected uint8 [N, H, W] or [N, H, W, C], none of them zero"
+        )
+    if images.ndim == 4 and images.shape[3] > _MOST_CHANNELS >= images.shape[1]:
+        raise ValueError(
+            f"{where}: x_{part} is uint8 {list(images.shape)}, with channels before height and width; "
+            f"write x_{part}.transpose(0, 2, 3, 1)"
         )
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1]:
         raise ValueError(

@@ -265,7 +265,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         policy, clients, mode = self.policy, self.federation.clients, self.aggregation.mode
         corrupt = self.aggregation.corrupt
         if clients < policy.smallest_cohort:
-            wanted = f"policy.smallest_cohort asks for at least {policy.smallest_cohort} clients"
+            wanted = (
+                f"policy.smallest_cohort asks for at least {policy.smallest_cohort} clients; set it to {clients} if "
+                "they shall accept sums of so few"
+            )
             raise _refused("federation.clients", clients, wanted)
         if mode not in policy.modes:
             remedy = f"add {literal(mode)} there if the clients shall accept it"

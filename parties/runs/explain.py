@@ -191,6 +191,8 @@ def _unknown(data: Mapping[str, Any], known: Mapping[str, Key], section: str = "
 
 def _suggestion(section: str, name: str, known: Mapping[str, Key]) -> str:
     """Keys of a similar name in the same section, else in whatever section, else all keys of the section."""
+    if not section and name == "distillation":
+        return "it is a section of `tacit distill` alone; leave it out for others"
     siblings = [path for path in known if path.rpartition(".")[0] == section.rstrip(".")]
     for candidates in (siblings, known):
         leaves = [path.rpartition(".")[2] for path in candidates]

@@ -86,6 +86,7 @@ class AggregationFigures(TypedDict, total=False):
     ring_bits: int
     vector_bytes: int
     step: float
+    max_weight: int
     threshold: int
     neighbours: int
     configuration_hash: str
@@ -165,6 +166,9 @@ class DataFigures(TypedDict):
     partition: str
     alpha: float | None
     seed: int | None
+    seed_is_set: bool
+    max_weight: int
+    largest_weight: int
     clients_by_class: list[list[int]]
     seed_is_set: bool
     """Whether the experiment sets the seed of the split."""

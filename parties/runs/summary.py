@@ -13,8 +13,10 @@ command, versions and machine: see provenance.py), `ended` (how, in words), `ver
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final, cast
 
 import msgspec
@@ -55,9 +57,18 @@ def clipped_part(clipped: int | None, *, survivors: int, parameters: int) -> flo
     return (clipped or 0) / max(1, survivors * parameters)
 
 
+def natural(name: str) -> list[tuple[str, int]]:
+    """A key by which client-2 comes before client-10."""
+    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]
+
+
+def _order(path: Path) -> list[tuple[str, int]]:
+    return natural(path.stem)
+
+
 def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float) -> dict[str, Any]:
     """The summary of all sessions of a run. `wall_seconds` is that of the present command."""
-    logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"))}
+    logs = {path.stem: list(read(path)) for path in sorted((run.path / "events").glob("*.jsonl"), key=_order)}
     evaluations.complete(logs)
     server = next((events for events in logs.values() if _is_server(events)), [])
     rounds = {event["round"]: event for event in server if event["event"] == "round-done"}

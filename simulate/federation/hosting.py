@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.models.configuration import ModelConfiguration
+from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES, check_memory, parameters
 from tacit.parties.hosting.resources import available_memory
-from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
+from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, ExperimentError
 
 PROCESS_BYTES: Final = 60e6
 """Of a client's process, beside what it shares with the others and what its model takes (measured)."""
@@ -64,6 +64,15 @@ class Hosting:
         }
 
 
+def check(experiment: Experiment) -> None:
+    """Raise ExperimentError if the machine cannot hold the model of the server and that of one client at work."""
+    each = KEEPING_BYTES + TRAINING_BYTES[experiment.training.optimizer]
+    try:
+        check_memory(experiment.model, bytes_each=each, available=available_memory())
+    except ValueError as error:
+        raise ExperimentError(str(error)) from None
+
+
 def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str]) -> Hosting:
     """Who hosts these clients; alone: those that must have a process of their own."""
     own = {name: (name,) for name in clients}
@@ -81,15 +90,8 @@ def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str
 
 def memory(experiment: Experiment, processes: int) -> float:
     """Bytes that a run takes with its clients in so many processes, roughly; their images are not counted."""
-    per_client = PARAMETER_BYTES * _parameters(experiment.model)
+    per_client = PARAMETER_BYTES * (parameters(experiment.model, classes=1, channels=1) or 0)
     return OTHER_BYTES + processes * PROCESS_BYTES + experiment.federation.clients * per_client
-
-
-def _parameters(model: ModelConfiguration) -> float:
-    """Of our own transformer nearly all of them; 0 for others, which are not known before they are built."""
-    if model.name != "vit":
-        return 0.0
-    return model.depth * model.width**2 * (4 + 2 * model.mlp_ratio)
 
 
 def _gigabytes(count: float) -> str:

@@ -24,7 +24,7 @@ from tacit.parties.runs.reference import experiment_toml
 from tacit.parties.runs.summary import summarise
 from tacit.parties.runs.tables import keep_summary
 from tacit.protocol.core.roster import Roster
-from tacit.simulate.federation.hosting import choose
+from tacit.simulate.federation import hosting
 from tacit.simulate.federation.processes import Processes
 from tacit.simulate.federation.roles import Plan, Role
 from tacit.simulate.federation.supervision import SERVER, InputError, Show, SimulationError, Supervisor
@@ -46,7 +46,9 @@ def default_directory(name: str) -> Path:
 
 
 def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
-    """Make the run directory of a new run. RunDirectoryError if it cannot be made, OSError if the disk is full."""
+    """Make the run directory of a new run. RunDirectoryError if it cannot be made, OSError if the disk is full;
+    ExperimentError if the model does not fit into memory."""
+    hosting.check(experiment)
     run = RunDirectory.create(directory)
     try:
         run.keep_experiment(experiment_toml(experiment))
@@ -61,7 +63,8 @@ def new_plan(experiment: Experiment, directory: Path, **options: Any) -> Plan:
 
 def resumed_plan(experiment: Experiment, run: RunDirectory, **options: Any) -> Plan:
     """Continue a run until it has the rounds of the experiment. RunDirectoryError if it has them, cannot be read, or is
-    going on; EventLogError if a log cannot be read, OSError if the disk is full."""
+    going on; EventLogError if a log cannot be read, OSError if the disk is full; ExperimentError as of `new_plan`."""
+    hosting.check(experiment)
     with run.alone():
         return _resumed_plan(experiment, run, set_aside(run), **options)
 
@@ -121,17 +124,17 @@ async def _simulate(plan: Plan, show: Show) -> dict[str, Any]:
     roster = Roster((server.member("server"), *(own.member("client", group) for own, group in grouped)))
     # A few for every process.
     open_many_files()
-    hosting = choose(plan.experiment, names[1:], plan.faults.named)
-    if hosting.reason:
-        show(SERVER, "hosted", hosting.told(plan.experiment))
-    patient = replace(plan, experiment=hosting.patient(plan.experiment))
+    hosts = hosting.choose(plan.experiment, names[1:], plan.faults.named)
+    if hosts.reason:
+        show(SERVER, "hosted", hosts.told(plan.experiment))
+    patient = replace(plan, experiment=hosts.patient(plan.experiment))
     failure: SimulationError | None = None
     # In the folder that goes with this process, however it ends.
     with TemporaryDirectory(dir=get_temp_dir()) as images:
         roles = {name: Role(patient, keys[name], roster, Path(images)) for name in names}
         async with Processes(plan.run.logs, grace_seconds=GRACE_SECONDS) as processes:
             try:
-                ended = await Supervisor(processes, roles, hosting, show).follow()
+                ended = await Supervisor(processes, roles, hosts, show).follow()
             except InputError:
                 raise
             except SimulationError as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from tacit.models.file_system import FILES
 from tacit.parties.runs.directory import RunDirectory, writing
 from tacit.parties.runs.incidents import Events, incidents
+from tacit.parties.runs.summary import natural
 from tacit.parties.session.event_log import EventLogError, read
 from tacit.simulate.report.clocks import align
 from tacit.simulate.report.fold import Fold
@@ -144,8 +144,3 @@ def _in_order(logs: Mapping[str, Events]) -> list[tuple[str, int, dict[str, Any]
     events = [(name, index, event) for name, log in logs.items() for index, event in enumerate(log)]
     # The sort is stable: of one time, the log that is given first comes first.
     return sorted(events, key=lambda entry: entry[2]["time"])
-
-
-def natural(name: str) -> list[tuple[str, int]]:
-    """client-2 before client-10."""
-    return [(text, int(part or 0)) for text, part in re.findall(r"(\D*)(\d*)", name)]

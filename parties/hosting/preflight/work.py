@@ -15,6 +15,7 @@ import numpy as np
 from tacit.models.data import normalise, statistics
 from tacit.models.datasets.samples import Samples
 from tacit.models.device import resolve_device
+from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES
 from tacit.models.workload import check_installed
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import ClientSubject, ServerSubject, chosen
@@ -34,10 +35,6 @@ _LIST: Final = 8
 SIZE: Final = 32
 """Pixels to which images in files are brought, where no experiment says to how many."""
 _FLOAT: Final = 4
-_CLIENT_FLOATS: Final = {"adamw": 7, "sgd": 5}
-"""The model as it came and as it is trained, its gradient, the update as learnt and clipped; AdamW's two moments."""
-_SERVER_FLOATS: Final = 4
-"""The model twice, what changes it, and its bytes for the clients."""
 
 
 def client_images(subject: ClientSubject) -> str:
@@ -117,10 +114,10 @@ def client_memory(subject: ClientSubject) -> str:
     """There is memory for the model, an update, its masks, and the images."""
     experiment, proposal = chosen(subject), subject.proposal
     size, channels = experiment.model.image_size, len(subject.agreed.mean)
-    floats = _CLIENT_FLOATS[experiment.training.optimizer] * sum(proposal.tensor_sizes)
+    trained = TRAINING_BYTES[experiment.training.optimizer] * sum(proposal.tensor_sizes)
     images = _FLOAT * len(subject.source.train.images) * channels * size * size
     # The vector, a mask that is added to it, and its bytes on their way.
-    return fits(_FLOAT * floats + 3 * _vector_bytes(proposal) + images, "model, vectors and images")
+    return fits(trained + 3 * _vector_bytes(proposal) + images, "model, vectors and images")
 
 
 def server_memory(subject: ServerSubject) -> str:
@@ -130,7 +127,7 @@ def server_memory(subject: ServerSubject) -> str:
     images = 0 if source is None else _FLOAT * len(source.test.images) * channels * size * size
     # Of clients in groups twice as many vectors may be under way (protocol/sum/vector_sum.py).
     vectors = min(proposal.clients, (2 if subject.roster.groups else 1) * UPLOADS) + 1
-    needed = _FLOAT * _SERVER_FLOATS * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images
+    needed = KEEPING_BYTES * sum(proposal.tensor_sizes) + vectors * _vector_bytes(proposal) + images
     return fits(needed, "model, vectors and images")
 
 

@@ -72,3 +72,14 @@ def test_a_folder_without_classes_is_refused(root: Path) -> None:
     shutil.rmtree(root / "test" / "dog")
     with pytest.raises(ValueError, match="test holds no folders; expected one for each class"):
         image_folder.read(root)
+
+
+def test_what_is_hidden_is_no_class_and_no_image(root: Path, picture: Callable[..., None]) -> None:
+    """As notebooks leave it behind."""
+    before = image_folder.read(root)
+    for place in ("train/.ipynb_checkpoints/a.png", "train/cat/.ipynb_checkpoints/a.png", "test/.cache/x.png"):
+        picture(root / place, height=8)
+    picture(root / "train" / "dog" / ".hidden.png", height=8)
+    after = image_folder.read(root)
+    assert after.class_names == before.class_names
+    assert (len(after.train.images), len(after.test.images)) == (len(before.train.images), len(before.test.images))

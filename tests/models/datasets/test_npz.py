@@ -95,3 +95,12 @@ def test_other_files_are_refused(tmp_path: Path, arrays: dict[str, Any], form: s
         path.write_bytes({"text": b"x_train", "empty": b"", "truncated": path.read_bytes()[:-100]}[form])
     with pytest.raises(ValueError, match=r"images\.npz' is not a readable \.npz file"):
         npz.read(path)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_channels_before_height_and_width_are_refused(tmp_path: Path, channels: int) -> None:
+    images, labels = np.zeros((5, channels, 32, 28), np.uint8), np.arange(5) % 2
+    with pytest.raises(ValueError, match=rf"x_train is uint8 \[5, {channels}, 32, 28\], with channels before height"):
+        npz.read(write(tmp_path, {"x_train": images, "y_train": labels}))
+    turned = images.transpose(0, 2, 3, 1)
+    assert npz.read(write(tmp_path, {"x_train": turned, "y_train": labels})).train.images.channels == channels

@@ -114,3 +114,10 @@ def test_what_clients_did_and_what_noise_guarantees_stand_in_the_summary(run: Ru
     # A multiplier of one: 4.377178 for a delta of 1e-5 (Balle and Wang 2018).
     assert summary["privacy"]["epsilon_update"] == pytest.approx(4.377178, rel=1e-6)
     assert summarise(run, Experiment(), wall_seconds=1.0)["privacy"] is None
+
+
+def test_parties_stand_in_the_order_of_their_numbers(run: RunDirectory) -> None:
+    names = [f"client-{number}" for number in (10, 2, 1)]
+    for name in names:
+        log(run, name, ("ended", {"code": None, "detail": ""}))
+    assert list(summarise(run, Experiment(), wall_seconds=1.0)["parties"]) == ["client-1", "client-2", "client-10"]

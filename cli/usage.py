@@ -1,0 +1,48 @@
+"""Wrong options are complained of as wrong values are: one line that begins with `tacit:`, with the remedy."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from tacit.cli.output import WRONG_INPUT, failure
+
+UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
+"""Of the parser of arguments that typer uses, which is its own or another package's by version."""
+
+
+class Commands(TyperGroup):
+    """The command with all its commands."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """As of TyperGroup; without standalone_mode errors of usage are raised."""
+        run = partial(super().main, args, prog_name, complete_var, False, windows_expand_args, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            status = run()
+        except UsageError as error:
+            if type(error).__name__ == "NoArgsIsHelpError":
+                error.show()
+                sys.exit(WRONG_INPUT)
+            message = " ".join(error.format_message().split()).rstrip(".?")
+            command = " ".join(["tacit", *(error.ctx.command_path.split()[1:] if error.ctx else ())])
+            status = failure(
+                f"{message[:1].lower()}{message[1:]}; `{command} --help` lists what there is", WRONG_INPUT
+            ).exit_code
+        except typer.Abort:
+            status = 1
+        sys.exit(status)
