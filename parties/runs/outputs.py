@@ -166,9 +166,6 @@ class DataFigures(TypedDict):
     partition: str
     alpha: float | None
     seed: int | None
-    seed_is_set: bool
-    max_weight: int
-    largest_weight: int
     clients_by_class: list[list[int]]
     seed_is_set: bool
     """Whether the experiment sets the seed of the split."""
