@@ -50,12 +50,10 @@ def end(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize(
-    "module", ["typing", "tacit.cli.interruption", "rich.console", "tacit.parties.runs.experiment"]
-)
+@pytest.mark.parametrize("module", ["tacit.cli.interruption", "rich.console", "tacit.parties.runs.experiment"])
 def test_in_the_first_moments(tmp_path: Path, module: str, number: signal.Signals) -> None:
     with command("simulate", "--out", tmp_path / "run") as process:
-        until_loaded(process, "tacit.cli.entry" if module == "typing" else module)
+        until_loaded(process, module)
         process.send_signal(number)
         process.send_signal(number)
         status, complaints = end(process)
