@@ -72,6 +72,8 @@ class RoundFigures(TypedDict):
     clipped: int | None
     held_out: HeldOutFigures | None
     cohort: list[str]
+    absent: dict[str, str] | None
+    """Clients of the roster that are not in the cohort, each with why; null in runs of an earlier version."""
     survivors: list[str]
     dropped: list[DroppedClient]
     seconds: float

@@ -209,7 +209,7 @@ def session_resumed_at_the_end() -> Script:
     return ending(play, "ended")
 
 
-def session_not_resumed() -> Script:
+def session_not_resumed() -> Play:
     play = begun(
         "What cannot go on: a hello was lost with the link, and the server knows of no conversation; then the link is "
         "away for longer than the server's grace. Both times the client is told so, and says hello again.",
