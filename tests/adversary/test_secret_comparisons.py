@@ -46,7 +46,6 @@ ALLOWED = {
     ("protocol/session/one_sum.py", "keys.member('client') not in roster.members"): (
         "a member of a roster has public keys only"
     ),
-    ("parties/hosting/preflight/subjects.py", "key in experiment.factories"): "the name of a key of the experiment",
     ("parties/links/server_endpoint.py", "keys.member(roster.member(keys.name).role) != roster.member(keys.name)"): (
         "a member of the roster has public keys only"
     ),
