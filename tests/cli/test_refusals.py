@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import Result
 
+from tacit.cli.output import outcome
 from tacit.parties.runs.experiment import Experiment, parse
 
 Invoke = Callable[..., Result]
@@ -206,3 +207,22 @@ def test_what_is_asked_first_loads_nothing_slow(arguments: list[str]) -> None:
     assert done.returncode == (0 if arguments else 2)
     assert done.stderr.splitlines()[-1] == "loaded []"
     assert done.stdout or not arguments
+
+
+def test_a_run_without_enough_clients_names_the_key_that_says_how_long_they_are_waited_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    configuration = {"federation": {"rounds": 2}, "deadlines": {"join": 60.0}}
+    ended = "only 0 clients are there; a round takes at least 3"
+    assert outcome({"rounds": [], "ended": ended, "configuration": configuration}, Path("run")).exit_code == 3
+    assert capsys.readouterr().err == (
+        f"tacit: 0 of 2 rounds were completed; {ended} (clients are waited for as long as deadlines.join says, 60 s); "
+        "run/report.html tells what happened\n"
+    )
+
+
+@pytest.mark.parametrize("party", ["", "server", "client", "dealer", "model-owner", "data-owner"])
+def test_no_printed_file_shows_a_word_of_python(tacit: Invoke, party: str) -> None:
+    printed = tacit("config", *(["--party", party] if party else [])).stdout
+    assert printed
+    assert "NODEFAULT" not in printed
