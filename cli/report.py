@@ -29,12 +29,14 @@ def report(
     from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
     from tacit.parties.runs.experiment import ExperimentError
     from tacit.parties.session.event_log import EventLogError
-    from tacit.simulate.report.page import write_report
 
     try:
         with complaining(((EventLogError, ExperimentError, RunDirectoryError), WRONG_INPUT)):
-            page = write_report(RunDirectory(directory), *others or (), out=out, on_unread=warn)
-            typer.echo(page)
+            run = RunDirectory.of_a_run(directory)
+            # Imported here: what draws takes half a second to load.
+            from tacit.simulate.report.page import write_report
+
+            typer.echo(write_report(run, *others or (), out=out, on_unread=warn))
     except OSError as error:
         place = error.filename or out or directory / "report.html"
         raise failure(f"{place}: {error.strerror}; choose another file with --out", WRONG_INPUT) from None

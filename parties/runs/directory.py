@@ -197,6 +197,14 @@ class RunDirectory:
         finally:
             release()
 
+    @classmethod
+    def of_a_run(cls, path: Path) -> RunDirectory:
+        """The directory of any run, finished or not. RunDirectoryError if it is none."""
+        run = cls(path)
+        if not run.experiment.is_file():
+            raise RunDirectoryError(f"{path} is no run directory: {run.experiment.name} is missing")
+        return run
+
     def progress(self) -> Progress:
         """What the model file says. RunDirectoryError if it is no model of a run."""
         try:

@@ -35,8 +35,7 @@ def compare(directories: Sequence[Path]) -> Comparison:
         raise RunDirectoryError(f"{len(directories)} runs: at most {MOST_RUNS} fit onto one page; name fewer")
     resolved = [directory.resolve() for directory in directories]
     for number, directory in enumerate(directories):
-        if not RunDirectory(directory).experiment.is_file():
-            raise RunDirectoryError(f"{directory} is no run directory: experiment.toml is missing")
+        RunDirectory.of_a_run(directory)
         if resolved[number] in resolved[:number]:
             raise RunDirectoryError(f"{directory} is named twice; name every run once")
     experiments = [load(RunDirectory(directory).experiment) for directory in directories]

@@ -20,7 +20,7 @@ import jinja2
 from markupsafe import Markup
 
 from tacit.parties.runs.classes import TestClass, TestClasses
-from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.directory import RunDirectory
 from tacit.parties.runs.experiment import Experiment, load
 from tacit.parties.runs.explain import holds, keys, literal
 from tacit.parties.runs.summary import CLIPPING_REMEDY, MOST_CLIPPED, SECURE_SUM, clipped_part
@@ -65,10 +65,8 @@ def write_report(
 def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], object] = lambda log: None) -> str:
     """The page; others: logs of other hosts, or directories of such. on_unread: called for logs with a foreign line.
 
-    RunDirectoryError, ExperimentError or EventLogError if the directory holds no run, or a broken one.
+    ExperimentError or EventLogError if the directory holds no run, or a broken one.
     """
-    if not run.experiment.is_file():
-        raise RunDirectoryError(f"{run.path} is no run directory: {run.experiment.name} is missing")
     experiment = load(run.experiment)
     history = read_history(run.path / "events", *others)
     for log in history.unread:

@@ -372,7 +372,7 @@ def test_it_is_written_where_the_run_is(script: Any) -> None:
 
 def test_a_directory_without_an_experiment_is_refused(tmp_path: Any) -> None:
     with pytest.raises(RunDirectoryError, match=r"is no run directory: experiment\.toml is missing"):
-        make_report(RunDirectory(tmp_path))
+        RunDirectory.of_a_run(tmp_path)
 
 
 def test_a_broken_experiment_is_refused(script: Any) -> None:
