@@ -186,7 +186,7 @@ def test_what_was_typed_in_cannot_be_seen_by_others(monkeypatch: pytest.MonkeyPa
     main = sys.modules["__main__"]
     monkeypatch.setattr(main, "typed", typed, raising=False)
     # Some runners of tests have none.
-    monkeypatch.setattr(main, "__file__", "script.py", raising=False)
+    monkeypatch.setattr(main, "__file__", __file__, raising=False)
     assert reference("train", typed) == "__main__:typed"
     monkeypatch.setattr(main, "__file__", "<stdin>")
     with pytest.raises(ValueError, match="train = typed: other processes cannot see what was typed here"):
