@@ -114,7 +114,8 @@ def test_an_unknown_key_is_named_with_close_matches(text: str, complaint: str) -
 
 def test_an_unknown_key_without_a_close_match_lists_the_top_level() -> None:
     assert refused("zzz = 1").endswith(
-        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, simulate, policy"
+        "accepted: name, federation, data, model, training, protection, encryption, aggregation, deadlines, simulate, "
+        "policy"
     )
 
 
