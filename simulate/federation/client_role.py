@@ -35,7 +35,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.shell import Surroundings
 from tacit.protocol.session.client import TrainingClient
 from tacit.simulate.federation.child import Control
-from tacit.simulate.federation.roles import USER_ERRORS, Plan, Role, client_outcome, explain, tell
+from tacit.simulate.federation.roles import FAILED, USER_ERRORS, Plan, Role, client_outcome, explain, tell
 from tacit.simulate.federation.shared_images import kept
 from tacit.simulate.federation.weights import shares
 
@@ -73,10 +73,12 @@ class Household:
         return self._data[1]
 
 
-async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> None:
-    """Have each of these clients join at the address and take part; tells how each of them ended."""
+async def run_clients(control: Control, *, roles: Sequence[Role], address: str) -> dict[str, Any]:
+    """Have each of these clients join at the address and take part; tells how each of them ended. The status of the
+    process is the worst of theirs."""
     torch.set_num_threads(1)
     household = Household(roles[0].plan, roles[0].images, len(roles))
+    statuses = []
 
     async def host(role: Role) -> None:
         ended: dict[str, Any]
@@ -84,6 +86,7 @@ async def run_clients(control: Control, *, roles: Sequence[Role], address: str) 
             ended = {"finished": await _run_client(control, role, address, household)}
         except Exception as error:
             ended = control.failure(error)
+        statuses.append(ended.get("finished", {"status": FAILED})["status"])
         control.send({"party": role.keys.name, **ended})
 
     try:
@@ -93,6 +96,7 @@ async def run_clients(control: Control, *, roles: Sequence[Role], address: str) 
     finally:
         # The last messages leave.
         await asyncio.to_thread(household.context.term)
+    return {"detail": "", "status": max(statuses)}
 
 
 async def _run_client(control: Control, role: Role, address: str, household: Household) -> dict[str, Any]:

@@ -50,11 +50,11 @@ async def serve(control: Control, **arguments: Any) -> dict[str, Any]:
     return await run_server(control, **arguments)
 
 
-async def take_part(control: Control, **arguments: Any) -> None:
+async def take_part(control: Control, **arguments: Any) -> dict[str, Any]:
     """A process of clients; torch is imported there, not here. See client_role.run_clients."""
     from tacit.simulate.federation.client_role import run_clients
 
-    await run_clients(control, **arguments)
+    return await run_clients(control, **arguments)
 
 
 class Supervisor:
