@@ -311,12 +311,14 @@ def test_clients_that_cheat_cost_a_round_at_most_and_the_run_says_what_happened(
         "cheat",
         "cheat",
         "aborted",
+        "absent",
     ]
     assert told[0] == "client-2 cheated in round 1: it sent random words in the place of its vector."
     assert told[1].startswith("Round 1 was aborted (VECTOR): the sum is not one of honest contributions: ")
     assert told[2] == "client-2 cheated in round 2: it complained of shares that were right."
     assert told[3] == "client-3 cheated in round 3: it committed to another secret than it shared."
     assert told[4].endswith("At fault was client-3, which is out for the session.")
+    assert told[5].startswith("Round 4 began without client-3 (")
     text = html.unescape(run.report)
     for sentence in told:
         assert sentence in text
