@@ -25,6 +25,7 @@ HIDDEN = {
         "Model.data",
         "NewModel.model",
         "RoundDone.vectors",
+        "SumResult.values",
         "Train.model",
     },
     "tacit.protocol.sum": {
