@@ -30,8 +30,9 @@ from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.classes import TestClasses, described
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
-from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment
+from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.provenance import Seed, provenance
+from tacit.parties.runs.sections import LONGEST_SECONDS
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.parties.session.server import ServerParty, ServerSettings, StatisticsServerParty

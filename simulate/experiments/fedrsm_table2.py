@@ -22,7 +22,8 @@ from tacit.parties.protections.fedsplit import FedSplit
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Protection
-from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import Aggregation, Deadlines, FederationSection
 from tacit.simulate.experiments import figures
 from tacit.simulate.experiments.study import (
     MARGIN,

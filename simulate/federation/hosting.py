@@ -17,7 +17,8 @@ import msgspec
 
 from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES, check_memory, parameters
 from tacit.parties.hosting.resources import available_memory
-from tacit.parties.runs.experiment import LONGEST_SECONDS, Experiment, ExperimentError
+from tacit.parties.runs.experiment import Experiment, ExperimentError
+from tacit.parties.runs.sections import LONGEST_SECONDS
 
 PROCESS_BYTES: Final = 60e6
 """Of a client's process, beside what it shares with the others and what its model takes (measured)."""

@@ -19,7 +19,8 @@ from click.testing import Result
 from tacit.cli import study_screen
 from tacit.models.configuration import ModelConfiguration, TrainingConfiguration
 from tacit.parties.protections.binary_weights import BinaryWeights
-from tacit.parties.runs.experiment import Aggregation, Deadlines, Experiment, FederationSection
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import Aggregation, Deadlines, FederationSection
 from tacit.simulate.experiments.catalogue import STUDIES
 from tacit.simulate.experiments.engine import prepare
 from tacit.simulate.experiments.study import Arm, ClaimVerdict, Size, Study

@@ -20,7 +20,8 @@ from tacit.parties.learning.task import METRICS, Task, configure
 from tacit.parties.protections.catalogue import protection_hook
 from tacit.parties.protections.fedcg import FedCG
 from tacit.parties.protections.sides import Basis
-from tacit.parties.runs.experiment import Aggregation, Experiment, ExperimentError, FederationSection, parse
+from tacit.parties.runs.experiment import Experiment, ExperimentError, parse
+from tacit.parties.runs.sections import Aggregation, FederationSection
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT

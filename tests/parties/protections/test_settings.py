@@ -19,7 +19,8 @@ from tacit.parties.protections.fixed_position import FixedPosition
 from tacit.parties.protections.gaussian_noise import GaussianNoise
 from tacit.parties.protections.none import NoProtection
 from tacit.parties.protections.protection import Facts, Protection, Scheme, name_of
-from tacit.parties.runs.experiment import Aggregation, ClientPolicy, Experiment
+from tacit.parties.runs.experiment import ClientPolicy, Experiment
+from tacit.parties.runs.sections import Aggregation
 from tacit.secagg.packing import WeightForm
 
 SKIPPING = [("skip_masked_layers", [True, False], [1, "yes"])]

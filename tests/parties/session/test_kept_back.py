@@ -21,7 +21,8 @@ from tacit.parties.learning.task import METRICS, Task, configure, read_task
 from tacit.parties.protections.catalogue import protection_hook, read_protection
 from tacit.parties.protections.fedrsm import MOST_METRICS, FedRSM, pack_uploads, unpack_uploads, upload_metrics
 from tacit.parties.protections.sides import Basis, TaskError
-from tacit.parties.runs.experiment import Aggregation, Experiment, FederationSection
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import Aggregation, FederationSection
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
 
