@@ -212,8 +212,11 @@ def test_a_disk_that_is_full_from_the_start_leaves_nothing(tmp_path: Path) -> No
 
 def test_a_disk_that_fills_up_in_a_run_keeps_the_finished_rounds(tmp_path: Path) -> None:
     """The first file that grows beyond the limit is the server's event log, some rounds later."""
-    run = tmp_path / "run"
-    outcome = limited(tmp_path, 20_000, "simulate", experiment(tmp_path, rounds=20), "--out", run)
+    run, labels = tmp_path / "run", np.arange(80) % 4
+    images = np.random.default_rng(5).integers(0, 256, (len(labels), 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "few.npz", x_train=images, y_train=labels, x_test=images[:8], y_test=labels[:8])
+    file = experiment(tmp_path, rounds=20, source=str(tmp_path / "few.npz"))
+    outcome = limited(tmp_path, 20_000, "simulate", file, "--out", run)
     line = outcome.complaint(1)
     assert line.startswith(f"tacit: server: {run}/events/server.jsonl: event ")
     assert line.endswith(" cannot be written: File too large; make room on the disk")
