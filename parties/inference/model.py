@@ -148,7 +148,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             pixel=2.0 ** round(math.log2(stream * weights / pixels) / 2),
             largest=max(images.abs().max().item() * margin, _SMALLEST_SPREAD),
         ),
-        blocks=tuple(_fitted_block(block, shape, bound, stream) for block, bound in zip(blocks, bounds, strict=True)),
+        blocks=tuple(block_scales(block, shape, bound, stream) for block, bound in zip(blocks, bounds, strict=True)),
         head=HeadScales(
             norm=fitted_norm(width, stream, variance.high, steps=steps, eps=exact.norm.eps),
             logits=power_of_two(
@@ -161,9 +161,10 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
     )
 
 
-def _fitted_block(block: Block, shape: Shape, bounds: Bounds, stream: float) -> Scales:
+def block_scales(block: Block, shape: Shape, bounds: Bounds, stream: float) -> Scales:
+    """The scales of a calibrated block; stream: of the residual stream. BoundError if values are too large."""
     degree, steps = block.attn.degree, block.attn.steps
     assert degree is not None  # `measured` has refused it.
     assert steps is not None
-    eps = block.norm1.eps
-    return fitted(shape, bounds, scale=block.attn.scale, degree=degree, steps=steps, eps=eps, stream=stream)
+    epsilons = (block.norm1.eps, block.norm2.eps)
+    return fitted(shape, bounds, scale=block.attn.scale, degree=degree, steps=steps, epsilons=epsilons, stream=stream)

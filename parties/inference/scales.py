@@ -178,9 +178,11 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return 2.0 ** (2 * self.hidden_bits + 3 - self.gelu_cut)
 
 
-def fitted(shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: int, eps: float, stream: float) -> Scales:
-    """The scales of a block; `scale`, `degree`, `steps`, `eps` are those of its layers, `stream` the scale of the
-    residual stream, which all blocks share. BoundError if values are too large."""
+def fitted(
+    shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: int, epsilons: tuple[float, float], stream: float
+) -> Scales:
+    """The scales of a block; `scale`, `degree`, `steps` are those of its layers, `epsilons` of its two LayerNorms,
+    `stream` the scale of the residual stream, which all blocks share. BoundError if values are too large."""
     argument_bits = _argument_bits(bounds.score, degree)
     leading = math.factorial(degree) << (degree * argument_bits)
     boost = math.floor(2**62 * _SPARE / (leading * math.exp(bounds.score)))
@@ -224,8 +226,8 @@ def fitted(shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: in
         mixed=mixed,
         hidden_bits=hidden_bits,
         gelu_cut=max(2 * hidden_bits + 3 - 12, 1),
-        first_norm=fitted_norm(shape.width, stream, bounds.first_variance, steps=steps, eps=eps),
-        second_norm=fitted_norm(shape.width, stream, bounds.second_variance, steps=steps, eps=eps),
+        first_norm=fitted_norm(shape.width, stream, bounds.first_variance, steps=steps, eps=epsilons[0]),
+        second_norm=fitted_norm(shape.width, stream, bounds.second_variance, steps=steps, eps=epsilons[1]),
     )
 
 
@@ -271,7 +273,8 @@ def stream_scale(shape: Shape, bounds: Bounds) -> float:
 def _argument_bits(score: float, degree: int) -> int:
     """Fractional bits of the exponential's argument, so that its value fits 64 bits."""
     for bits in range(8, 4, -1):
-        value = math.factorial(degree) * 2.0 ** (degree * bits) * math.exp(score)
+        # The exponential of more than 64 is too large in any case, and of very much more no number at all.
+        value = math.factorial(degree) * 2.0 ** (degree * bits) * math.exp(min(score, 64.0))
         if value < 2**62 * _SPARE and score * 2**bits < 2 ** (COARSE - 2) * _SPARE:
             return bits
     raise BoundError(

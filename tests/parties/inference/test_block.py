@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from tacit.models.friendly.blocks import Approximation, Block, LayerNorm
 from tacit.parties.inference.block import BlockProgram
 from tacit.parties.inference.layer_norm import normalised
+from tacit.parties.inference.model import block_scales
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.scales import NORMALISED_SCALE, BoundError, encoded, fitted, measured, stream_scale
@@ -62,14 +64,27 @@ def test_the_first_layer_norm_in_the_clear_is_that_of_the_block(example: Example
     assert torch.allclose(normalised(example.x, example.scales.first_norm.curve), expected.double(), atol=1e-6)
 
 
+def test_each_layer_norm_has_its_own_epsilon(example: Example) -> None:
+    bounds, stream = example.bounds, example.scales.stream
+    scales = fitted(example.shape, bounds, scale=0.3, degree=6, steps=7, epsilons=(1e-6, 1e-3), stream=stream)
+    assert (scales.first_norm.curve.offset, scales.second_norm.curve.offset) == (1e-6, 1e-3)
+    block = deepcopy(example.block)
+    block.norm2.eps = 0.25
+    for norm, lookup in ((block.norm1, "first_norm"), (block.norm2, "second_norm")):
+        made = getattr(block_scales(block, example.shape, bounds, stream), lookup)
+        assert made.curve.offset == norm.eps
+
+
 def test_values_beyond_the_rings_are_refused_by_name(example: Example) -> None:
     def fit(**changes: float) -> None:
         bounds, stream = replace(example.bounds, **changes), example.scales.stream
-        fitted(example.shape, bounds, scale=0.3, degree=6, steps=7, eps=1e-6, stream=stream)
+        fitted(example.shape, bounds, scale=0.3, degree=6, steps=7, epsilons=(1e-6, 1e-6), stream=stream)
 
     fit()
     with pytest.raises(BoundError, match="scores up to 30 are too large for an exponential of degree 6"):
         fit(score=30.0)
+    with pytest.raises(BoundError, match="scores up to 1000 are too large for an exponential of degree 6"):
+        fit(score=1000.0)
     with pytest.raises(BoundError, match="hidden values up to 5000 leave 1 fractional bits; 4 are needed"):
         fit(hidden=5000.0)
     with pytest.raises(BoundError, match=r"values up to 1e\+09 and sums up to .* have products too large"):
