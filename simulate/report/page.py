@@ -43,6 +43,13 @@ from tacit.simulate.report.reading import read_history
 from tacit.simulate.report.reasons import reason
 from tacit.simulate.report.words import FILTERS
 
+FIGURES = {
+    "accuracy": "Accuracy",
+    "loss": "Loss",
+    "train_accuracy": "Training accuracy",
+    "train_loss": "Training loss",
+}
+"""Of a RoundResult, with the headings of their columns."""
 MOST_TIMELINES = 5
 MOST_INCIDENTS = 12
 MOST_NAMES = 8
@@ -109,6 +116,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
             *_notices(experiment, history),
         ],
         "curves": _curves(history),
+        "told": [(label, key) for key, label in FIGURES.items() if _is_told(history, key)],
         "held_out": history.held_out,
         "classes": sorted(history.classes.classes, key=_by_accuracy) if history.classes else [],
         "confusion": confusion_matrix(history.classes) if history.classes and _drawn(history.classes) else None,
@@ -196,14 +204,18 @@ def _lost(history: History) -> list[str]:
 
 
 def _curves(history: History) -> list[Markup]:
-    if not history.completed:
-        return []
     numbers = {round.number for round in history.completed}
     failed = sorted({round.number for round in history.rounds} - numbers)
     return [
         learning_curve(history.completed, metric=metric, failed=failed, judged=history.judges)
         for metric in ("accuracy", "loss")
+        if history.held_out or _is_told(history, metric) or _is_told(history, f"train_{metric}")
     ]
+
+
+def _is_told(history: History, figure: str) -> bool:
+    """Whether any completed round has it: training steps of one's own tell no accuracy."""
+    return any(getattr(round.result, figure) is not None for round in history.completed)
 
 
 def _by_accuracy(one: TestClass) -> tuple[float, str]:

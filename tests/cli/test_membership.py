@@ -7,40 +7,13 @@ from pathlib import Path
 
 import pytest
 
-with pytest.MonkeyPatch.context() as patch:
-    patch.syspath_prepend(Path(__file__).parent)
-    from hosts import Hosts, Process, running_hosts
-
 from tacit.parties.links.roster import read_roster
+from tests.cli.hosts import Hosts, Process, running_hosts
+from tests.cli.office import Office
 
 pytestmark = pytest.mark.end_to_end
 
 ROUNDS = 20
-
-
-class Office:
-    """The operator, on a host of its own. versions: of the roster, the first of which has three clients."""
-
-    def __init__(self, hosts: Hosts, *changes: tuple[str, str]) -> None:
-        self._hosts = hosts
-        folder = hosts.path / "office"
-        folder.mkdir()
-        key = ("--operator", "office.key")
-        hosts.command("office", "keys", "new", "office", "--role", "operator")
-        cards = [str(hosts.path / f"{name}.card") for name in ("server", "client-1", "client-2", "client-3")]
-        hosts.command("office", "roster", "make", "--out", "roster.toml", *key, *cards)
-        self.versions = {1: (folder / "roster.toml").read_bytes()}
-        for change, what in changes:
-            hosts.command("office", "roster", change, "roster.toml", what, *key)
-            self.versions[len(self.versions) + 1] = (folder / "roster.toml").read_bytes()
-        for name in ("server", "client-1", "client-2", "client-3"):
-            self.give(name, 1)
-
-    def give(self, name: str, version: int) -> None:
-        """Put a version onto a host, in the place of another one."""
-        path = self._hosts.path / name / "new.toml"
-        path.write_bytes(self.versions[version])
-        os.replace(path, path.with_name("roster.toml"))
 
 
 @pytest.fixture

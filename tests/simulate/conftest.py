@@ -67,9 +67,11 @@ class ScriptedRun:
         killed: Collection[str] = (),
         clipped: int = 0,
         held_out: float | None = None,
+        judged: bool = True,
     ) -> None:
         """One round. status None: no result. dropped: in MASKED_INPUT, with whether the sum has its update.
-        killed: clients whose logs end in MASKED_INPUT. held_out: accuracy of the model before it."""
+        killed: clients whose logs end in MASKED_INPUT. held_out: accuracy of the model before it.
+        judged: whether anybody tells accuracies and losses."""
         dropped = dropped or {}
         cohort = [name for name in self.clients if name not in self.gone]
         self.gone |= set(killed)
@@ -108,12 +110,12 @@ class ScriptedRun:
                 survivors=survivors if done else [],
                 dropped=[{**drop, "included_in_sum": dropped[drop["party"]]} for drop in lost],
                 samples=300 if done else 0,
-                train_accuracy=0.5 if done else None,
-                train_loss=1.5 if done else None,
+                train_accuracy=0.5 if done and judged else None,
+                train_loss=1.5 if done and judged else None,
                 clipped=clipped if done else None,
                 seconds=ROUND_SECONDS,
-                accuracy=0.125 * number,
-                loss=2.0 / number,
+                accuracy=0.125 * number if judged else None,
+                loss=2.0 / number if judged else None,
                 held_out=held_out and {"round": number - 1, "images": 40, "accuracy": held_out, "loss": 0.5},
             )
         self.now += ROUND_SECONDS

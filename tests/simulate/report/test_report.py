@@ -96,7 +96,7 @@ def test_it_tells_what_happened(markup: str) -> None:
         "Final accuracy 0.375 on the test images; loss 0.667",
         "Rounds 2 completed, of 3 planned",
         "Wall time 13 s 2 sessions",
-        "Threshold 3 of 4 clients",
+        "a lying server learns no more; threshold 3 of 4 clients",
         "2 of 3 rounds were completed. Last session: all rounds are done.",
         "Round 2 was aborted (THRESHOLD): only 1 clients sent a vector; 2 are needed. The model stayed as it was.",
         "Session 1 stopped in round 3. Session 2 repeated the round.",
@@ -204,6 +204,30 @@ def test_a_run_of_one_aborted_round(script: Any) -> None:
     text = page(run).text
     assert "No round was completed." in text
     assert "no sum: no round was completed" in text
+
+
+def test_what_nobody_judged_has_no_empty_curves_columns_or_figures(script: Any) -> None:
+    """A step of one's own tells no accuracy: the rest of the page is as ever."""
+    run = script()
+    run.session(evaluates="sums")
+    run.round(1, judged=False)
+    run.end()
+    found = page(run)
+    assert "accuracy" not in found.text.partition("Time and traffic Rounds took")[0].lower()
+    assert "Accuracies and losses were not told" in found.text
+    assert "No coordinate of any update was clipped." in found.text
+    assert "1 completed 4 of 4 300" in found.text
+    assert found.tags.count("svg") == 4 + 2
+
+
+def test_of_what_is_judged_in_part_the_empty_columns_are_left_out(script: Any) -> None:
+    run = script()
+    run.session()
+    run.round(1, judged=False)
+    run.round(2)
+    text = page(run).text
+    assert "Final accuracy 0.250" in text
+    assert "Accuracy by round" in text
 
 
 def test_of_many_incidents_the_first_are_told(script: Any) -> None:
