@@ -234,7 +234,8 @@ MESSAGE_TIMES = {"received", "sent"}
 """When single messages came and left."""
 SERVER_EVENTS: dict[str, set[str]] = {
     "configuration": {
-        "configuration_hash", "evaluates", "neighbours", "parameters", "ring_bits", "step", "threshold", "vector_bytes",
+        "configuration_hash", "evaluates", "max_weight", "neighbours", "parameters", "ring_bits", "step", "threshold",
+        "vector_bytes",
     },
     "provenance": {"command", "machine", "seed", "versions"},
     "listening": {"address", "session"},
