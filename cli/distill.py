@@ -14,7 +14,7 @@ def distill(
     experiment: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[EXPERIMENT.toml]", help="Experiment file, with or without a section \\[distillation]."
+            metavar="EXPERIMENT.toml", help="Experiment file, with or without a section \\[distillation]."
         ),
     ] = None,
     data: Annotated[

@@ -15,7 +15,7 @@ def report(
     others: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[LOGS]...", help="Event logs of other hosts, or directories of such; clocks are aligned."
+            metavar="LOGS", help="Event logs of other hosts, or directories of such; clocks are aligned."
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default report.html in the run directory.")] = None,
