@@ -125,7 +125,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         "bars": _bars(server, history.clients),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
         "activity_colours": ACTIVITY_COLOURS,
-        "took": _took(server) if server and secure else None,
+        "took": _took(server, history.clients) if server and secure else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
@@ -261,15 +261,17 @@ def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[
     }
 
 
-def _took(server: PartyHistory) -> dict[str, float]:
-    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all."""
+def _took(server: PartyHistory, clients: Sequence[PartyHistory]) -> dict[str, float]:
+    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all; and
+    the longest training of a client."""
     rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
     summing = sum(server.seconds[phase] for phase in SECURE_SUM)
     return {
         "rounds": rounds,
-        "training": rounds - summing,
+        "vectors": rounds - summing,
         "summing": summing,
         "computing": sum(server.work.values()),
+        "longest": max((client.trained for client in clients), default=0.0),
     }
 
 

@@ -291,8 +291,11 @@ def test_waiting_is_told_apart_from_computing(script: Any) -> None:
         "waiting": 1.75,
         "between rounds": 0.25,
     }
-    sentence = "Rounds took 2.75 s of the server's time. For 2 s of it clients were training; from then to the sums"
-    assert f"{sentence} it was 750 ms more, of which the server computed 250 ms at most." in page(run).text
+    assert (
+        "Rounds took 2.75 s of the server's time. For 2 s of it the clients' vectors were waited for, and no client "
+        "trained for more than 750 ms; from then to the sums it was 750 ms more, of which the server computed 250 ms "
+        "at most."
+    ) in page(run).text
 
 
 def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(script: Any) -> None:
