@@ -152,7 +152,10 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     if completed < planned:
         ended = history.ended or "the server's log stops without saying how it ended"
         notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
-    notices += [incident.text for incident in history.incidents[:MOST_INCIDENTS]]
+    lost, told = _lost(history), [(one.session, one.round, one.text) for one in history.incidents[:MOST_INCIDENTS]]
+    # In their order; who was lost, before what became of that.
+    happened = sorted([*lost[:MOST_INCIDENTS], *told], key=lambda one: one[:2])
+    notices += [text for _, _, text in happened]
     if more := len(history.incidents[MOST_INCIDENTS:]):
         notices.append(f"{more} more incidents are in summary.json and in the tables below.")
     if clipped := _much_clipped(history):
@@ -162,8 +165,6 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
             f"More than {MOST_CLIPPED:.0%} of all coordinates were clipped in {len(clipped)} {rounds}, {worst[1]:.0%} "
             f"in round {worst[0]}: what was beyond the clip is lost. Remedy: {CLIPPING_REMEDY}."
         )
-    lost = _lost(history)
-    notices += lost[:MOST_INCIDENTS]
     if more := len(lost[MOST_INCIDENTS:]):
         notices.append(f"{more} more losses are in the tables below.")
     if smallest_sum(history) == 2:
@@ -188,8 +189,8 @@ def _much_clipped(history: History) -> list[tuple[int, float]]:
     return [(number, part) for number, part in parts if part > MOST_CLIPPED]
 
 
-def _lost(history: History) -> list[str]:
-    """Who was lost in which round, those together that were lost alike; what became of the round."""
+def _lost(history: History) -> list[tuple[int, int, str]]:
+    """Session, round, and who was lost in it, those together that were lost alike; what became of the round."""
     sentences = []
     for round in history.rounds:
         alike: dict[tuple[str, str, bool | None], list[str]] = {}
@@ -199,7 +200,8 @@ def _lost(history: History) -> list[str]:
             shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
             verb, its = ("was", "Its update is") if len(names) == 1 else ("were", "Their updates are")
             outcome = f" {its} {'in' if included else 'not in'} the sum." if round.status == "completed" else ""
-            sentences.append(f"{shown} {verb} lost in round {round.number}, in {phase}: {detail}.{outcome}")
+            text = f"{shown} {verb} lost in round {round.number}, in {phase}: {detail}.{outcome}"
+            sentences.append((round.session, round.number, text))
     return sentences
 
 

@@ -246,6 +246,8 @@ def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(eventful: Any, s
     head = Page(make_report(eventful.run).partition("<dl")[0] + "</header></body></html>").text
     assert "client-2 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is in the sum." in head
     assert "client-3 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is not in the" in head
+    told = [head.index(text) for text in ("client-3 was lost in round 1", "Round 2 was aborted", "Session 1 stopped")]
+    assert told == sorted(told)
     run = script()
     run.session()
     for number in (1, 2, 3):
