@@ -136,7 +136,7 @@ def start(
 @app.command()
 def inference(
     context: typer.Context,
-    directory: Annotated[Path | None, typer.Argument(metavar="[DIR]", help="Results of `tacit distill`.")] = None,
+    directory: Annotated[Path | None, typer.Argument(metavar="DIR", help="Results of `tacit distill`.")] = None,
     images: Annotated[int | None, typer.Option(min=1, help="With DIR: only so many of the test images.")] = None,
     batch: Annotated[
         int | None, typer.Option(min=1, max=4096, help="Images at a time.", show_default="60 with DIR, 1 without")

@@ -11,7 +11,7 @@ from tacit.cli.output import FAILED, WRONG_INPUT, complaining, failure, json_opt
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run directories, two or more.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run directories, two or more.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Page to write.")] = Path("comparison.html"),
     json_file: Annotated[Path | None, json_option("Write the figures to this file too.")] = None,
 ) -> None:
@@ -23,6 +23,7 @@ def compare(
         raise failure("one run is no comparison: name two or more run directories", WRONG_INPUT)
     from tacit.parties.runs.directory import RunDirectoryError, writing
     from tacit.parties.runs.experiment import ExperimentError
+    from tacit.parties.runs.explain import literal
     from tacit.parties.session.event_log import EventLogError
     from tacit.simulate.report import comparison
 
@@ -35,7 +36,8 @@ def compare(
     console = screen()
     for entry in found["differences"]:
         say(
-            console, f"{entry['key']}: {', '.join('not there' if one is None else str(one) for one in entry['values'])}"
+            console,
+            f"{entry['key']}: {', '.join('not there' if one is None else literal(one) for one in entry['values'])}",
         )
     rows = [
         (

@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="Check what speaks the protocol.")
 @app.command()
 def vectors(
     directory: Annotated[
-        Path | None, typer.Argument(metavar="[DIRECTORY]", help="Vectors; by default those of this installation.")
+        Path | None, typer.Argument(metavar="DIRECTORY", help="Vectors; by default those of this installation.")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

@@ -38,7 +38,7 @@ def data() -> None:
 @app.command()
 def inspect(
     experiment: Annotated[
-        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; without one, the defaults.")
+        Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; without one, the defaults.")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Data set, as data.source of an experiment.")] = None,
     directory: Annotated[Path | None, typer.Option(help="Where its files are.")] = None,
@@ -74,7 +74,7 @@ def inspect(
 @app.command()
 def divide(
     experiment: Annotated[
-        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; without one, the defaults.")
+        Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; without one, the defaults.")
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write into; it must be empty or new.")] = Path(
         "data"

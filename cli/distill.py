@@ -13,9 +13,7 @@ from tacit.cli import output
 def distill(
     experiment: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[EXPERIMENT.toml]", help="Experiment file, with or without a section \\[distillation]."
-        ),
+        typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file, with or without a section \\[distillation]."),
     ] = None,
     data: Annotated[
         str | None,

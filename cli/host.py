@@ -49,7 +49,7 @@ def server(
     party: PartyToml,
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="[EXPERIMENT.toml]", help="What to run; without it, what was not finished."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="What to run; without it, what was not finished."),
     ] = None,
     json_file: Annotated[Path | None, output.json_option("Write the summary to this file too.")] = None,
     dashboard: Annotated[

@@ -17,7 +17,7 @@ def preflight(
     party: Annotated[Path, typer.Argument(metavar="PARTY.toml", help="The party's file.")],
     experiment: Annotated[
         Path | None,
-        typer.Argument(metavar="[EXPERIMENT.toml]", help="What will be run: images, model and policy are tested too."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="What will be run: images, model and policy are tested too."),
     ] = None,
     json_file: Annotated[Path | None, output.json_option("Write what was found to this file too.")] = None,
 ) -> None:

@@ -14,9 +14,7 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Run directory, as `tacit simulate` writes it.")],
     others: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="[LOGS]...", help="Event logs of other hosts, or directories of such; clocks are aligned."
-        ),
+        typer.Argument(metavar="LOGS", help="Event logs of other hosts, or directories of such; clocks are aligned."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write; default report.html in the run directory.")] = None,
 ) -> None:

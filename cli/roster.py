@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="The roster: who takes part, with which keys.")
 
 RosterFile = Annotated[Path, typer.Argument(metavar="ROSTER", help="Roster file.")]
-Cards = Annotated[list[Path], typer.Argument(metavar="CARD...", help="Cards, as `tacit keys new` makes them.")]
+Cards = Annotated[list[Path], typer.Argument(metavar="CARD", help="Cards, as `tacit keys new` makes them.")]
 GroupSize = Annotated[
     int,
     typer.Option(min=0, help="Least clients in a group, whose members are in a sum all or none; 0: no groups."),
@@ -59,7 +59,7 @@ def make(
 @app.command()
 def add(
     roster: RosterFile,
-    cards: Annotated[list[Path] | None, typer.Argument(metavar="[CARD]...", help="Cards of newcomers.")] = None,
+    cards: Annotated[list[Path] | None, typer.Argument(metavar="CARD", help="Cards of newcomers.")] = None,
     group_size: GroupSize = 0,
     operator: Operator = None,
 ) -> None:
@@ -146,7 +146,7 @@ def show(
 def check(
     roster: RosterFile,
     files: Annotated[
-        list[Path] | None, typer.Argument(metavar="[CARD|KEY]...", help="Cards or key files that must be in it.")
+        list[Path] | None, typer.Argument(metavar="CARD|KEY", help="Cards or key files that must be in it.")
     ] = None,
     fingerprint: Annotated[
         str | None, typer.Option(metavar="DIGITS", help="What somebody else reads out; spaces do not matter.")

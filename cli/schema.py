@@ -69,7 +69,7 @@ def json_schema(name: str) -> dict[str, Any]:
 
 
 def schema(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Without one, all names are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Without one, all names are listed.")] = None,
 ) -> None:
     """Print the JSON Schema of a file that other commands write for programs.
 

@@ -21,7 +21,7 @@ BEGAN = time.monotonic()
 def simulate(
     context: typer.Context,
     experiment: Annotated[
-        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Experiment file; `tacit config` prints one.")
+        Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Experiment file; `tacit config` prints one.")
     ] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds of the run, those of a resumed run included.")] = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,8 @@ from tacit.cli.output import WRONG_INPUT, failure
 
 UsageError: Final[type[Any]] = typer.BadParameter.__mro__[1]
 """Of the parser of arguments that typer uses, which is its own or another package's by version."""
+_PARSERS_WORDS: Final = {r"Value error, ": "", r", unable to parse .* as an? \w+": "", r"Input should": "it should"}
+"""What newer ones say of values, in place of which a person reads that."""
 
 
 class Commands(TyperGroup):
@@ -39,6 +42,8 @@ class Commands(TyperGroup):
                 error.show()
                 sys.exit(WRONG_INPUT)
             message = " ".join(error.format_message().split()).rstrip(".?")
+            for words, plain in _PARSERS_WORDS.items():
+                message = re.sub(words, plain, message)
             command = " ".join(["tacit", *(error.ctx.command_path.split()[1:] if error.ctx else ())])
             status = failure(
                 f"{message[:1].lower()}{message[1:]}; `{command} --help` lists what there is", WRONG_INPUT

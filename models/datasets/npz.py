@@ -35,7 +35,9 @@ def read(path: Path) -> Source:
         if not isinstance(archive, NpzFile):
             raise ValueError("it holds one bare array")
     except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{where} is not a readable .npz file: {error}") from error
+        # numpy takes whatever is no archive for a pickle, and tells how to load that, which nobody should.
+        reason = "it is no archive of arrays" if "pickle" in str(error) else error
+        raise ValueError(f"{where} is not a readable .npz file: {reason}; write it with numpy.savez") from error
     with archive:
         parts = [part for part in ("train", "test") if f"x_{part}" in archive or f"y_{part}" in archive]
         names = [f"{kind}_{part}" for part in parts or ("train",) for kind in "xy"]

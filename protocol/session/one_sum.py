@@ -84,6 +84,8 @@ class SumSettings:
         clients = roster.clients
         if len(clients) < _FEWEST:
             raise ValueError(f"a sum of {len(clients)} clients tells each the other's vector: take {_FEWEST} or more")
+        if self.mode not in ("active", "semi-honest"):
+            raise ValueError(f"mode = {self.mode!r}: choose 'active' or 'semi-honest'")
         configuration = Configuration(
             scheme="fedsgd",
             mode=self.mode,

@@ -127,7 +127,8 @@ def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, m
             line = ("-", "--", ":")[number // len(colours) % 3]
             size = 4 if len(points) <= 40 else 0
             colour, label = colours[number % len(colours)], shortened(name, 40)
-            axes.plot(*zip(*points or [(0, None)], strict=True), f"o{line}", color=colour, label=label, markersize=size)
+            if points:
+                axes.plot(*zip(*points, strict=True), f"o{line}", color=colour, label=label, markersize=size)
         _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
         axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
         figure.legend(loc="outside lower center", handlelength=1.8)

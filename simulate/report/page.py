@@ -125,7 +125,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         "bars": _bars(server, history.clients),
         "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
         "activity_colours": ACTIVITY_COLOURS,
-        "took": _took(server) if server and secure else None,
+        "took": _took(server, history.clients) if server and secure else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
@@ -152,7 +152,10 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
     if completed < planned:
         ended = history.ended or "the server's log stops without saying how it ended"
         notices.append(f"{completed} of {planned} rounds were completed. Last session: {ended}.")
-    notices += [incident.text for incident in history.incidents[:MOST_INCIDENTS]]
+    lost, told = _lost(history), [(one.session, one.round, one.text) for one in history.incidents[:MOST_INCIDENTS]]
+    # In their order; who was lost, before what became of that.
+    happened = sorted([*lost[:MOST_INCIDENTS], *told], key=lambda one: one[:2])
+    notices += [text for _, _, text in happened]
     if more := len(history.incidents[MOST_INCIDENTS:]):
         notices.append(f"{more} more incidents are in summary.json and in the tables below.")
     if clipped := _much_clipped(history):
@@ -162,8 +165,6 @@ def _notices(experiment: Experiment, history: History) -> list[str]:
             f"More than {MOST_CLIPPED:.0%} of all coordinates were clipped in {len(clipped)} {rounds}, {worst[1]:.0%} "
             f"in round {worst[0]}: what was beyond the clip is lost. Remedy: {CLIPPING_REMEDY}."
         )
-    lost = _lost(history)
-    notices += lost[:MOST_INCIDENTS]
     if more := len(lost[MOST_INCIDENTS:]):
         notices.append(f"{more} more losses are in the tables below.")
     if smallest_sum(history) == 2:
@@ -188,8 +189,8 @@ def _much_clipped(history: History) -> list[tuple[int, float]]:
     return [(number, part) for number, part in parts if part > MOST_CLIPPED]
 
 
-def _lost(history: History) -> list[str]:
-    """Who was lost in which round, those together that were lost alike; what became of the round."""
+def _lost(history: History) -> list[tuple[int, int, str]]:
+    """Session, round, and who was lost in it, those together that were lost alike; what became of the round."""
     sentences = []
     for round in history.rounds:
         alike: dict[tuple[str, str, bool | None], list[str]] = {}
@@ -199,7 +200,8 @@ def _lost(history: History) -> list[str]:
             shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" * (len(names) > MOST_NAMES))
             verb, its = ("was", "Its update is") if len(names) == 1 else ("were", "Their updates are")
             outcome = f" {its} {'in' if included else 'not in'} the sum." if round.status == "completed" else ""
-            sentences.append(f"{shown} {verb} lost in round {round.number}, in {phase}: {detail}.{outcome}")
+            text = f"{shown} {verb} lost in round {round.number}, in {phase}: {detail}.{outcome}"
+            sentences.append((round.session, round.number, text))
     return sentences
 
 
@@ -261,15 +263,17 @@ def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[
     }
 
 
-def _took(server: PartyHistory) -> dict[str, float]:
-    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all."""
+def _took(server: PartyHistory, clients: Sequence[PartyHistory]) -> dict[str, float]:
+    """Seconds of the server: in rounds, until the last vector had come, from then to the sum, and computing at all; and
+    the longest training of a client."""
     rounds = sum(seconds for phase, seconds in server.seconds.items() if phase is not Phase.SESSION)
     summing = sum(server.seconds[phase] for phase in SECURE_SUM)
     return {
         "rounds": rounds,
-        "training": rounds - summing,
+        "vectors": rounds - summing,
         "summing": summing,
         "computing": sum(server.work.values()),
+        "longest": max((client.trained for client in clients), default=0.0),
     }
 
 

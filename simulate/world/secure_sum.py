@@ -36,13 +36,18 @@ def secure_sum(
     """
     if not isinstance(vectors, Mapping):
         vectors = {f"client-{number}": vector for number, vector in enumerate(vectors, start=1)}
-    arrays = {name: np.asarray(vector, np.float64) for name, vector in vectors.items()}
+    arrays = {name: _array(name, vector) for name, vector in vectors.items()}
     if unknown := sorted(set(lost) - arrays.keys()):
         raise ValueError(f"{unknown[0]!r} cannot be lost: it has no vector")
     if strange := [name for name, array in arrays.items() if not np.isfinite(array).all()]:
         raise ValueError(f"the vector of {strange[0]!r} has a value that is not finite")
     largest = max((float(np.abs(array).max(initial=0.0)) for array in arrays.values()), default=0.0)
-    length = next((array.size for array in arrays.values()), 0)
+    first = next(iter(arrays), "")
+    for name, array in arrays.items():
+        if array.shape != arrays[first].shape:
+            shapes = f"has shape {array.shape}, that of {first!r} {arrays[first].shape}"
+            raise ValueError(f"the vector of {name!r} {shapes}: all are alike")
+    length = arrays[first].size if arrays else 0
     terms = SumSettings(length=length, clip=(largest or 1.0) if clip is None else clip, **settings)
     keys = {name: new_keys(name, entropy=os.urandom) for name in (_SERVER, *arrays)}
     roster = make_roster(keys[_SERVER].member("server"), *(keys[name].member("client") for name in arrays))
@@ -67,3 +72,13 @@ def secure_sum(
     if not isinstance(server.outcome, SumResult):
         raise SumError(server.outcome.detail if server.outcome else "too many are lost")
     return server.outcome
+
+
+def _array(name: str, vector: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    try:
+        array = np.asarray(vector, np.float64)
+    except (TypeError, ValueError):
+        array = np.empty(0)
+    if array.ndim != 1 or not array.size:
+        raise ValueError(f"the vector of {name!r} is no list of numbers")
+    return array

@@ -71,6 +71,17 @@ def test_runs_are_compared_and_what_differs_is_named(tacit: Invoke, tmp_path: Pa
     assert re.search(r"<code>model\.width</code></th><td [^>]*><code>128</code></td><td [^>]*><code>32</code>", html)
 
 
+def test_values_are_written_as_in_the_experiment_file_and_runs_without_figures_have_no_line(
+    tacit: Invoke, tmp_path: Path
+) -> None:
+    runs = [held(tmp_path / "a", '[data]\nclasses = ["x"]', 0.5), held(tmp_path / "b", "")]
+    page = tmp_path / "page.html"
+    result = tacit("compare", *runs, "--out", page)
+    assert result.stdout.splitlines()[0] == 'data.classes: ["x"], []'
+    figures = re.findall(r"<svg.*?</svg>", page.read_text(), re.DOTALL)
+    assert [re.findall(r">([ab])<", figure) for figure in figures] == [["a"], ["a"]]
+
+
 def test_the_same_experiment_differs_in_nothing(tacit: Invoke, tmp_path: Path) -> None:
     runs = [held(tmp_path / folder / "run", "", 0.5) for folder in ("a", "b")]
     page = tmp_path / "page.html"

@@ -75,8 +75,19 @@ def test_two_clients_are_too_few() -> None:
 
 
 def test_lengths_that_differ_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected 2 values, got shape"):
+    with pytest.raises(ValueError, match=r"the vector of 'bob' has shape \(1,\), that of 'ann' \(2,\): all are alike"):
         secure_sum({"ann": [1.0, 2.0], "bob": [2.0], "cid": [1.0, 1.0]})
+
+
+def test_what_is_no_vector_is_refused_by_the_name_of_its_client() -> None:
+    for strange in (["x"], [[1.0], [2.0, 3.0]], [[1.0]], 1.0, []):
+        with pytest.raises(ValueError, match="the vector of 'bob' is no list of numbers"):
+            secure_sum({"ann": [1.0], "bob": strange, "cid": [1.0]})
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match="mode = 'none': choose 'active' or 'semi-honest'"):
+        secure_sum([[1.0]] * 3, mode="none")
 
 
 def test_parties_with_other_settings_get_no_sum() -> None:

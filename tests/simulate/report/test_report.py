@@ -246,6 +246,8 @@ def test_who_was_lost_is_told_first_and_how_a_calm_run_went_too(eventful: Any, s
     head = Page(make_report(eventful.run).partition("<dl")[0] + "</header></body></html>").text
     assert "client-2 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is in the sum." in head
     assert "client-3 was lost in round 1, in MASKED_INPUT: it did not answer in time. Its update is not in the" in head
+    told = [head.index(text) for text in ("client-3 was lost in round 1", "Round 2 was aborted", "Session 1 stopped")]
+    assert told == sorted(told)
     run = script()
     run.session()
     for number in (1, 2, 3):
@@ -291,8 +293,11 @@ def test_waiting_is_told_apart_from_computing(script: Any) -> None:
         "waiting": 1.75,
         "between rounds": 0.25,
     }
-    sentence = "Rounds took 2.75 s of the server's time. For 2 s of it clients were training; from then to the sums"
-    assert f"{sentence} it was 750 ms more, of which the server computed 250 ms at most." in page(run).text
+    assert (
+        "Rounds took 2.75 s of the server's time. For 2 s of it the clients' vectors were waited for, and no client "
+        "trained for more than 750 ms; from then to the sums it was 750 ms more, of which the server computed 250 ms "
+        "at most."
+    ) in page(run).text
 
 
 def test_the_classes_of_the_last_model_are_drawn_and_listed_from_the_worst(script: Any) -> None:

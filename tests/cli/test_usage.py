@@ -1,0 +1,24 @@
+"""What is said of wrong options: in the words of the command, whatever parses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+Invoke = Callable[..., Result]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["simulate", "--clients", "x"], ["bench", "secagg", "--clients", "1"], ["keys", "new", "a", "--role", "king"]],
+    ids=" ".join,
+)
+def test_a_wrong_value_of_an_option(tacit: Invoke, command: list[str]) -> None:
+    result = tacit(*command)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"tacit: invalid value for '{command[-2]}': ")
+    for words in ("Value error", "Input", "unable to parse"):
+        assert words not in result.stderr
+    assert result.stderr.count("\n") == 1
