@@ -278,3 +278,16 @@ def test_what_is_not_kept_any_more_ends_the_conversation_and_nothing_else(
     assert next((over.round, over.code) for over in one.outcome(RoundOver, CLIENT)) == (1, Code.LEFT)
     assert [report for report in one.outcome(Report) if report.event == "refused"] == []
     assert one.ended(CLIENT) == Ended(None, "the federation is finished")
+
+
+def test_a_round_is_over_once_however_often_its_conversation_ends() -> None:
+    one = federation("active")
+    one.idle = {CLIENT}
+    one.start()
+    for _ in range(2):
+        one.lose_link(CLIENT)
+        one.server.presence.leave(CLIENT)
+        one.restore_link(CLIENT)
+        one.settle(until=one.now)
+    assert sum(parcel.kind == "hello" and parcel.sender == CLIENT for parcel in one.log) == 3
+    assert [(over.round, over.code) for over in one.outcome(RoundOver, CLIENT)] == [(1, Code.LEFT)]
