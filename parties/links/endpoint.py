@@ -9,6 +9,10 @@ Each endpoint has its own ZeroMQ context, unless it is given one, and its socket
 them. What arrives waits inside ZeroMQ until receive() takes it, so that a slow reader holds back its peers and not the
 memory. libzmq holds a message until it is complete, however many frames it has: against abuse, limit the memory of the
 process.
+
+libzmq 4.3.5 aborts the process (github.com/zeromq/libzmq/issues/4364) where a heartbeat is due, or asked for, on a
+connection that was reset while what it had brought waited for room. Its peer can bring that about, also for an endpoint
+that is being closed. Queues without bounds would prevent it, and let that peer fill the memory instead.
 """
 
 import asyncio

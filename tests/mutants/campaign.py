@@ -99,6 +99,8 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of the share."""
+        if not self.planted:
+            return 0.0, 1.0
         found = binomtest(self.noticed, self.planted).proportion_ci(method="wilson")
         return found.low, found.high
 

@@ -31,6 +31,12 @@ def test_the_end_of_an_old_round_is_ignored() -> None:
     assert (client.state, client.ignored) == (TrainingState.TRAINING, 2)
 
 
+def test_a_client_that_has_ended_stays_for_no_server() -> None:
+    one = MemoryFederation(small_configuration(4), 4).run()
+    assert one.ended(CLIENT) is not None
+    assert not one.clients[CLIENT].untold
+
+
 def test_a_hello_belongs_to_no_round() -> None:
     one = MemoryFederation(small_configuration(5), 5).run()
     assert {parcel.packet.envelope.round for parcel in one.log if parcel.kind in ("hello", "welcome", "finish")} == {0}

@@ -128,6 +128,14 @@ def test_links_that_break_several_times_cost_nobody_a_round(seed: int) -> None:
     assert sum(left.values()) < CLIENTS * (HELLOS - 1)
 
 
+def test_the_server_says_how_many_messages_it_said_again() -> None:
+    """None where the client's own was lost; the model with the keys of the others, which followed in vain."""
+    for moment, again in (("from client: advertise-keys", 0), ("to client: chunk", 2)):
+        one = broken(federation("active"), {said("active").index(moment): False})
+        (resumed,) = [report.fields for report in one.outcome(Report, SERVER) if report.event == "resumed"]
+        assert resumed == {"member": CLIENT, "messages": again}
+
+
 def test_what_waited_in_the_clients_queue_arrives_first_and_is_passed_over() -> None:
     """The message before it was lost with the link; the server knows that the link broke."""
     one = federation("active")
@@ -270,3 +278,16 @@ def test_what_is_not_kept_any_more_ends_the_conversation_and_nothing_else(
     assert next((over.round, over.code) for over in one.outcome(RoundOver, CLIENT)) == (1, Code.LEFT)
     assert [report for report in one.outcome(Report) if report.event == "refused"] == []
     assert one.ended(CLIENT) == Ended(None, "the federation is finished")
+
+
+def test_a_round_is_over_once_however_often_its_conversation_ends() -> None:
+    one = federation("active")
+    one.idle = {CLIENT}
+    one.start()
+    for _ in range(2):
+        one.lose_link(CLIENT)
+        one.server.presence.leave(CLIENT)
+        one.restore_link(CLIENT)
+        one.settle(until=one.now)
+    assert sum(parcel.kind == "hello" and parcel.sender == CLIENT for parcel in one.log) == 3
+    assert [(over.round, over.code) for over in one.outcome(RoundOver, CLIENT)] == [(1, Code.LEFT)]
