@@ -139,11 +139,19 @@ class Screen:
                 f"{entry['largest_error']:.3g}, allowed {entry['bound']:.3g}"
             )
         if privacy := summary.get("privacy"):
+            from tacit.parties.runs.privacy import MOST_EPSILON
+
             update, sums = (_epsilon(privacy[key]) for key in ("epsilon_update", "epsilon_sum"))
             self._say(
                 f"differential privacy of a client, delta {privacy['delta']:g}: epsilon {update} for one that sees its "
                 f"updates, {sums} for one that sees sums alone"
             )
+            if privacy["epsilon_sum"] is None or privacy["epsilon_sum"] > MOST_EPSILON:
+                self._say(
+                    f"  an epsilon above {MOST_EPSILON:g} protects next to nobody: raise protection.dp_noise, "
+                    "with more clients, or hold fewer rounds",
+                    style="yellow",
+                )
         accuracy = summary["final_accuracy"]
         self._say(
             f"test accuracy {'unknown' if accuracy is None else f'{accuracy:.3f}'} after "

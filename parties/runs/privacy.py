@@ -16,10 +16,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 from tacit.parties.protections.protection import Noise
 from tacit.parties.runs.experiment import Experiment
+
+MOST_EPSILON: Final = 10.0
+"""Above it a guarantee is next to none: what is seen may change an adversary's odds by a factor of exp(10), 22,000."""
 
 
 def guarantee(experiment: Experiment, rounds: Sequence[dict[str, Any]], updates: int) -> dict[str, Any] | None:

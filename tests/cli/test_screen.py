@@ -177,6 +177,14 @@ def test_the_end_says_what_noise_guarantees() -> None:
     )
 
 
+@pytest.mark.parametrize(("epsilon", "warned"), [(10.0, False), (10.1, True), (None, True)])
+def test_a_guarantee_that_is_next_to_none_is_called_so(epsilon: float | None, warned: bool) -> None:
+    made, file = screen()
+    made.finish(SUMMARY | {"privacy": {"delta": 1e-5, "epsilon_update": 50.0, "epsilon_sum": epsilon}})
+    said = [line for line in shown(file) if line.startswith("  an epsilon above 10 protects next to nobody: raise ")]
+    assert len(said) == warned
+
+
 @pytest.mark.parametrize(("clipped", "warned"), [(2, False), (3, True)])
 def test_clipping_more_than_a_hundredth_of_all_coordinates_is_a_warning(clipped: int, warned: bool) -> None:
     """Of two survivors with 100 coordinates each."""
