@@ -33,7 +33,10 @@ _PRELOAD: Final = "import tacit.simulate.federation.preload"
 _LEAST_PROFILED: Final = 0.05
 """Packages that take less are told together."""
 _STUDENT: Final = """
+[federation]
+seed = 1
 [distillation]
+margin = 2.5
 teacher_epochs = 1
 layer_epochs = 1
 prediction_epochs = 1
