@@ -32,10 +32,11 @@ def check_memory(model: ModelConfiguration, *, bytes_each: int, available: int |
     if count is not None and available is not None and (needed := count * bytes_each) > available:
         raise ValueError(
             f"model.width = {model.width}, model.depth = {model.depth}: {count / 1e6:,.0f} million parameters take at "
-            f"least {_gigabytes(needed)} of memory to be trained, and {_gigabytes(available)} are available; take a "
+            f"least {gigabytes(needed)} of memory to be trained, and {gigabytes(available)} are available; take a "
             "smaller model, or a larger machine"
         )
 
 
-def _gigabytes(count: float) -> str:
+def gigabytes(count: float) -> str:
+    """So many bytes in words."""
     return f"{count / 1e9:,.1f} GB"

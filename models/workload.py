@@ -184,7 +184,7 @@ def load(key: str, name: str) -> Callable[..., Any] | None:
         module = importlib.import_module(where)
     except Exception as error:
         raise FactoryError(f'{key} = "{name}": {where} cannot be imported: {_described(error, where)}') from error
-    found = getattr(module, attribute, None)
+    found: Callable[..., Any] | None = getattr(module, attribute, None)
     if found is None:
         raise _missing(key, name, dir(module))
     # The script that is run is __main__ to itself, and has another name where it is loaded once more.
@@ -192,7 +192,7 @@ def load(key: str, name: str) -> Callable[..., Any] | None:
         home = getattr(found, "__module__", None)
         hint = f'name it where it is: "{home}:{attribute}"' if callable(found) and home else "name a function or class"
         raise FactoryError(f'{key} = "{name}": {attribute} is not defined in {where}; {hint}')
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def check_installed(key: str, name: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES, check_memory, parameters
+from tacit.models.size import KEEPING_BYTES, TRAINING_BYTES, check_memory, gigabytes, parameters
 from tacit.parties.hosting.resources import available_memory
 from tacit.parties.runs.experiment import Experiment, ExperimentError
 from tacit.parties.runs.sections import LONGEST_SECONDS
@@ -82,7 +82,7 @@ def choose(experiment: Experiment, clients: Sequence[str], alone: Collection[str
         reason = f"simulate.workers = {workers}"
     elif (available := available_memory()) is not None and (needed := memory(experiment, len(own))) > available:
         workers = len(os.sched_getaffinity(0))
-        reason = f"{len(own)} processes would take {_gigabytes(needed)}, and there are {_gigabytes(available)}"
+        reason = f"{len(own)} processes would take {gigabytes(needed)}, and there are {gigabytes(available)}"
     if not workers or workers >= len(sharing):
         return Hosting(own)
     shared = {f"worker-{number + 1}": tuple(sharing[number::workers]) for number in range(workers)}
@@ -93,7 +93,3 @@ def memory(experiment: Experiment, processes: int) -> float:
     """Bytes that a run takes with its clients in so many processes, roughly; their images are not counted."""
     per_client = PARAMETER_BYTES * (parameters(experiment.model, classes=1, channels=1) or 0)
     return OTHER_BYTES + processes * PROCESS_BYTES + experiment.federation.clients * per_client
-
-
-def _gigabytes(count: float) -> str:
-    return f"{count / 1e9:.1f} GB"
