@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Final
 
 from tacit.models.interruption import Proceed
@@ -114,6 +114,8 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
         self._obstacle = ""
         """Why training failed; for this side only."""
         self._linked = False
+        self._made: tuple[Configuration, Learner] | None = None
+        """The learner, and what it was made for."""
         self._owner: Belonging | None = None
         """Whose memory is kept in a file, where there is any."""
         self._written: Remembered | None = None
@@ -283,14 +285,20 @@ class ClientParty(Shell[TrainingClient, ClientEndpoint]):
             self._write_memory()
         return lambda now: []
 
-    @cached_property
+    @property
     def _learner(self) -> Learner:
-        """Made by the first work in the thread: it may load data."""
+        """Made by the first work in the thread: it may load data. A server that was started again for something else
+        needs another one."""
         configuration = self._machine.configuration
-        learner = self._make_learner(configuration)
-        if learner.remembers:
-            self._take_up(learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout))
-        return learner
+        if self._made is None or self._made[0] != configuration:
+            self._owner = self._written = None
+            learner = self._make_learner(configuration)
+            if learner.remembers:
+                self._take_up(
+                    learner, Belonging(client=self._machine.name, run=learner.run, layout=configuration.layout)
+                )
+            self._made = configuration, learner
+        return self._made[1]
 
     def _take_up(self, learner: Learner, owner: Belonging) -> None:
         file = self._settings.memory

@@ -167,8 +167,6 @@ class SessionClient(Machine[TrainingState]):
             raise RemoteProtocolError(Code.ROSTER, "the server holds another roster: give all parties the same file")
         configuration = decode_structure(heard.message.configuration, Configuration, limit=BODY_LIMIT)
         self._policy.check(configuration)
-        if self._configuration not in (None, configuration):
-            raise RemoteProtocolError(Code.POLICY, "the server proposes something else than before: start again")
         self._policy.check_groups(configuration, [len(group) for group in self._roster.groups])
         lines = self._check_group(self._roster)
         holder = GroupKeyHolder(

@@ -4,6 +4,7 @@ images that clients keep from training; both against what the clients' own files
 import hashlib
 import json
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ pytestmark = pytest.mark.end_to_end
 CLIENTS = ("client-1", "client-2", "client-3")
 RUN = "0001-small"
 GIVEN = "mean = [0.35]\nstd = [0.2]\n"
+DIES_WITH_THE_SUM = """
+import os, signal
+from tacit.parties.runs.directory import RunDirectory
+keep = RunDirectory.keep_statistics
+def keep_and_die(*given):
+    keep(*given)
+    os.kill(os.getpid(), signal.SIGKILL)
+RunDirectory.keep_statistics = keep_and_die
+from tacit.cli.main import main
+main()
+"""
 SUMMED = 'statistics = "sum"\nchannels = 1\n'
 
 
@@ -158,6 +170,27 @@ def test_a_server_that_is_killed_after_the_sum_does_not_ask_anew(hosts: Hosts) -
     server.until("pixels of 3 clients")
     server.signal(signal.SIGKILL)
     server.end()
+    check_training_follows(hosts, clients)
+
+
+def test_a_server_that_dies_before_it_tells_them_proposes_the_training_at_once(hosts: Hosts) -> None:
+    """Its clients, who still ask the former session to go on, are welcomed to another one."""
+    experiment(hosts, rounds=2)
+    for name in CLIENTS:
+        path = hosts.path / name / "party.toml"
+        path.write_text(path.read_text().replace("grace = 1\n", "grace = 300\n"))
+    server = Process.of(
+        [sys.executable, "-c", DIES_WITH_THE_SUM, "server", "party.toml", "experiment.toml"], hosts.path / "server"
+    )
+    clients = join(hosts, "--stay")
+    assert server.end() == -signal.SIGKILL, server.everything
+    check_training_follows(hosts, clients, noted=0)
+    for name in CLIENTS:
+        told = events(hosts.path / name / "state" / "events" / f"{name}.jsonl")
+        assert [event["event"] for event in told].count("gave-statistics") == 0
+
+
+def check_training_follows(hosts: Hosts, clients: dict[str, Process], *, noted: int = 1) -> None:
     before = known(hosts, "statistics.json")
     again = hosts.start("server", "server", "party.toml")
     assert again.end() == 0, again.everything
@@ -166,7 +199,8 @@ def test_a_server_that_is_killed_after_the_sum_does_not_ask_anew(hosts: Hosts) -
         assert client.end() == 130, client.everything
     assert known(hosts, "statistics.json") == before == expected_statistics(hosts)
     told = events(run_of(hosts) / "events" / "server.jsonl")
-    assert [event["event"] for event in told].count("statistics") == 1
+    assert [event["event"] for event in told].count("statistics") == noted
+    assert not any("left:" in line for line in again.said), again.said
     summary = known(hosts, "summary.json")
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
     assert not any("pixels of" in line for line in again.said)
