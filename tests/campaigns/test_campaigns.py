@@ -48,7 +48,7 @@ RULES = {
 }
 
 
-@pytest.mark.parametrize("defect", filter(None, DEFECTS))
+@pytest.mark.parametrize("defect", [defect for defect in DEFECTS if defect])
 def test_a_planted_defect_is_found(defect: str) -> None:
     assert RULES[defect] in first_fault(defect)
 
