@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -44,6 +45,8 @@ _UNLIMITED_HELD: Final = 1 << 26
 # The two questions at the desk: a port in decimal digits, and this. The answer is a number in decimal digits.
 _FORWARDED: Final = "forwarded"
 _WORD_LIMIT: Final = 64
+_RESET: Final = struct.pack("ii", 1, 0)
+"""A lingering of no seconds: to close is to reset."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +202,8 @@ class _Way:
             except OSError:
                 broken = True
                 with suppress(OSError):
+                    # A close without a reset is not noticed by a sender that has filled the window before.
+                    self._source.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                     self._source.shutdown(socket.SHUT_RD)  # The reader comes to an end.
             with self._changed:
                 self._held -= len(data)
