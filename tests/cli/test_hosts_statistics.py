@@ -184,13 +184,14 @@ def test_a_server_that_dies_before_it_tells_them_proposes_the_training_at_once(h
     )
     clients = join(hosts, "--stay")
     assert server.end() == -signal.SIGKILL, server.everything
-    check_training_follows(hosts, clients, noted=0)
+    again = check_training_follows(hosts, clients, noted=0)
+    assert not any("left:" in line for line in again.said), again.said
     for name in CLIENTS:
         told = events(hosts.path / name / "state" / "events" / f"{name}.jsonl")
         assert [event["event"] for event in told].count("gave-statistics") == 0
 
 
-def check_training_follows(hosts: Hosts, clients: dict[str, Process], *, noted: int = 1) -> None:
+def check_training_follows(hosts: Hosts, clients: dict[str, Process], *, noted: int = 1) -> Process:
     before = known(hosts, "statistics.json")
     again = hosts.start("server", "server", "party.toml")
     assert again.end() == 0, again.everything
@@ -200,10 +201,10 @@ def check_training_follows(hosts: Hosts, clients: dict[str, Process], *, noted: 
     assert known(hosts, "statistics.json") == before == expected_statistics(hosts)
     told = events(run_of(hosts) / "events" / "server.jsonl")
     assert [event["event"] for event in told].count("statistics") == noted
-    assert not any("left:" in line for line in again.said), again.said
     summary = known(hosts, "summary.json")
     assert [entry["status"] for entry in summary["rounds"]] == ["completed"] * 2
     assert not any("pixels of" in line for line in again.said)
+    return again
 
 
 def test_what_cannot_be_known_or_is_not_accepted_has_a_name(hosts: Hosts) -> None:
