@@ -1,1 +1,1 @@
-"""Vision transformers that need additions and products only, so that they also run on encrypted or shared values."""
+"""Vision transformers that also run on encrypted or shared values: of additions and products only, or as they are."""

@@ -1,5 +1,8 @@
 """The layers of a vision transformer in additions and products, one code path for the clear and for shares.
 
+In the clear the functions themselves can stand in the place of their polynomials (`Approximation`): the layers are then
+timm's own, and a stock model runs unchanged.
+
 Inputs are torch tensors or shared tensors of CrypTen, and so are parameters (`with_parameters`): every operator here
 exists for both, +, *, / by a whole number, matmul, sum, mean, square, reshape, permute, transpose. Names and shapes of
 the parameters are timm's. Shapes: B images, T tokens, D their width, H heads.
@@ -10,10 +13,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import nn
+from torch.nn.functional import gelu
 
 from tacit.models.friendly.gauge import Gauge, Interval, scaled, whole
 from tacit.models.friendly.polynomials import (
@@ -28,7 +32,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 @dataclass(frozen=True, kw_only=True)
 class Approximation:
-    """How the functions are approximated. None stands for the function itself, which exists in the clear alone.
+    """How functions are approximated. None stands for the function itself, and so does a GELU that is not quadratic.
 
     Raises ValueError for a degree or a number of steps below 1.
     """
@@ -37,11 +41,17 @@ class Approximation:
     """Of the Taylor series in the softmax. Even ones keep it positive."""
     inverse_steps: int | None = 7
     """Of Goldschmidt's iterations, in the softmax and in LayerNorm."""
+    quadratic_gelu: bool = True
+    """Whether a square stands for GELU."""
 
     def __post_init__(self) -> None:
         for name, value in (("softmax_degree", self.softmax_degree), ("inverse_steps", self.inverse_steps)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} = {value}: at least 1 is needed")
+
+
+STOCK: Final = Approximation(softmax_degree=None, inverse_steps=None, quadratic_gelu=False)
+"""All functions themselves, as timm computes them."""
 
 
 class LinearLayer(nn.Module):
@@ -73,12 +83,15 @@ class LayerNorm(nn.Module):
         self.bias = nn.Parameter(norm.bias.detach().clone())
         self.eps = norm.eps
         self.steps = approximation.inverse_steps
-        self.variance = Gauge(positive=True)
+        self.variance = Gauge(positive=True, binding=self.steps is not None)
+        self.centred = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
         centred = x - x.mean(-1, keepdim=True)
+        self.centred.note(centred)
         if self.steps is None:
+            self.variance.note(centred, of=self._variance)
             normalised = centred / self._variance(centred).sqrt()
         else:
             bound = norm_bound(self.variance(centred, of=self._variance))
@@ -114,16 +127,26 @@ class Attention(nn.Module):
         self.scale = scale
         self.degree = approximation.softmax_degree
         self.steps = approximation.inverse_steps
-        self.products = Gauge(positive=False)
-        self.totals = Gauge(positive=True)
+        self.queries = _gauges(heads)
+        self.keys = _gauges(heads)
+        self.products = Gauge(positive=False, binding=self.degree is not None)
+        self.totals = Gauge(positive=True, binding=None not in (self.degree, self.steps))
+        self.value = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
         images, tokens, width = x.shape
         joint = self.qkv(x).reshape(images, tokens, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         query, key, value = joint[0], joint[1], joint[2]  # [B, H, T, D/H]
-        products = query.matmul((key - key.mean(2, keepdim=True)).transpose(2, 3))
+        key = key - key.mean(2, keepdim=True)
+        for head in range(self.heads):
+            self.queries[head].note(query, of=_norms(head))
+            self.keys[head].note(key, of=_norms(head))
+        self.value.note(value)
+        products = query.matmul(key.transpose(2, 3))
         if self.degree is None:
+            self.products.note(products)
+            self.totals.note(products, of=self._totals)
             mixed = (products * self.scale).softmax(-1).matmul(value)
         else:
             bound = products_bound(self.products(products))
@@ -133,9 +156,23 @@ class Attention(nn.Module):
 
     def _divided(self, weighted: Any, totals: Any) -> Any:
         if self.steps is None:
+            self.totals.note(totals)
             return weighted / totals
         bound = whole(self.totals(totals).high)
         return scaled(weighted * goldschmidt_inverse(scaled(totals, bound), self.steps), bound)
+
+    def _totals(self, products: torch.Tensor) -> torch.Tensor:
+        return (products * self.scale).exp().sum(-1)
+
+
+def _gauges(heads: int) -> Any:
+    """For the norm of the vectors of every head."""
+    return nn.ModuleList(Gauge(positive=False, binding=False) for _ in range(heads))
+
+
+def _norms(head: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """From vectors [B, H, T, D/H] the norms [B, T] of one head."""
+    return lambda vectors: vectors[:, head].norm(dim=-1)
 
 
 def products_bound(products: Interval) -> float:
@@ -144,16 +181,21 @@ def products_bound(products: Interval) -> float:
 
 
 class Mlp(nn.Module):
-    """Two linear layers with the quadratic GELU between them."""
+    """Two linear layers with GELU between them, the quadratic one or GELU itself: x times the normal distribution's
+    probability below x."""
 
-    def __init__(self, fc1: LinearLayer, fc2: LinearLayer) -> None:
+    def __init__(self, fc1: LinearLayer, fc2: LinearLayer, approximation: Approximation) -> None:
         super().__init__()
         self.fc1 = fc1
         self.fc2 = fc2
+        self.quadratic = approximation.quadratic_gelu
+        self.hidden = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
-        return self.fc2(quadratic_gelu(self.fc1(x)))
+        hidden = self.fc1(x)
+        self.hidden.note(hidden)
+        return self.fc2(quadratic_gelu(hidden) if self.quadratic else gelu(hidden))
 
 
 class Block(nn.Module):
@@ -165,11 +207,15 @@ class Block(nn.Module):
         self.attn = attn
         self.norm2 = norm2
         self.mlp = mlp
+        self.stream = Gauge(positive=False, binding=False)
 
     def forward(self, x: Any) -> Any:
         """[B, T, D] to the same shape."""
-        x = x + self.attn(self.norm1(x))
-        return x + self.mlp(self.norm2(x))
+        middle = x + self.attn(self.norm1(x))
+        output = middle + self.mlp(self.norm2(middle))
+        for values in (x, middle, output):
+            self.stream.note(values)
+        return output
 
 
 def with_parameters(module: AnyModule, make: Callable[[str, torch.Tensor], Any]) -> AnyModule:

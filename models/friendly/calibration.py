@@ -1,4 +1,4 @@
-"""Finds, in the clear, the intervals within which a friendly model's polynomials have to be valid.
+"""Finds, in the clear, what the values of a friendly model reach: there its polynomials have to be valid.
 
 The model runs on typical images; every gauge takes the smallest and the largest value that pass it, and the interval
 is widened by a margin: a factor upwards, and downwards too where only positive values are possible. The intervals are
@@ -8,7 +8,7 @@ public: whoever takes part in a computation on shares learns them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,16 +16,19 @@ from torch import nn
 
 from tacit.models.friendly.blocks import Attention, LayerNorm, norm_bound, products_bound
 from tacit.models.friendly.gauge import Gauge, Interval, whole
-from tacit.models.friendly.polynomials import exponential_error, inverse_error, inverse_root_error
+from tacit.models.friendly.polynomials import exponential_share, inverse_error, inverse_root_error
 
-BATCH = 256
+BATCH = 64
 """Images at a time."""
 
 
-def calibrate(model: nn.Module, images: torch.Tensor, *, margin: float) -> None:
+def calibrate(
+    model: nn.Module, images: torch.Tensor, *, margin: float, progress: Callable[[int], None] = lambda done: None
+) -> None:
     """Fix the intervals of a model from images [N, C, S, S]; the model is left in evaluation mode.
 
-    margin: 1 keeps the intervals as they are seen, 2 takes twice the largest and half of the smallest value. Raises
+    margin: 1 keeps the intervals as they are seen, 2 takes twice the largest and half of the smallest value; progress:
+    gets the number of images that are done. Raises
     ValueError for a margin below 1 or no images, ActivationError as of Gauge; the intervals then stay.
     """
     if not 1 <= margin < math.inf:
@@ -40,8 +43,9 @@ def calibrate(model: nn.Module, images: torch.Tensor, *, margin: float) -> None:
         for gauge in gauges:
             gauge.interval, gauge.recording = None, True
         with torch.no_grad():
-            for batch in torch.split(images, BATCH):
+            for number, batch in enumerate(torch.split(images, BATCH)):
                 model(batch.to(device))
+                progress(number * BATCH + len(batch))
     except BaseException:
         for gauge, interval in zip(gauges, before, strict=True):
             gauge.interval = interval
@@ -96,7 +100,7 @@ def error_bounds(model: nn.Module) -> list[Bound]:
             add(part.variance, inverse_root_error(low, high, part.steps))
         elif isinstance(part, Attention) and part.degree is not None and part.products.interval is not None:
             largest = part.scale * products_bound(part.products.interval)
-            add(part.products, exponential_error(largest, part.degree) / math.exp(largest))
+            add(part.products, exponential_share(largest, part.degree))
             if part.steps is not None and part.totals.interval is not None:
                 low, high = (end / whole(part.totals.interval.high) for end in part.totals.interval)
                 add(part.totals, inverse_error(low, high, part.steps))

@@ -28,12 +28,12 @@ _LAYERS: Final[dict[str, tuple[tuple[type[nn.Module], ...], str]]] = {
     r"patch_embed\.proj": ((nn.Conv2d,), "patches have to come from one convolution"),
     r"blocks": ((nn.Sequential,), "the blocks have to follow each other"),
     r"blocks\.\d+": ((TimmBlock,), "only pre-norm blocks are supported"),
-    r"blocks\.\d+\.norm[12]|norm": (_NORM, "only LayerNorm has a polynomial"),
+    r"blocks\.\d+\.norm[12]|norm": (_NORM, "only LayerNorm is supported"),
     r"blocks\.\d+\.attn": ((_Attention,), "only plain multi-head self-attention is supported"),
     r"blocks\.\d+\.attn\.(qkv|proj)": ((nn.Linear,), "only linear layers are supported"),
     r"blocks\.\d+\.mlp": ((_layers.Mlp,), "only two linear layers with GELU between them are supported"),
     r"blocks\.\d+\.mlp\.fc[12]|head": ((nn.Linear,), "only linear layers are supported"),
-    r"blocks\.\d+\.mlp\.act": ((nn.GELU, _layers.GELU, _layers.GELUTanh), "only GELU has a polynomial"),
+    r"blocks\.\d+\.mlp\.act": ((nn.GELU, _layers.GELU, _layers.GELUTanh), "only GELU is supported"),
 }
 """What may stand where. Elsewhere only layers that do nothing may."""
 
@@ -45,11 +45,12 @@ class ConversionError(ValueError):
 def convert(model: nn.Module, approximation: Approximation) -> FriendlyTransformer:
     """The friendly form of timm's `VisionTransformer`, with copies of its weights, not calibrated.
 
-    Dropout is left out. Raises ConversionError for another model or one with other layers.
+    With the approximation STOCK it computes what timm's does. Dropout is left out. Raises ConversionError for another
+    model or one with other layers, and where GELU itself is to be kept for one that is computed by a tanh.
     """
     if not isinstance(model, VisionTransformer):
         raise ConversionError(f"a {type(model).__name__} cannot be converted; only timm's VisionTransformer can")
-    if problems := [*_wrong_layers(model), *_wrong_settings(model)]:
+    if problems := [*_wrong_layers(model), *_wrong_settings(model), *_other_gelu(model, approximation)]:
         raise ConversionError(f"the model cannot be converted: {'; '.join(problems)}")
     timm: Any = model
     friendly = FriendlyTransformer(
@@ -78,7 +79,7 @@ def _block(block: Any, approximation: Approximation) -> Block:
         LayerNorm(block.norm1, approximation),
         attention,
         LayerNorm(block.norm2, approximation),
-        Mlp(_linear(block.mlp.fc1), _linear(block.mlp.fc2)),
+        Mlp(_linear(block.mlp.fc1), _linear(block.mlp.fc2), approximation),
     )
 
 
@@ -101,6 +102,16 @@ def _wrong_layers(model: nn.Module) -> list[str]:
             problems[name] = reason
     kinds = dict(model.named_modules())
     return [f"{name} ({type(kinds[name]).__name__}): {reason}" for name, reason in problems.items()]
+
+
+def _other_gelu(model: nn.Module, approximation: Approximation) -> list[str]:
+    if approximation.quadratic_gelu:
+        return []
+    return [
+        f"{name} ({type(layer).__name__}): only GELU itself is supported, not the one by a tanh"
+        for name, layer in model.named_modules()
+        if isinstance(layer, _layers.GELUTanh) or (isinstance(layer, nn.GELU) and layer.approximate != "none")
+    ]
 
 
 def _wrong_settings(model: Any) -> list[str]:

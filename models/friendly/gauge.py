@@ -1,8 +1,12 @@
-"""Gauges: where a polynomial is valid within an interval only, one stands before it and knows that interval.
+"""Gauges: they know what a place of a model reaches, and guard a polynomial, which is valid within an interval only.
 
-In training the interval is that of each batch, so that the polynomial is always valid while the weights move. In
-calibration it is widened by everything that passes. Afterwards it is fixed, with a margin (calibration.py): a value
-beyond it is an error wherever values are in the clear. On shares nobody sees values; there a `watch` may compare.
+A gauge that binds stands before a polynomial. In training its interval is that of each batch, so that the polynomial is
+always valid while the weights move. In calibration it is widened by everything that passes. Afterwards it is fixed,
+with a margin (calibration.py): a value beyond it is an error wherever values are in the clear. On shares nobody sees
+values; there a `watch` may compare.
+
+A gauge that does not bind only takes note of what passes in calibration: what computes on fixed-point numbers has to
+know how large they become (reach.py), which in the clear is no matter.
 """
 
 from __future__ import annotations
@@ -37,26 +41,28 @@ Watch = Callable[[str, Any, Interval], None]
 class Gauge(nn.Module):
     """Measures what passes through one place of a model. Has no parameters."""
 
-    def __init__(self, *, positive: bool) -> None:
-        """positive: whether zero and what is below it are errors too, as for a divisor."""
+    def __init__(self, *, positive: bool, binding: bool) -> None:
+        """positive: whether zero and what is below it are errors too, as for a divisor; binding: whether what is beyond
+        the interval is one."""
         super().__init__()
         self.positive = positive
+        self.binding = binding
         self.name = "unnamed"
         """Its place in the model."""
         self.interval: Interval | None = None
-        """Where the polynomial is to be valid; None before calibration."""
+        """What passes is within; None before calibration."""
         self.recording = False
         """Whether what passes widens the interval."""
         self.watch: Watch | None = None
 
     def forward(self, values: Any, of: Callable[[Any], Any] = lambda values: values) -> Interval:
-        """The interval of `of(values)` to scale by. Raises ActivationError for one that is not finite or beyond it, or
-        if there is no interval yet."""
+        """The interval of `of(values)` to scale by, for a gauge that binds. Raises ActivationError for a value that is
+        not finite or beyond it, or if there is no interval yet."""
         seen = self._measured(of(values.detach())) if isinstance(values, torch.Tensor) else None
         if seen is not None and self.training:
             return seen
         if seen is not None and self.recording:
-            self.interval = seen if self.interval is None else self.interval.joined(seen)
+            self._record(seen)
             return seen
         if self.interval is None:
             raise ActivationError(f"{self.name}: the model is not calibrated; do so in the clear, on typical data")
@@ -71,10 +77,21 @@ class Gauge(nn.Module):
             )
         return self.interval
 
+    def note(self, values: Any, of: Callable[[Any], Any] = lambda values: values) -> None:
+        """The same for a gauge that does not bind, which has nothing to say: in calibration `of(values)` widens the
+        interval; ActivationError for one that is not finite. Otherwise `of` is not called."""
+        if self.recording:
+            self._record(self._measured(of(values)))
+
+    def _record(self, seen: Interval) -> None:
+        self.interval = seen if self.interval is None else self.interval.joined(seen)
+
     def _measured(self, values: torch.Tensor) -> Interval:
         low, high = (bound.item() for bound in torch.aminmax(values))
         if not (math.isfinite(low) and math.isfinite(high)):
-            raise ActivationError(f"{self.name}: a value is not finite; the input or the weights are damaged")
+            raise ActivationError(
+                f"{self.name}: a value is not finite; the input or the weights are damaged, or far too large"
+            )
         if self.positive and low <= 0:
             raise ActivationError(
                 f"{self.name}: a value of {low:.6g}, which must be positive to be divided by; an exponential of an odd "

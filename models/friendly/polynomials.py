@@ -40,6 +40,13 @@ def exponential_error(bound: float, degree: int) -> float:
     return total
 
 
+def exponential_share(bound: float, degree: int) -> float:
+    """The same error as a share of exp(bound), 0 to 1; for any bound, however large."""
+    kept = sum(math.exp(power * math.log(bound) - math.lgamma(power + 1) - bound) for power in range(degree + 1))
+    # Where little is left out, the difference would have few digits; the bound is small there.
+    return 1 - kept if kept < 0.5 else exponential_error(bound, degree) * math.exp(-bound)
+
+
 def lowest_argument(degree: int) -> float:
     """Where the Taylor polynomial of exp turns around, below zero; above, it rises and is positive.
 

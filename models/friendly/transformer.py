@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tacit.models.friendly.blocks import Block, LayerNorm, LinearLayer
+from tacit.models.friendly.gauge import Gauge
 
 
 class Projection(nn.Module):
@@ -47,6 +48,8 @@ class FriendlyTransformer(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm = norm
         self.head = head
+        self.pixel = Gauge(positive=False, binding=False)
+        self.logits = Gauge(positive=False, binding=False)
         self.patch_size: int = projection.weight.shape[-1]
         self.size: tuple[int, ...] = tuple(pos_embed.shape[1:])
         """Tokens and their width."""
@@ -71,6 +74,7 @@ class FriendlyTransformer(nn.Module):
 
     def embed(self, patches: Any) -> Any:
         """Rows of `patches` to tokens [B, T, D] with their positions."""
+        self.pixel.note(patches)
         first = torch.zeros(self.size[0], 1, dtype=torch.int64)
         first[0] = 1
         first = first.to(getattr(patches, "device", "cpu"))
@@ -80,7 +84,9 @@ class FriendlyTransformer(nn.Module):
 
     def classify(self, tokens: Any) -> Any:
         """Tokens after the last block, [B, T, D], to logits [B, classes]."""
-        return self.head(self.norm(tokens)[:, 0])
+        logits = self.head(self.norm(tokens[:, 0]))
+        self.logits.note(logits)
+        return logits
 
     def forward(self, x: Any) -> Any:
         """Images [B, C, S, S] in the clear, or the rows of `patches` of either kind, to logits [B, classes].

@@ -135,5 +135,7 @@ def test_scales_are_whole_numbers_or_their_inverses(bound: float, rounded: float
 
 def test_every_gauge_knows_its_place(friendly: FriendlyTransformer) -> None:
     gauges = {name: part for name, part in friendly.named_modules() if isinstance(part, Gauge)}
-    assert len(gauges) == 2 * 4 + 1
+    norm, attention, others = 2, 2 + 2 + 3, 2
+    assert len(gauges) == 2 * (2 * norm + attention + others) + norm + 2
+    assert sum(part.binding for part in gauges.values()) == 2 * 4 + 1
     assert all(part.name == name for name, part in gauges.items())

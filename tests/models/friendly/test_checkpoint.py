@@ -1,5 +1,6 @@
 """A student comes back from its file with its polynomials and intervals; anything else is refused."""
 
+import json
 from pathlib import Path
 
 import msgspec
@@ -8,10 +9,11 @@ import torch
 
 from tacit.models import checkpoint
 from tacit.models.configuration import ModelConfiguration
-from tacit.models.friendly.blocks import Approximation
-from tacit.models.friendly.calibration import calibrate, intervals
+from tacit.models.friendly.blocks import STOCK, Approximation
+from tacit.models.friendly.calibration import calibrate, error_bounds, intervals
 from tacit.models.friendly.checkpoint import load, save
 from tacit.models.friendly.convert import convert
+from tacit.models.friendly.reach import reach, reach_of
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
@@ -37,6 +39,31 @@ def test_a_student_comes_back(student: FriendlyTransformer, images: torch.Tensor
     # The same file is a checkpoint of timm's architecture.
     start = build(msgspec.structs.replace(MODEL, checkpoint=str(path)), seed=2, **SIZES)
     assert all(torch.equal(value, student.state_dict()[name]) for name, value in start.state_dict().items())
+
+
+def test_a_student_of_an_earlier_version_comes_back(
+    student: FriendlyTransformer, images: torch.Tensor, tmp_path: Path
+) -> None:
+    """Its file says nothing of GELU, and has the intervals of polynomials alone."""
+    path, layout = tmp_path / "student.safetensors", Layout.of(student)
+    kept = {bound.name: list(bound.interval) for bound in error_bounds(student)}
+    metadata = {"friendly": json.dumps({"softmax_degree": 4, "inverse_steps": 9, "intervals": kept})}
+    checkpoint.save(path, layout=layout, flat=layout.flatten(student), metadata=metadata)
+    again = load(path, MODEL, **SIZES)
+    assert torch.equal(again(images), student(images))
+    with pytest.raises(ValueError, match="pixel: the model is not calibrated there; calibrate it in the clear"):
+        reach(again)
+    assert reach_of(again, images) == reach_of(student, images)
+
+
+def test_a_stock_model_comes_back(images: torch.Tensor, tmp_path: Path) -> None:
+    model = convert(build(MODEL, seed=1, **SIZES), STOCK)
+    calibrate(model, images, margin=1.25)
+    path = tmp_path / "stock.safetensors"
+    save(path, model, STOCK)
+    again = load(path, MODEL, **SIZES)
+    assert torch.equal(again(images), model(images))
+    assert reach(again) == reach(model)
 
 
 @pytest.mark.parametrize(

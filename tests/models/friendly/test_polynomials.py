@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tacit.models.friendly.polynomials import (
     exponential_error,
+    exponential_share,
     goldschmidt_inverse,
     goldschmidt_inverse_root,
     inverse_error,
@@ -105,3 +106,16 @@ def test_enough_steps_give_the_inverse_root(x: float) -> None:
 def test_too_few_steps_give_an_inverse_root_that_is_too_small_but_bounded(x: float, count: int) -> None:
     value = goldschmidt_inverse_root(tensor(x), count).item()
     assert -1e-9 <= value <= min(x**-0.5, 1.5**count) * (1 + 1e-9)
+
+
+@given(st.floats(1e-3, 600), st.integers(1, 16))
+def test_the_share_of_an_exponential_is_its_error_over_its_value(bound: float, degree: int) -> None:
+    assert exponential_share(bound, degree) == pytest.approx(
+        exponential_error(bound, degree) / math.exp(bound), rel=1e-9
+    )
+
+
+def test_of_a_very_large_exponential_everything_is_left_out() -> None:
+    """math.exp takes no more than 709."""
+    assert exponential_share(1e4, 6) == 1
+    assert 1 - 1e-9 < exponential_share(720, 16) <= 1
