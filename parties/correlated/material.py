@@ -72,6 +72,11 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         """The rank that gets the correction."""
         return 0
 
+    @property
+    def receivers(self) -> tuple[int, ...]:
+        """The ranks that get it, and so draw no dependent words; where all do, it is told, not shared."""
+        return (self.receiver,)
+
     def free(self, rank: int) -> list[Draw]:
         """What this rank draws first."""
         raise NotImplementedError
@@ -265,10 +270,10 @@ def correction_words(request: Request) -> int:
 
 def expand(request: Request, rank: int, stream: Keystream) -> list[torch.Tensor]:
     """What this rank draws: its free words, and unless it is the receiver its shares of the dependent ones."""
-    draws = request.free(rank)
-    if rank != request.receiver:
-        draws += request.dependent()
-    return [stream.draw(draw.shape, draw.bits) for draw in draws]
+    drawn = [stream.draw(draw.shape, draw.bits) for draw in request.free(rank)]
+    # Whole words: what is above the bits of a dependent word means nothing.
+    dependent = () if rank in request.receivers else request.dependent()
+    return drawn + [stream.draw(draw.shape) for draw in dependent]
 
 
 def correct(request: Request, streams: Sequence[Keystream], weight: torch.Tensor | None = None) -> list[torch.Tensor]:
@@ -277,7 +282,7 @@ def correct(request: Request, streams: Sequence[Keystream], weight: torch.Tensor
     free = [words[: len(request.free(rank))] for rank, words in enumerate(drawn)]
     shares = request.solve(free, weight)
     for rank, words in enumerate(drawn):
-        if rank != request.receiver:
+        if rank not in request.receivers:
             for share, other in zip(shares, words[len(free[rank]) :], strict=True):
                 if request.exclusive:
                     share ^= other

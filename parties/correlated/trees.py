@@ -1,0 +1,203 @@
+"""Function secret sharing by trees: a point or a threshold that a dealer knows, in keys that tell neither owner of it.
+
+Each owner draws a root seed. The dealer walks down both trees along the path of the secret number and publishes, for
+every level, a correction that makes both trees equal off that path. The sum of both owners' words is the function's
+value, modulo 2^64.
+
+- Point: at the secret number the two words of its value, elsewhere zero. Both owners evaluate all leaves, which takes
+  no message (Boyle, Gilboa, Ishai, CCS 2016, figure 1).
+- Threshold: 1 below the secret number, 0 from there on, modulo 2^32; evaluated at a public place (Boyle et al.,
+  Eurocrypt 2021, figure 1).
+
+The generator is H_j(s) = AES_j(s) xor s with four fixed public keys: H_0 and H_1 are the seeds of the children on the
+left and on the right, whose lowest bit is taken out as their control bit; H_2 and H_3 give words. Seeds are 128 bits in
+two words, the lower first. Everything is for many trees at once, in NumPy's unsigned integers, where sums wrap.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES128
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+Words = np.ndarray[Any, np.dtype[np.uint64]]
+Bits = np.ndarray[Any, np.dtype[np.uint8]]
+
+_KEYS: Final = tuple(sha256(b"tacit/1 tree %d" % number).digest()[:16] for number in range(4))
+_LEAVES_AT_ONCE: Final = 1 << 15
+"""Of point_words: so that what it works on stays in the cache of a core."""
+_LOWEST: Final = np.uint64(1)
+_REST: Final = ~_LOWEST
+_SEED: Final = np.array([_REST, ~np.uint64(0)])
+"""All bits of a seed but the lowest."""
+_COUNT_MASK: Final = np.uint64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, repr=False)
+class PointKeys:
+    """What both owners are told of trees of `levels` levels."""
+
+    seeds: Words
+    """Corrections of seeds, [trees, levels, 2]."""
+    controls: Bits
+    """Corrections of control bits, [trees, levels]: bit 0 for the child on the left, bit 1 for that on the right."""
+    values: Words
+    """Words of the leaf, [trees, 2]."""
+
+
+@dataclass(frozen=True, repr=False)
+class ThresholdKeys:
+    """The same for thresholds."""
+
+    seeds: Words
+    controls: Bits
+    values: Words
+    """Words of every level and of the leaf, [trees, levels + 1], modulo 2^32."""
+
+
+def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: Words) -> PointKeys:
+    """The dealer's keys. roots: [trees, 2] of each owner; points: [trees] below 2^levels; values: [trees, 2]."""
+    walk = _Walk(roots)
+    told = [walk.step(_bit(points, levels, level)) for level in range(levels)]
+    leaf = [_words(seeds) for seeds in walk.seeds]
+    return PointKeys(
+        np.stack([seeds for seeds, _ in told], 1) if told else np.zeros((len(points), 0, 2), np.uint64),
+        np.stack([controls for _, controls in told], 1) if told else np.zeros((len(points), 0), np.uint8),
+        _signed(values - leaf[0] + leaf[1], walk.controls[1][:, None]),
+    )
+
+
+def point_words(rank: int, roots: Words, keys: PointKeys) -> Words:
+    """An owner's words [trees, 2^levels, 2] of the values at all places."""
+    trees, levels = keys.controls.shape
+    words = np.empty((trees, 1 << levels, 2), np.uint64)
+    at_once = max(_LEAVES_AT_ONCE >> levels, 1)
+    for start in range(0, trees, at_once):
+        part = slice(start, start + at_once)
+        seeds, controls = _leaves(rank, roots[part], keys.seeds[part], keys.controls[part])
+        found = _words(seeds)
+        for word in range(2):
+            np.add(found[..., word], controls & keys.values[part, word, None], words[part, :, word])
+    return np.negative(words, out=words) if rank else words
+
+
+def _leaves(rank: int, roots: Words, told: Words, sides: Bits) -> tuple[Words, Words]:
+    """Seeds [trees, 2^levels, 2] and controls [trees, 2^levels] of an owner, the latter as words of equal bits."""
+    trees, levels = sides.shape
+    # What is told of a side: the seed, and in its lowest bit, which no seed has, that of the control.
+    both = np.stack([told, told], 2)
+    both[..., 0] |= np.stack([sides & 1, sides >> 1], 2)
+    seeds = (roots & _SEED)[:, None]
+    controls = np.full((trees, 1), -rank & 0xFFFF_FFFF_FFFF_FFFF, np.uint64)
+    for level in range(levels):
+        children = np.empty((trees, 1 << level, 2, 2), np.uint64)  # [trees, nodes, sides, words].
+        for side in range(2):
+            plain = _hashed(side, seeds)
+            for word in range(2):  # An inner axis of two words would be slow.
+                corrected = controls & both[:, level, side, word, None]
+                np.bitwise_xor(plain[..., word], corrected, children[:, :, side, word])
+        seeds = children.reshape(trees, -1, 2)
+        lowest = seeds[..., 0] & _LOWEST
+        seeds[..., 0] ^= lowest
+        controls = np.negative(lowest, out=lowest)
+    return seeds, controls
+
+
+def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -> ThresholdKeys:
+    """The dealer's keys. thresholds: [trees], below 2^levels."""
+    walk, total = _Walk(roots), np.zeros(len(thresholds), np.uint64)
+    seeds, controls, values = [], [], []
+    for level in range(levels):
+        bit = _bit(thresholds, levels, level)
+        words = [np.stack([_hashed(2, each)[:, 0], _hashed(3, each)[:, 0]], 1) for each in walk.seeds]
+        kept, lost = ([_side(each, bit ^ np.uint64(side)) for each in words] for side in range(2))
+        flipped = walk.controls[1]
+        value = _signed(lost[1] - lost[0] - total + bit, flipped)
+        total = total - kept[1] + kept[0] + _signed(value, flipped)
+        told = walk.step(bit)
+        seeds.append(told[0])
+        controls.append(told[1])
+        values.append(value)
+    last = [_hashed(2, each)[:, 0] for each in walk.seeds]
+    values.append(_signed(last[1] - last[0] - total, walk.controls[1]))
+    return ThresholdKeys(np.stack(seeds, 1), np.stack(controls, 1), np.stack(values, 1) & _COUNT_MASK)
+
+
+def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
+    """An owner's words [trees, ...], modulo 2^32, of whether public places [trees, ...] are below the threshold."""
+    trees, levels = keys.controls.shape
+    places = places.reshape(trees, math.prod(places.shape[1:]))
+    seeds = np.repeat((roots & _SEED)[:, None], places.shape[1], 1)
+    controls, total = np.full(places.shape, rank, np.uint8), np.zeros(places.shape, np.uint64)
+    for level in range(levels):
+        right = _bit(places, levels, level)
+        total += np.where(right == 1, _hashed(3, seeds)[..., 0], _hashed(2, seeds)[..., 0])
+        total += controls * keys.values[:, level, None]
+        following = np.where(right[..., None] == 1, _hashed(1, seeds), _hashed(0, seeds))
+        bits = (following[..., 0] & _LOWEST).astype(np.uint8)
+        bits ^= controls & (keys.controls[:, level, None] >> right.astype(np.uint8)) & 1
+        following[..., 0] &= _REST
+        following ^= keys.seeds[:, level, None] * controls[..., None]
+        seeds, controls = following, bits
+    total += _hashed(2, seeds)[..., 0] + controls * keys.values[:, levels, None]
+    return (-total if rank else total) & _COUNT_MASK
+
+
+class _Walk:
+    """Both trees along one path, as the dealer walks it."""
+
+    def __init__(self, roots: tuple[Words, Words]) -> None:
+        self.seeds = [root & _SEED for root in roots]
+        self.controls = [np.full(len(roots[0]), rank, np.uint8) for rank in range(2)]
+
+    def step(self, bit: Words) -> tuple[Words, Bits]:
+        """Down to the child on the right where the bit is set; the corrections of this level."""
+        children = [np.stack([_hashed(side, seeds) for side in range(2)], 1) for seeds in self.seeds]
+        bits = [(each[..., 0] & _LOWEST).astype(np.uint8) for each in children]
+        for each in children:
+            each[..., 0] &= _REST
+        small, every = bit.astype(np.uint8), np.arange(len(bit))
+        lost = children[0][every, 1 - small] ^ children[1][every, 1 - small]
+        told = bits[0] ^ bits[1]
+        told[:, 0] ^= small ^ 1
+        told[:, 1] ^= small
+        for rank, controls in enumerate(self.controls):
+            self.seeds[rank] = children[rank][every, small] ^ (lost * controls[:, None])
+            self.controls[rank] = bits[rank][every, small] ^ (controls & told[every, small])
+        return lost, (told[:, 0] | (told[:, 1] << 1)).astype(np.uint8)
+
+
+def _hashed(key: int, seeds: Words) -> Words:
+    """H_key of seeds [..., 2]."""
+    plain = np.ascontiguousarray(seeds, "<u8")
+    room = np.empty(plain.size + 2, "<u8")
+    # Memory views of no bytes at all cannot be cast, arrays can.
+    octets = plain.reshape(-1).view(np.uint8)
+    Cipher(AES128(_KEYS[key]), ECB()).encryptor().update_into(octets.data, room.view(np.uint8).data)
+    found: Words = room[: plain.size].reshape(plain.shape)
+    found ^= plain
+    return found
+
+
+def _words(seeds: Words) -> Words:
+    """The two words of a leaf."""
+    return _hashed(2, seeds)
+
+
+def _bit(numbers: Words, levels: int, level: int) -> Words:
+    """The bits of numbers below 2^levels, the highest first."""
+    return (numbers >> np.uint64(levels - 1 - level)) & _LOWEST
+
+
+def _side(pairs: Words, side: Words) -> Words:
+    return pairs[np.arange(len(pairs)), side.astype(np.int64)]
+
+
+def _signed(words: Words, negative: Bits) -> Words:
+    return np.where(negative == 1, -words, words)
