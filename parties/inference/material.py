@@ -1,62 +1,66 @@
 """The dealer's material of a block: what each party draws, what the dealer corrects (see correlated/material.py); and
 how both owners order it.
 
-| request | free words                | dependent words                                                              |
-|---------|---------------------------|------------------------------------------------------------------------------|
-| Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; then what those of r_1 differ by    |
-| Matrix  | A, B                      | A B                                                                          |
-| Fixed   | R at the data owner       | R V, for the mask V of a weight                                              |
-| Table   | r modulo 2^bits           | a function's value and slope in every interval, turned round by r            |
+| request | free words                | dependent words                                             | to           |
+|---------|---------------------------|-------------------------------------------------------------|--------------|
+| Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; what those of r_1  | data owner   |
+|         |                           | differ by                                                   |              |
+| Matrix  | A, B                      | A B                                                         | data owner   |
+| Scores  | A, B                      | A B^T, and the first waves of all entries of A and B        | data owner   |
+| Waves   | r modulo 2^16             | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
+| Fixed   | R at the data owner       | R V, for the mask V of a weight                             | model owner  |
+| Lookup  | r modulo 2^32, root seeds | keys of trees (correlated/trees.py) for r                   | both         |
 
 Narrow. With x + 2^(bits - 2) within 0 ... 2^(bits - 1) - 1, and c = x + 2^(bits - 2) + r modulo 2^bits opened, the sum
 has wrapped if the highest bit of r is set and that of c is not. So x = c - 2^(bits - 2) - r_h as whole numbers, where h
 is the highest bit of c, r_1 = r, and r_0 is r read as signed. From the powers of r_h follow those of x, and every
-polynomial of x, modulo 2^64 and without another message, although c has few bits: the trick of the truncation by
+polynomial of x, modulo 2^words and without another message, although c has few bits: the trick of the truncation by
 Escudero et al. (ePrint 2020/338, section 5.1), which knows r_h itself. B masks a factor f that x is multiplied by:
 with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B.
 
-Table. As one-time truth tables (Ishai et al., TCC 2013), but for the highest bits only. With c = x + r opened,
-x lies in the interval number (c >> m) - (r >> m), at (c mod 2^m) - (r mod 2^m) from its lower end; the first is a place
-in a table that the dealer has turned round, the second takes the slope there. Nothing wraps wrongly, because the table
-goes round as well.
+Waves, and those of Scores: see waves.py. Lookup: see lookup.py. The dealer learns of neither which function is
+computed, nor bounds: its material is the same for all functions.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 import torch
 from msgspec import Meta
 
-from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.correlated.dealing import RequestError
-from tacit.parties.correlated.material import (
-    Draw,
-    Linear,
-    Product,
-    Request,
-    Shape,
-    Weight,
-    check,
-    correction_words,
-    expand,
-)
+from tacit.parties.correlated.material import Draw, Linear, Product, Request, Shape, Weight, check, expand
 from tacit.parties.correlated.streams import Keystream
-from tacit.parties.inference.ring import WORD_BITS, product, signed
-from tacit.protocol.inference.schedule import SLOPE_BITS
+from tacit.parties.correlated.trees import point_keys, threshold_keys
+from tacit.parties.inference.ring import WORD_BITS, packed, product, signed, unpacked
+from tacit.parties.inference.waves import LARGEST_HARMONICS, rounded, rounded_waves, waves
+from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
 
-Positive = Annotated[float, Meta(ge=2.0**-100, le=2.0**100)]
-Steps = Annotated[int, Meta(ge=1, le=16)]
 LARGEST_DEGREE: Final = 16
+NORM_WAVE_BITS: Final = 17
+"""Fractional bits of the waves of queries and keys."""
+NORM_WORDS: Final = 40
+"""Ring of these waves, and of their sums."""
+DATA_OWNER: Final = 1
+
 Degree = Annotated[int, Meta(ge=1, le=LARGEST_DEGREE)]
 Bits = Annotated[int, Meta(ge=2, le=WORD_BITS)]
 
 
-class Narrow(Request, frozen=True):
+class _Shared(Request, frozen=True):
+    """A request whose correction goes to the data owner: the model owner serves many of them at the same time."""
+
+    @property
+    def receiver(self) -> int:
+        return DATA_OWNER
+
+
+class Narrow(_Shared, frozen=True):
     """Powers of the mask of a value of few bits, and its products with the masks of a factor."""
 
     shape: Shape
@@ -64,6 +68,8 @@ class Narrow(Request, frozen=True):
     degree: Degree
     factor: Shape | None = None
     """Shape of the factor, which broadcasts."""
+    words: Bits = WORD_BITS
+    """Ring of what is computed from it."""
 
     def __post_init__(self) -> None:
         if self.factor is not None and np.broadcast_shapes(self.shape, self.factor) != self.shape:
@@ -73,7 +79,7 @@ class Narrow(Request, frozen=True):
         return [Draw(self.shape, self.bits), *([] if self.factor is None else [Draw(self.factor)])]
 
     def dependent(self) -> list[Draw]:
-        return [Draw(self.shape)] * (2 * (self.degree + (self.factor is not None)))
+        return [Draw(self.shape, self.words)] * (2 * (self.degree + (self.factor is not None)))
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         mask = (free[0][0] + free[1][0]) & ((1 << self.bits) - 1)
@@ -89,83 +95,152 @@ class Narrow(Request, frozen=True):
 
 
 class Matrix(Product, frozen=True):
-    """A product of matrices, for shares modulo 2^64 or less. ValueError for any other operation."""
+    """A product of matrices, for shares modulo 2^words. ValueError for any other operation."""
+
+    words: Bits = WORD_BITS
+
+    @property
+    def receiver(self) -> int:
+        return DATA_OWNER
 
     def __post_init__(self) -> None:
         if self.operation != "matmul" or self.arguments or min(len(self.left), len(self.right)) < 2:
             raise ValueError(f"{self}: only matrices are multiplied here")
 
+    def dependent(self) -> list[Draw]:
+        return [Draw(draw.shape, self.words) for draw in super().dependent()]
+
     def compute(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-        return product(left, right, WORD_BITS)
+        return product(left, right, self.words)
+
+
+class Scores(_Shared, frozen=True):
+    """Products of queries [..., T, d] and keys [..., T, d], and the first wave of every entry of both.
+
+    Of the sum that is opened, and so of the mask, the lowest `queries` bits, or `keys` bits, are one turn of the wave.
+    """
+
+    shape: Annotated[Shape, Meta(min_length=2)]
+    words: Bits
+    queries: Annotated[int, Meta(ge=1, le=WORD_BITS)]
+    keys: Annotated[int, Meta(ge=1, le=WORD_BITS)]
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape), Draw(self.shape)]
+
+    def dependent(self) -> list[Draw]:
+        products = Draw((*self.shape[:-1], self.shape[-2]), self.words)
+        return [products, *[Draw((2, *self.shape), NORM_WORDS)] * 2]
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        masks = [one + other for one, other in zip(*free, strict=True)]
+        found = [product(masks[0], masks[1].transpose(-2, -1), self.words)]
+        for mask, bits in zip(masks, (self.queries, self.keys), strict=True):
+            pair = waves(1, turned(mask, bits))
+            found.append(torch.stack([rounded(wave, NORM_WAVE_BITS) for wave in pair]))
+        return found
+
+
+def turned(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """The lowest `bits` bits, COARSE of them: where in the turn of a wave a word is."""
+    place = words >> (bits - COARSE) if bits > COARSE else words << (COARSE - bits)
+    return place & ((1 << COARSE) - 1)
+
+
+class Waves(_Shared, frozen=True):
+    """The waves of the mask of a value of COARSE bits."""
+
+    shape: Shape
+    harmonics: Annotated[int, Meta(ge=1, le=LARGEST_HARMONICS)]
+    precision: Annotated[int, Meta(ge=1, le=28)]
+    """Fractional bits."""
+    words: Bits
+
+    def free(self, rank: int) -> list[Draw]:
+        return [Draw(self.shape, COARSE)]
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(self.shape, self.words)] * (2 * self.harmonics)
+
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+        mask = (free[0][0] + free[1][0]) & ((1 << COARSE) - 1)
+        return [table.take(mask).long() for table in rounded_waves(self.harmonics, self.precision)]
 
 
 class Fixed(Linear, frozen=True):
     """A product with a weight that is masked once."""
 
+    words: Bits = WORD_BITS
+
+    def dependent(self) -> list[Draw]:
+        return [Draw(draw.shape, self.words) for draw in super().dependent()]
+
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
         if weight is None:
             raise ValueError("a linear request needs the mask of its weight")
         (masks,) = (words[0] for words in free if words)
-        return [product(masks, weight, WORD_BITS)]
+        return [product(masks, weight, self.words)]
 
 
-class Curve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a function of one positive variable is computed, by the polynomial that stands for it in the clear."""
-
-    steps: Steps
-    """Of Goldschmidt's iteration."""
-    unit: Positive
-    """What one unit of the table's argument, of 2^bits, is worth."""
-    offset: Annotated[float, Meta(ge=0.0, le=2.0**100)]
-    """What is added to the table's argument."""
-    divisor: Positive
-    """What the variable is divided by first, as in the clear, to be where the iteration converges."""
-    scale: Positive
-    """What a value of 1 is in the result."""
-
-
-class Table(Request, frozen=True):
-    """A function by its values and slopes."""
+class Lookup(Request, frozen=True):
+    """Where a value of PLACE bits is, to look up functions of it, and whether it is within bounds."""
 
     shape: Shape
-    index_bits: Annotated[int, Meta(ge=1, le=16)]
-    """The table has 2^index_bits intervals."""
-    function: Literal["inverse", "inverse root"]
-    curve: Curve
+    domain: Annotated[int, Meta(ge=1, le=PLACE)] = PLACE
+    """Functions are of the lowest so many bits."""
+    index: Annotated[int, Meta(ge=0, le=14)] = 0
+    """A function has a value and a slope for each of 2^index intervals; 0: bounds alone."""
+    slope: Annotated[int, Meta(ge=0, le=16)] = 0
+    """Bits of a place within its interval."""
+    levels: Annotated[int, Meta(ge=1, le=PLACE)] = THRESHOLD_LEVELS
+    """Bits, the highest, of what is compared with bounds."""
+
+    def __post_init__(self) -> None:
+        if self.index + self.slope > self.domain:
+            raise ValueError(f"{self}: {self.index} + {self.slope} bits are more than {self.domain}")
 
     @property
-    def bits(self) -> int:
-        """Of the argument."""
-        return self.index_bits + SLOPE_BITS
+    def receivers(self) -> tuple[int, ...]:
+        return (0, 1)
 
     def free(self, rank: int) -> list[Draw]:
-        return [Draw(self.shape, self.bits)]
+        roots = [Draw((*self.shape, 2))] * (1 + (self.index > 0))
+        return [Draw(self.shape, PLACE), *roots]
 
     def dependent(self) -> list[Draw]:
-        return [Draw((*self.shape, 1 << self.index_bits))] * 2
+        shape, levels = self.shape, self.levels
+        threshold = [Draw((*shape, levels, 2)), Draw((*shape, levels), 8), Draw((*shape, levels + 1), 32)]
+        point = [Draw((*shape, self.index, 2)), Draw((*shape, self.index), 8), Draw((*shape, 2))]
+        return threshold + (point if self.index else [])
+
+    def place(self, words: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Interval and place in it of a sum, or a mask."""
+        lowest = (words & ((1 << self.domain) - 1)) >> (self.domain - self.index - self.slope)
+        return lowest >> self.slope, lowest & ((1 << self.slope) - 1)
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        mask = (free[0][0] + free[1][0]) & ((1 << self.bits) - 1)
-        interval = (torch.arange(1 << self.index_bits) - (mask >> SLOPE_BITS)[..., None]) & ((1 << self.index_bits) - 1)
-        values, slopes = (words[interval] for words in self.words())
-        return [values - slopes * (mask & ((1 << SLOPE_BITS) - 1))[..., None], slopes]
-
-    def words(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Value at the lower end of every interval, and the slope for one unit of the argument: int64."""
-        ends = torch.arange(-1, (1 << self.index_bits) + 1, dtype=torch.float64) * (1 << SLOPE_BITS)
-        curve = self.curve
-        points = (ends * curve.unit + curve.offset).clamp(min=0) / curve.divisor
-        if self.function == "inverse":
-            values = curve.scale / curve.divisor * goldschmidt_inverse(points, curve.steps)
-        else:
-            values = curve.scale / math.sqrt(curve.divisor) * goldschmidt_inverse_root(points, curve.steps)
-        slopes = (values[2:] - values[:-2]) / (2 << SLOPE_BITS)
-        return values[1:-1].round().long(), slopes.round().long()
+        mask = ((free[0][0] + free[1][0]) & ((1 << PLACE) - 1)).reshape(-1)
+        roots = [[_unsigned(root).reshape(-1, 2) for root in words[1:]] for words in free]
+        high = _unsigned(mask >> (PLACE - self.levels))
+        threshold = threshold_keys((roots[0][0], roots[1][0]), high, self.levels)
+        keys: list[np.ndarray] = [threshold.seeds, threshold.controls, threshold.values]
+        if self.index:
+            interval, rest = self.place(mask)
+            values = _unsigned(torch.stack([torch.ones_like(rest), rest], 1))
+            point = point_keys((roots[0][1], roots[1][1]), _unsigned(interval), self.index, values)
+            keys += [point.seeds, point.controls, point.values]
+        return [
+            torch.from_numpy(part.astype(np.int64)).reshape(draw.shape)
+            for part, draw in zip(keys, self.dependent(), strict=True)
+        ]
 
 
-AnyBlockRequest = Narrow | Matrix | Fixed | Table | Weight
+def _unsigned(words: torch.Tensor) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    return words.numpy().view(np.uint64)
 
-_WORD_BYTES: Final = 8
+
+AnyBlockRequest = Narrow | Matrix | Scores | Waves | Fixed | Lookup | Weight
+
 _OWNERS: Final = 2
 
 
@@ -188,8 +263,8 @@ def decoded_requests(data: bytes) -> tuple[AnyBlockRequest, ...]:
 
 
 def correction_bytes(request: AnyBlockRequest) -> int:
-    """Of what the dealer sends for it."""
-    return _WORD_BYTES * correction_words(request)
+    """Of what the dealer sends for it, to each who receives it."""
+    return sum(math.prod(draw.shape) * byte_width(draw.bits) for draw in request.dependent())
 
 
 def drawn(request: AnyBlockRequest, number: int, *, rank: int, key: bytes) -> list[torch.Tensor]:
@@ -199,14 +274,15 @@ def drawn(request: AnyBlockRequest, number: int, *, rank: int, key: bytes) -> li
 
 def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
     """The dependent words of a request, out of what the dealer sent."""
-    words, start, found = torch.frombuffer(data, dtype=torch.int64), 0, []
+    octets, start, found = np.frombuffer(data, np.uint8), 0, []
     for draw in request.dependent():
-        end = start + math.prod(draw.shape)
-        found.append(words[start:end].reshape(draw.shape))
+        end = start + math.prod(draw.shape) * byte_width(draw.bits)
+        found.append(unpacked(octets[start:end].reshape(-1, byte_width(draw.bits)), draw.bits, draw.shape))
         start = end
     return found
 
 
-def encoded_correction(words: Sequence[torch.Tensor]) -> memoryview | None:
-    """The dependent words of a request as its receiver is sent them; None where there are none."""
-    return np.concatenate([each.numpy().reshape(-1).view(np.uint8) for each in words]).data if words else None
+def encoded_correction(request: AnyBlockRequest, words: Sequence[torch.Tensor]) -> memoryview | None:
+    """The dependent words of a request as their receivers are sent them; None where there are none."""
+    parts = [packed(each, draw.bits).reshape(-1) for each, draw in zip(words, request.dependent(), strict=True)]
+    return np.concatenate(parts).data if parts else None

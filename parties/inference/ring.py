@@ -68,7 +68,7 @@ def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: i
     Here factors are cut into signed digits, so short that float64 adds their products exactly: digits of a and b bits
     have magnitudes of 2^(a - 1) and 2^(b - 1), so a + b - 2 + log2(inner dimension) <= 53, or 52 where two are added.
     """
-    inner_bits = math.ceil(math.log2(left.shape[-1]))
+    inner_bits = math.ceil(math.log2(max(left.shape[-1], 1)))
     room = _EXACT_BITS + 1 - inner_bits
     whole = right_bits is None or right_bits > room - 16
     most = room // 2 if whole or right_bits is None else room + 1 - right_bits

@@ -1,0 +1,209 @@
+"""Functions as sums of waves whose period is the ring, so that they can be computed on a masked argument.
+
+With c = x + r opened and the mask r known to the dealer, a wave of x is a product of one of c and one of r:
+
+    cos(k x) = cos(k c) cos(k r) + sin(k c) sin(k r)
+
+so f(x) = sum over k of a_k cos(k x) + b_k sin(k x) needs the dealer's shares of cos(k r) and sin(k r), rounded, and
+public factors of c. Nothing wraps wrongly: the waves go round with the ring. A function that has no period is fitted
+within a window of the ring, and free outside (Fourier extension).
+
+Both owners must have equal factors to the last bit: owners that differ by one unit get a random result. Cosines of
+different libraries differ, so the waves come from one table of whole numbers, made by integer arithmetic alone
+(`cosines`), and the coefficients are whole numbers that the terms state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, lru_cache
+from hashlib import sha256
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+
+from tacit.protocol.inference.schedule import COARSE
+
+PLACES: Final = 1 << COARSE
+"""Of the table: one for every number of the ring."""
+SCALE_BITS: Final = 30
+"""A cosine of 1 is 2^SCALE_BITS in the table."""
+FEWEST_HARMONICS: Final = 3
+"""Of a fit: as many as the sum has that checks hidden values (hidden.py), which takes the same words."""
+LARGEST_HARMONICS: Final = 48
+_WORKING_BITS: Final = 80
+_CUTOFFS: Final = tuple(10.0**-power for power in range(3, 12))
+"""Relative to the largest singular value: smaller ones are left out of a fit, lest coefficients grow for nothing."""
+_POINTS: Final = 1000
+
+Coefficient = Annotated[int, Meta(ge=-(1 << 32), le=1 << 32)]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+class FitError(ValueError):
+    """A function that no few waves come close to; the message says which and how far."""
+
+
+class Wave(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """f(x) = constant + sum of cosines[k - 1] cos(k x) + sines[k - 1] sin(k x) for k = 1 ..., times 2^precision.
+
+    x is a whole number modulo 2^COARSE and stands for the angle 2 pi x / 2^COARSE."""
+
+    constant: Coefficient
+    cosines: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=LARGEST_HARMONICS)]
+    sines: Annotated[tuple[Coefficient, ...], Meta(min_length=1, max_length=LARGEST_HARMONICS)]
+    precision: Annotated[int, Meta(ge=1, le=28)]
+    """Fractional bits of the coefficients."""
+    words: Annotated[int, Meta(ge=1, le=28)]
+    """Fractional bits of the dealer's words."""
+
+    def __post_init__(self) -> None:
+        if len(self.cosines) != len(self.sines):
+            raise ValueError(f"{len(self.cosines)} cosines come with {len(self.sines)} sines")
+
+    @property
+    def bits(self) -> int:
+        """Fractional bits of a value."""
+        return self.precision + self.words
+
+
+@cache
+def cosines() -> torch.Tensor:
+    """int64 [PLACES]: cos(2 pi x / PLACES) times 2^SCALE_BITS, by integer arithmetic alone.
+
+    Half angles by integer square roots at _WORKING_BITS, sums of angles by products that are rounded down, then
+    rounded to the nearest: the specification has the same steps, and the table's digest.
+    """
+    unit = 1 << _WORKING_BITS
+    powers = [(0, unit)]  # Cosine and sine of a quarter, an eighth ... of a turn.
+    while len(powers) < COARSE - 1:
+        cosine, _ = powers[-1]
+        powers.append((math.isqrt(unit * (unit + cosine) // 2), math.isqrt(unit * (unit - cosine) // 2)))
+    quarter = [(unit, 0)]
+    for turn_cosine, turn_sine in reversed(powers):
+        quarter += [
+            (
+                (cosine * turn_cosine - sine * turn_sine) >> _WORKING_BITS,
+                (sine * turn_cosine + cosine * turn_sine) >> _WORKING_BITS,
+            )
+            for cosine, sine in quarter
+        ]
+    half = 1 << (_WORKING_BITS - SCALE_BITS - 1)
+    first = torch.tensor([(cosine + half) >> (_WORKING_BITS - SCALE_BITS) for cosine, _ in quarter[: PLACES // 4 + 1]])
+    half_turn = torch.cat([first, -first[:-1].flip(0)])
+    return torch.cat([half_turn, half_turn[1:-1].flip(0)])
+
+
+@cache
+def table_digest() -> bytes:
+    """SHA-256 of the table as little-endian 64-bit words."""
+    return sha256(np.ascontiguousarray(cosines().numpy(), "<i8").data).digest()
+
+
+def waves(number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """cos(number x) and sin(number x) of places x modulo PLACES, times 2^SCALE_BITS."""
+    table, angle = _table(places.device), places * number
+    return table.take(angle & (PLACES - 1)), table.take((angle - PLACES // 4) & (PLACES - 1))
+
+
+def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
+    """Waves at so many fractional bits, to the nearest."""
+    by = SCALE_BITS - bits
+    return (values + (1 << (by - 1))) >> by
+
+
+@lru_cache(maxsize=16)
+def rounded_waves(harmonics: int, bits: int) -> tuple[torch.Tensor, ...]:
+    """cos(k x), sin(k x) for k = 1 ... harmonics at so many fractional bits, at all places: int32 [PLACES] each, which
+    stay in a processor's cache."""
+    numbers, places = range(1, harmonics + 1), torch.arange(PLACES)
+    return tuple(rounded(wave, bits).int() for number in numbers for wave in waves(number, places))
+
+
+@lru_cache(maxsize=16)
+def factors(wave: Wave, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """The public factors of a sum c at all places, int64 [PLACES] each: of cos(k r), then of sin(k r), for k = 1 ..."""
+    found = []
+    places = torch.arange(PLACES, device=device)
+    for number, (cosine, sine) in enumerate(zip(wave.cosines, wave.sines, strict=True), 1):
+        of_cosine, of_sine = waves(number, places)
+        found.append(rounded(cosine * of_cosine + sine * of_sine, 0))
+        found.append(rounded(cosine * of_sine - sine * of_cosine, 0))
+    return tuple(found)
+
+
+def fitted_wave(
+    name: str,
+    function: Callable[[Floats], Floats],
+    tolerance: Callable[[Floats], Floats],
+    *,
+    period: float,
+    low: float,
+    high: float,
+    most_bits: int,
+) -> Wave:
+    """The fewest waves of a period that are within half a tolerance of a function everywhere on low ... high.
+
+    Each of both roundings, of factors and of words, adds a deviation of half the least tolerance; they have most_bits
+    together at most. FitError where LARGEST_HARMONICS do not suffice.
+    """
+    middle, reach = (low + high) / 2, (high - low) / 2
+    points = middle + reach * np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)  # Denser at the ends.
+    checked = np.linspace(low, high, 4 * _POINTS + 1)
+    weights, values = 1 / tolerance(points), function(points)
+    exact, allowed = function(checked), tolerance(checked)
+    least, bits = math.inf, most_bits
+    for harmonics in range(FEWEST_HARMONICS, LARGEST_HARMONICS + 1):
+        design, basis = _basis(points, harmonics, period), _basis(checked, harmonics, period)
+        left, singular, right = np.linalg.svd(design * weights[:, None], full_matrices=False)
+        projected = left.T @ (values * weights)
+        for cutoff in _CUTOFFS:  # The largest that serves has the smallest coefficients, and so the fewest bits.
+            kept = singular > cutoff * singular[0]
+            coefficients = right[kept].T @ (projected[kept] / singular[kept])
+            error = float((np.abs(basis @ coefficients - exact) / allowed).max())
+            wave = _rounded_wave(coefficients, float(allowed.min())) if error <= 0.5 else None
+            if wave is not None and wave.bits <= most_bits:
+                return wave
+            least = min(least, error)
+            bits = bits if wave is None else wave.bits
+    if bits > most_bits:
+        raise FitError(
+            f"{name} on {low:.4g} ... {high:.4g} takes {bits} fractional bits, where {most_bits} are there; train with "
+            "smaller weights, or distil"
+        )
+    raise FitError(
+        f"{name} on {low:.4g} ... {high:.4g} is {least:.2g} tolerances away from {LARGEST_HARMONICS} waves of period "
+        f"{period:.4g}; train with smaller weights, or distil"
+    )
+
+
+def _rounded_wave(coefficients: Floats, tolerance: float) -> Wave:
+    harmonics = len(coefficients) // 2
+    # Roundings are independent and uniform within one unit; each of the two has a deviation of half the tolerance.
+    unit = tolerance / 2 * math.sqrt(12)
+    norm = float(np.linalg.norm(coefficients[1:])) + 2.0**-20
+    precision = min(max(math.ceil(math.log2(math.sqrt(harmonics) / unit)), 1), 28)
+    words = min(max(math.ceil(math.log2(norm / unit)), 1), 28)
+    whole = [round(value * 2**precision) for value in coefficients.tolist()]
+    return Wave(
+        constant=whole[0],
+        cosines=tuple(whole[1 : harmonics + 1]),
+        sines=tuple(whole[harmonics + 1 :]),
+        precision=precision,
+        words=words,
+    )
+
+
+def _basis(points: Floats, harmonics: int, period: float) -> Floats:
+    angles = 2 * np.pi / period * np.outer(points, np.arange(1, harmonics + 1))
+    basis: Floats = np.concatenate([np.ones((len(points), 1)), np.cos(angles), np.sin(angles)], 1)
+    return basis
+
+
+@lru_cache(maxsize=4)
+def _table(device: torch.device) -> torch.Tensor:
+    return cosines().to(device)

@@ -1,0 +1,119 @@
+"""What the dealer reads in an order: sizes, and of every block the whole numbers that say how large words are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tacit.parties.inference.far_softmax import Far
+from tacit.parties.inference.material import encoded_requests
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.stages import stages
+from tacit.protocol.inference.schedule import Results, layer_shapes
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from test_model import Way, accepted, changed, leaves
+
+PLACE = ("domain", "index", "slope", "levels")
+"""Of a table: how many bits of a value are looked up, and compared."""
+NORM = {("first_norm", "variance", name) for name in PLACE} | {("second_norm", "variance", name) for name in PLACE}
+SUMS = {("totals", name) for name in PLACE} | {("far", "totals", name) for name in PLACE}
+TURNS = {("query_turn",), ("key_turn",)}
+WAVES = {("exponential", "words"), ("gelu", "words")}
+CUTS = {("exponential_cut",), ("far", "cut"), ("gelu_cut",)}
+TOLD = NORM | SUMS | TURNS | WAVES | CUTS | {("hidden_spread", "levels")}
+
+
+def of_true_functions(one_block: Transformer) -> PublicModel:
+    """All parts that a block can have, in each."""
+    public = one_block.public
+    blocks = (
+        msgspec.structs.replace(
+            block, gelu=block.exponential, gelu_cut=5, exponential_cut=7, far=Far(cut=11, totals=block.totals)
+        )
+        for block in public.blocks
+    )
+    sizes = msgspec.structs.replace(public.sizes, far=True)
+    return msgspec.structs.replace(public, sizes=sizes, blocks=tuple(blocks))
+
+
+def order(public: PublicModel, *, known: bool = False) -> bytes:
+    """All that is ordered for a pass of two images."""
+    numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
+    return b"".join(encoded_requests(stage.requests(2, numbers)) for stage in stages(public, known=known))
+
+
+def others(number: Any) -> list[Any]:
+    """Of the same kind."""
+    if isinstance(number, bool):
+        return [not number]
+    if isinstance(number, str):
+        return [name for name in ("inverse", "inverse root") if name != number]
+    return [number + 1, number - 1, number + 2] if isinstance(number, int) else [number * 2, number / 2, number + 1]
+
+
+def test_an_order_tells_of_scales_how_large_words_are_and_nothing_else(one_block: Transformer) -> None:
+    """Every number of the terms is changed by itself. Curves, bounds, scales and factors change no byte."""
+    public = of_true_functions(one_block)
+    plain, before, told, tried = msgspec.to_builtins(public), order(public), set(), set()
+    plain.pop("interface")
+    for path, number in leaves(plain):
+        if path[0] in ("sizes", "waves") or number is None:  # The same for all models of these sizes.
+            continue
+        models = [model for other in others(number) if (model := accepted(changed(plain, path, other)))]
+        name = _name(path)
+        if path[-1] != "stream":  # It is the same in all blocks, or refused.
+            assert models, path
+        tried.add(name)
+        if any(order(model) != before for model in models):
+            told.add(name)
+    assert told == TOLD | {("head", "norm", "variance", name) for name in PLACE}
+    assert {("exponential", "cosines"), ("queries", "high"), ("totals", "inverse", "scale"), ("value",)} <= tried
+
+
+def test_it_tells_how_many_waves_a_function_has_and_which_there_are(one_block: Transformer) -> None:
+    public = of_true_functions(one_block)
+    before, (block,) = order(public), public.blocks
+    wave = block.exponential
+    longer = msgspec.structs.replace(wave, cosines=(*wave.cosines, 0), sines=(*wave.sines, 0))
+    for field, value in (("exponential", longer), ("gelu", longer), ("gelu", None)):
+        other = msgspec.structs.replace(block, **{field: value})
+        assert order(msgspec.structs.replace(public, blocks=(other,))) != before
+    near, sizes = msgspec.structs.replace(block, far=None), msgspec.structs.replace(public.sizes, far=False)
+    assert order(msgspec.structs.replace(public, sizes=sizes, blocks=(near,))) != before
+
+
+def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transformer) -> None:
+    """26 of each: so an order of any model can be one of another whose bounds are near."""
+    public = of_true_functions(one_block)
+    for block in public.blocks:
+        plain = msgspec.to_builtins(block)
+        numbers = [number for path, number in leaves(plain) if path in TOLD]
+        numbers += [len(plain[function]["cosines"]) for function in ("exponential", "gelu")]
+        assert len(numbers) == len(TOLD) + 2 == 26
+        assert max(numbers) < 64
+
+
+def test_a_known_input_is_ordered_without_the_norms_before_it(one_block: Transformer) -> None:
+    public = of_true_functions(one_block)
+    assert order(public, known=True) != order(public)
+
+
+def _name(path: Way) -> Way:
+    """Without the numbers of blocks and coefficients."""
+    names = tuple(part for part in path if isinstance(part, str))
+    return names[1:] if names[0] == "blocks" else names
+
+
+def test_it_tells_of_the_results_whether_labels_alone_are_told(student: Transformer) -> None:
+    numbers = {name: number for number, name in enumerate(layer_shapes(student.public.sizes))}
+    choices = [Results(labels=count, bits=0) for count in (1, 2)] + [Results(labels=0, bits=bits) for bits in (4, 12)]
+    heads = [stages(student.public, known=False, results=results)[-1] for results in choices]
+    *labels, few, many = [encoded_requests(head.requests(2, numbers)) for head in heads]
+    assert few == many
+    assert len({*labels, few}) == 2  # Of few classes, all in one step, the material is the same for any labels.
