@@ -57,6 +57,8 @@ class Trigger(Enum):
     BEGIN = "begin a pass"
     GIVE = "give what is to be opened"
     ORDER = "order material"
+    LAY_BY = "lay material by"
+    LAID_BY = "have laid material by"
     DELIVER = "deliver material"
 
 

@@ -5,7 +5,8 @@
 2. It receives the masked weights, once for the session.
 3. For every pass it says which commitment it expects, is told which model the other computes with, and goes through
    the rounds; the last round of a pass tells it the result.
-4. It closes the session.
+4. Where the dealer deals ahead, both lay material by for later sessions, part after part.
+5. It closes the session.
 """
 
 from __future__ import annotations
@@ -28,14 +29,17 @@ from tacit.protocol.inference.messages import (
     InferenceHello,
     InferenceTerms,
     Input,
+    LaidBy,
+    LayBy,
     MaskedWeights,
     PassStarted,
     StartPass,
     Terms,
 )
-from tacit.protocol.inference.results import Agreed, MaskedLayer
+from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.stock import Held, fitting, joint, stock_on
 from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
 
 
@@ -43,7 +47,11 @@ from tacit.protocol.inference.tables import DATA_OWNER_TABLE, InferenceState
 class InferencePolicy:
     """What a data owner accepts."""
 
-    inputs: tuple[Input, ...] = ("known", "shared")
+    inputs: tuple[Input, ...] = ("shared",)
+    bits: int = 0
+    """Fractional bits that logits must have at least; 0: labels are enough."""
+    labels: int = 0
+    """How many labels are wanted at least where they are told alone; logits are always enough."""
     weights: bytes | None = None
     """The commitment to the only model that it wants; any if None."""
 
@@ -71,9 +79,21 @@ class Wish:
 
 
 class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
-    """The data owner, towards the server of the roster."""
+    """The data owner, towards the server of the roster.
 
-    def __init__(self, name: str, roster: Roster, *, wish: Wish, policy: InferencePolicy, patience: float) -> None:
+    held: what it has laid by. A session that takes its material from there has as many images as that serves.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        roster: Roster,
+        *,
+        wish: Wish,
+        policy: InferencePolicy,
+        patience: float,
+        held: Held | None = None,
+    ) -> None:
         super().__init__(
             DATA_OWNER_TABLE,
             InferenceState.READY,
@@ -84,6 +104,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         )
         self._wish = wish
         self._policy = policy
+        self._held = held
 
     def start(self, now: float) -> list[Output]:
         """Say hello."""
@@ -92,6 +113,10 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
     def ask(self, now: float) -> list[Output]:
         """Begin the next pass; LocalProtocolError beyond those agreed on."""
         return [] if self.over else self.trigger(Trigger.ASK, now)
+
+    def lay_by(self, now: float) -> list[Output]:
+        """Have the next part of a piece laid by, which this side orders too."""
+        return [] if self.over else self.trigger(Trigger.LAY_BY, now)
 
     def finish(self, now: float) -> list[Output]:
         """Close the session."""
@@ -106,20 +131,16 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
         terms = decode_structure(message.terms, Terms, limit=TERMS_LIMIT)
         self._check(terms)
-        wish = self._wish
-        agreed = Agreed(
-            self.peer,
-            self._link.session,
-            terms,
-            digest(Label.INFERENCE_TERMS, message.terms),
-            wish.images,
-            wish.pass_images,
-        )
+        agreed_on = digest(Label.INFERENCE_TERMS, message.terms)
+        own = stock_on(agreed_on, self._held)
+        stock = joint(own, message.stock)
+        images, batch = fitting(stock, images=self._wish.images, batch=self._wish.batch)
+        agreed = Agreed(self.peer, self._link.session, terms, agreed_on, images, batch, stock)
 
         def commit() -> None:
             self._agreed = agreed
 
-        agreement = AgreeTerms(terms=agreed.digest, images=agreed.images, batch=agreed.batch)
+        agreement = AgreeTerms(terms=agreed_on, images=images, batch=batch, stock=own)
         layers = Arrivals("layer", enumerate(weight_bytes(terms.sizes)))
         return Step(InferenceState.AWAIT_WEIGHTS, (self._send(agreement), agreed), commit, data=layers)
 
@@ -151,6 +172,12 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
             )
         return self._begun()
 
+    def on_lay_by(self, now: float) -> Step[InferenceState]:
+        return Step(InferenceState.LAYING_BY, (self._send(LayBy()),))
+
+    def on_laid_by(self, heard: Heard[LaidBy], now: float) -> Step[InferenceState]:
+        return Step(InferenceState.IDLE, (LayByAnswered(heard.message.kept),))
+
     def on_finish(self, now: float) -> Step[InferenceState]:
         return Step(InferenceState.CLOSING, (self._send(CloseInference()),))
 
@@ -171,6 +198,16 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         if terms.input not in policy.inputs:
             raise RemoteProtocolError(
                 Code.POLICY, f"it offers {terms.input!r} inputs; the policy here accepts {', '.join(policy.inputs)}"
+            )
+        if terms.results.bits < policy.bits:
+            told = f"logits of {terms.results.bits} fractional bits" if terms.results.bits else "labels alone"
+            raise RemoteProtocolError(
+                Code.POLICY, f"it tells {told}; the policy here wants logits of at least {policy.bits}"
+            )
+        if 0 < terms.results.labels < policy.labels:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it tells the best {terms.results.labels} labels alone; the policy here wants {policy.labels} or more",
             )
         if policy.weights not in (None, terms.weights):
             raise RemoteProtocolError(Code.MODEL, "it offers another model than the policy here names")

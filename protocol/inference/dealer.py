@@ -33,8 +33,8 @@ from tacit.protocol.inference.messages import (
 from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.tables import DEALER_TABLE, DealerState
 
-MOST_ORDERS: Final = 16
-"""Orders that one owner may be ahead of the other."""
+MOST_ORDERS: Final = 64
+"""Orders that one owner may be ahead of the other. An owner may order all stages of a pass at once, one by one."""
 
 
 class InferenceDealer(
@@ -42,7 +42,8 @@ class InferenceDealer(
 ):
     """The dealer, towards the server of the roster and one data owner.
 
-    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting.
+    session: what both say in their envelopes; patience: seconds to wait for one owner when the other is waiting;
+    ahead: for how many images both may lay material by after their passes.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class InferenceDealer(
         entropy: Entropy,
         patience: float,
         now: float,
+        ahead: int = 0,
     ) -> None:
         super().__init__(DEALER_TABLE, DealerState.AWAIT_OWNERS)
         self.own = name
@@ -65,6 +67,7 @@ class InferenceDealer(
         self._roster = roster
         self._entropy = entropy
         self._patience = patience
+        self._ahead = ahead
         self._links = {owner: Link(name, owner, session, self.traffic, INFERENCE_MESSAGES) for owner in self.owners}
         self._hellos: dict[str, MaterialHello] = {}
         self._orders: dict[str, deque[OrderMaterial]] = {owner: deque() for owner in self.owners}
@@ -220,7 +223,7 @@ class InferenceDealer(
         return [
             KeysDealt(self.owners, (keys[0], keys[1])),
             *(
-                Send(owner, MaterialWelcome(contribution=contribution))
+                Send(owner, MaterialWelcome(contribution=contribution, ahead=self._ahead))
                 for owner, contribution in zip(self.owners, contributions, strict=True)
             ),
         ]

@@ -2,10 +2,13 @@
 
 There is one such machine for each data owner that is served. It states its terms, refuses what departs from what both
 agreed on, masks its weights with the dealer's material, and computes. What it computes with is committed to in the
-terms, and stated again in every pass: a model that has been replaced meanwhile is refused, by either side.
+terms, and stated again in every pass: a model that has been replaced meanwhile is refused, by either side. Before a
+pass begins it is charged to the data owner's quota of the day.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tacit.protocol.core.codec import Frame, encode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
@@ -21,24 +24,40 @@ from tacit.protocol.inference.messages import (
     InferenceClosed,
     InferenceHello,
     InferenceTerms,
+    LaidBy,
+    LayBy,
     MaskedWeights,
     PassStarted,
     StartPass,
     Terms,
 )
-from tacit.protocol.inference.results import Agreed, PassAsked
+from tacit.protocol.inference.quota import Quota, Spent, answered, charged
+from tacit.protocol.inference.results import Agreed, Charged, LayByAsked, PassAsked
 from tacit.protocol.inference.schedule import weight_bytes
 from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.stock import Held, joint, stock_on
 from tacit.protocol.inference.tables import MODEL_OWNER_TABLE, InferenceState
 
 
 class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
     """The server of the roster, towards one data owner.
 
-    entropy: gives the session its name.
+    entropy: gives the session its name; spent: what the data owner has used of its quota before; held: what is laid by
+    for it.
     """
 
-    def __init__(self, peer: str, roster: Roster, *, terms: Terms, entropy: Entropy, patience: float) -> None:
+    def __init__(
+        self,
+        peer: str,
+        roster: Roster,
+        *,
+        terms: Terms,
+        entropy: Entropy,
+        patience: float,
+        quota: Quota,
+        spent: Spent,
+        held: Held | None = None,
+    ) -> None:
         super().__init__(
             MODEL_OWNER_TABLE,
             InferenceState.AWAIT_HELLO,
@@ -49,16 +68,25 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         )
         self._terms = terms
         self._encoded = encode_structure(terms)
+        self._digest = digest(Label.INFERENCE_TERMS, self._encoded)
+        self._stock = stock_on(self._digest, held)
         self._entropy = entropy
         self._sizes = weight_bytes(terms.sizes)
+        self._quota = quota
+        self._spent = spent
 
     def mask(self, layer: int, data: Frame, now: float) -> list[Output]:
         """The weights of a layer minus their mask, 8 bytes a word; layers in their order."""
         return [] if self.over else self.trigger(Trigger.PROVIDE, now, layer, data)
 
-    def begin(self, weights: bytes, now: float) -> list[Output]:
-        """The material of the pass is here; weights: the commitment to the model as it is now."""
-        return [] if self.over else self.trigger(Trigger.BEGIN, now, weights)
+    def begin(self, weights: bytes, at: float, now: float) -> list[Output]:
+        """The material of the pass is here; weights: the commitment to the model as it is now; at: Unix time, for the
+        quota."""
+        return [] if self.over else self.trigger(Trigger.BEGIN, now, weights, at)
+
+    def laid_by(self, kept: bool, now: float) -> list[Output]:
+        """The part of a piece that was asked for is on the disk; or it is not, and nothing more will be."""
+        return [] if self.over else self.trigger(Trigger.LAID_BY, now, kept)
 
     def on_hello(self, heard: Heard[InferenceHello], now: float) -> Step[InferenceState]:
         if self.peer not in self._roster.clients:
@@ -70,7 +98,7 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
         def commit() -> None:
             self._link = link
 
-        terms = InferenceTerms(roster=self._roster.hash, terms=self._encoded)
+        terms = InferenceTerms(roster=self._roster.hash, terms=self._encoded, stock=self._stock)
         return Step(InferenceState.AWAIT_AGREEMENT, (self._send(terms),), commit)
 
     def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
@@ -80,9 +108,10 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             self.peer,
             self._link.session,
             terms,
-            digest(Label.INFERENCE_TERMS, self._encoded),
+            self._digest,
             message.images,
             message.batch,
+            joint(self._stock, message.stock),
         )
         if message.terms != agreed.digest:
             raise RemoteProtocolError(Code.POLICY, "it agrees to other terms than were offered")
@@ -125,11 +154,34 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
 
         return Step(InferenceState.PREPARING, (PassAsked(number),), commit)
 
-    def on_begin(self, weights: bytes, now: float) -> Step[InferenceState]:
+    def on_begin(self, weights: bytes, at: float, now: float) -> Step[InferenceState]:
         if weights != self.agreed.terms.weights:
             detail = "the model has been replaced since it was agreed on: open a new session for the new one"
             return self._failed(RemoteProtocolError(Code.MODEL, detail, culprit=self.own))
-        return self._begun(self._send(PassStarted(weights=weights)))
+        try:
+            spent = charged(self._quota, self._spent, self.agreed.images_of(self.number), at)
+        except RemoteProtocolError as error:
+            return self._failed(error)
+
+        def commit() -> None:
+            self._spent = spent
+
+        started = self._send(PassStarted(weights=weights))
+        return replace(self._begun(Charged(self.peer, spent), started), commit=commit)
+
+    def _judged(self, in_range: bool | None) -> list[Output]:
+        if not in_range:
+            return super()._judged(in_range)
+        self._spent = answered(self._spent, self.agreed.images_of(self.number))
+        return [Charged(self.peer, self._spent)]
+
+    def on_lay_by(self, heard: Heard[LayBy], now: float) -> Step[InferenceState]:
+        if self.agreed.stock is not None:
+            raise RemoteProtocolError(Code.POLICY, "it wants material laid by while some is left of the last")
+        return Step(InferenceState.LAYING_BY, (LayByAsked(),))
+
+    def on_laid_by(self, kept: bool, now: float) -> Step[InferenceState]:
+        return Step(InferenceState.IDLE, (self._send(LaidBy(kept=kept)),))
 
     def on_close(self, heard: Heard[CloseInference], now: float) -> Step[InferenceState]:
         return self._ended(None, "the session is closed", "", self._send(InferenceClosed()))

@@ -2,8 +2,9 @@
 
 A pass is: the patches' embedding, block after block, the head. In the `known` mode the data owner is told the residual
 stream after the embedding and after every block, and normalises it itself; otherwise nobody knows it, and normalising
-takes four rounds. In both modes the data owner is told the logits at the end. Both owners send at once in a round; a
-side that sends nothing waits. Bytes are those of the words of shares, without headers.
+takes three rounds. In both modes the owners open at the end whether all values were in range, and only then the data
+owner is told the results: logits of so many bits, or the best labels. Both owners send at once in a round; a side that
+sends nothing waits. Bytes are those of the words of shares, without headers.
 
 The widths of the rings (in bits) are what the bytes follow from; tacit.parties.inference.scales says what is in them.
 """
@@ -17,19 +18,37 @@ from msgspec import Meta
 
 WORD_BITS: Final = 64
 COARSE: Final = 16
-"""Of scores and hidden values once they are narrow."""
-FINE: Final = 24
-"""Of exponentials, and of what is normalised."""
-FACTOR: Final = 48
-"""Of pixels, queries, keys, the residual stream, the input of the head, and logits."""
-MIXING: Final = 46
-"""Of exponentials and values as factors: two digits each, for up to 1,024 tokens."""
-HIDDEN: Final = 40
-SLOPE_BITS: Final = 8
-"""Of a table's argument, below those of its intervals."""
-TOTALS_INDEX_BITS: Final = 9
-NORM_INDEX_BITS: Final = 11
-"""Tables are linear in 2^INDEX_BITS intervals; there are fewer variances than sums, and they differ by more."""
+"""Of scores and hidden values once they are narrow, the argument of a function."""
+CENTRED: Final = 21
+"""Of the input of a LayerNorm."""
+WEIGHTED: Final = 24
+"""Of sums of values, weighted by exponentials."""
+HALVES: Final = 32
+"""Of exponentials of half the scores."""
+VECTORS: Final = 32
+"""Of queries and keys, and their products."""
+STREAM: Final = 40
+"""Of the residual stream, and of whatever is multiplied by a weight to become a part of it; of values and exponentials
+as factors; of logits before they are cut."""
+RESULT_BITS: Final = 32
+"""Of logits that are told, once they are cut."""
+LABEL_BITS: Final = 16
+"""Of the number of a class that is told."""
+RANKED: Final = 24
+"""Of logits that are compared with each other, and of the numbers of their classes."""
+MOST_LABELS: Final = 16
+"""That are told of an image."""
+RANKED_TOGETHER: Final = 128
+"""Classes that are all compared with each other in one step."""
+_GROUP: Final = 8
+"""How many times fewer classes are left by a step, where there are more."""
+PLACE: Final = 32
+"""Of what is looked up, or compared with its bounds."""
+THRESHOLD_LEVELS: Final = 16
+"""Bits, the highest, of what is compared."""
+
+RANGE: Final = "range"
+"""The round in which both owners learn whether a pass is in range."""
 
 LARGEST_PIXELS: Final = 1 << 14
 """Words in the row of a patch. Whoever names sizes cannot make others allocate more than these four allow."""
@@ -61,9 +80,12 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Width of the layer between fc1 and fc2."""
     blocks: Annotated[int, Meta(ge=1, le=1 << 8)]
     classes: Annotated[int, Meta(ge=1, le=1 << 16)]
+    far: bool = False
+    """Whether scores reach so far that a softmax is computed in two steps: three rounds more."""
 
     def __post_init__(self) -> None:
-        if min(msgspec.structs.astuple(self)) < 1 or self.side % self.patch or self.width % self.heads:
+        numbers = (value for name, value in msgspec.structs.asdict(self).items() if name != "far")
+        if min(numbers) < 1 or self.side % self.patch or self.width % self.heads:
             raise ValueError(f"{self}: sizes are at least 1, patches share the side evenly, and heads the width")
         for name, count, limit in (
             ("words in a patch", self.pixels, LARGEST_PIXELS),
@@ -85,6 +107,40 @@ class Sizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return 1 + (self.side // self.patch) ** 2
 
 
+class Results(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a data owner is told of an image: its best labels, or the logits of all. ValueError for both, or neither."""
+
+    labels: Annotated[int, Meta(ge=0, le=1 << 16)]
+    """How many, the best first; 0: logits."""
+    bits: Annotated[int, Meta(ge=0, le=16)]
+    """Fractional ones of logits; 0: labels."""
+
+    def __post_init__(self) -> None:
+        if (self.labels > 0) == (self.bits > 0):
+            raise ValueError(
+                f"{self.labels} labels, {self.bits} bits of logits: one of these is 0, and the other is not"
+            )
+
+
+LOGITS: Final = Results(labels=0, bits=12)
+"""What is told by default."""
+
+
+class RankingStep(NamedTuple):
+    """One step from all classes to the best of them: within each group the best are found."""
+
+    groups: int
+    size: int
+    """Classes of a group; the last group may have fewer."""
+    kept: int
+    """The best of a group, in order."""
+
+    @property
+    def pairs(self) -> int:
+        """Comparisons of a group: every class with every other."""
+        return self.size * (self.size - 1) // 2
+
+
 class Round(NamedTuple):
     """One exchange between the owners."""
 
@@ -98,7 +154,7 @@ class Round(NamedTuple):
 def embedding_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
     """Of the patches of these images, to the residual stream."""
     patches = images * (sizes.tokens - 1) * sizes.pixels
-    return Round("embedding", 0, byte_width(FACTOR) * patches), *_told_stream(sizes, images, known=known)
+    return Round("embedding", 0, byte_width(STREAM) * patches), *_told_stream(sizes, images, known=known)
 
 
 def block_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
@@ -106,41 +162,89 @@ def block_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]
     rows = images * sizes.tokens
     stream, sums = rows * sizes.width, rows * sizes.heads
     scores, hidden = sums * sizes.tokens, rows * sizes.hidden
-    word, factor, fine, coarse = (byte_width(bits) for bits in (WORD_BITS, FACTOR, FINE, COARSE))
-    place = byte_width(TOTALS_INDEX_BITS + SLOPE_BITS)
+    word, coarse, weighted, vectors, factor, place = (
+        byte_width(bits) for bits in (WORD_BITS, COARSE, WEIGHTED, VECTORS, STREAM, PLACE)
+    )
     return (
         *(() if known else _norm_rounds("layer norm 1", rows, sizes.width)),
         Round("qkv", 0, word * stream),
-        _both("scores", 2 * factor * stream),
-        _both("softmax", coarse * scores),
-        _both("softmax", fine * scores),
-        _both("mixing", byte_width(MIXING) * (scores + stream) + place * sums),
-        _both("mixing", fine * stream + word * sums),
-        _both("mixing", fine * stream),
+        _both("scores", (2 * vectors + factor) * stream),
+        _both("softmax", coarse * scores + 2 * place * sums),
+        *(_far_rounds(scores, sums) if sizes.far else ()),
+        _both("mixing", factor * scores + place * sums),
+        _both("mixing", weighted * stream + word * sums),
         Round("projection", 0, factor * stream),
         *_norm_rounds("layer norm 2", rows, sizes.width),
-        Round("fc1", 0, byte_width(HIDDEN) * stream),
+        Round("fc1", 0, factor * stream),
         _both("gelu", coarse * hidden),
-        Round("fc2", 0, factor * hidden),
+        Round("fc2", place * rows, factor * hidden + place * rows),
         *_told_stream(sizes, images, known=known),
     )
 
 
-def head_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
-    """Of the class tokens, to logits that the data owner is told."""
+def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
+    """Exponentials of half the scores, and their sums; inverse sums; the shares of their sum."""
+    halves, shares = byte_width(HALVES) * scores, byte_width(WEIGHTED) * scores
+    widths = (halves + byte_width(PLACE) * sums, byte_width(WORD_BITS) * sums, shares)
+    return tuple(_both("softmax", octets) for octets in widths)
+
+
+def head_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LOGITS) -> tuple[Round, ...]:
+    """Of the class tokens, to the bit that says whether all values were in range, and the results that the data owner
+    is told if they were."""
+    labels, classes = results.labels, sizes.classes
+    told = byte_width(LABEL_BITS) * labels if labels else byte_width(RESULT_BITS) * classes
+    ranking = ranking_rounds(classes, labels, images) if labels else ()
     return (
         *(() if known else _norm_rounds("final norm", images, sizes.width)),
-        Round("head", 0, byte_width(FACTOR) * images * sizes.width),
-        Round("result", byte_width(FACTOR) * images * sizes.classes, 0),
+        Round("head", 0, byte_width(STREAM) * images * sizes.width),
+        _both("count", byte_width(PLACE)),
+        _both(RANGE, byte_width(WORD_BITS)),
+        *ranking,
+        Round("result", images * told, 0),
     )
 
 
-def pass_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
+def ranking_steps(classes: int, labels: int) -> tuple[RankingStep, ...]:
+    """From all classes to the best labels of them.
+
+    Of up to RANKED_TOGETHER classes all are compared with each other at once. Of more, groups of _GROUP * labels keep
+    their best, until so few are left: for one label, 1,000 classes take 11,250 comparisons in six rounds. All with all
+    would take 499,500 in two, and halving 999 in twenty.
+    """
+    steps, left = [], classes
+    while left > RANKED_TOGETHER and _GROUP * labels < left:
+        steps.append(RankingStep(-(-left // (_GROUP * labels)), _GROUP * labels, labels))
+        # A last group of fewer classes than are kept keeps all.
+        left = left // steps[-1].size * labels + min(left % steps[-1].size, labels)
+    return (*steps, RankingStep(1, left, labels))
+
+
+def ranking_rounds(classes: int, labels: int, images: int) -> tuple[Round, ...]:
+    """From logits to the numbers of the best classes, best first: comparisons, ranks within the group, and the kept
+    picked out by products, each with its logit unless the step is the last; that of the first is picked locally if it
+    is the only one.
+
+    For one label of an image: 10 classes take 2 rounds and 220 bytes of each owner, 100 take 2 rounds and 20 kB, 1,000
+    take 6 rounds and 59 kB; of the dealer's material both owners get 24 kB, 2.5 MB and 5.8 MB.
+    """
+    rounds, steps = [], ranking_steps(classes, labels)
+    for step in steps:
+        last = step is steps[-1]
+        groups, columns = images * step.groups, 1 if last else 2
+        rounds.append(_both("ranking", byte_width(PLACE) * groups * step.pairs))
+        rounds.append(_both("ranking", byte_width(PLACE) * groups * step.size))
+        if len(steps) > 1:
+            rounds.append(_both("ranking", byte_width(RANKED) * groups * step.size * (step.kept + columns)))
+    return tuple(rounds)
+
+
+def pass_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LOGITS) -> tuple[Round, ...]:
     """Of a whole pass."""
     return (
         *embedding_rounds(sizes, images, known=known),
         *block_rounds(sizes, images, known=known) * sizes.blocks,
-        *head_rounds(sizes, images, known=known),
+        *head_rounds(sizes, images, known=known, results=results),
     )
 
 
@@ -165,14 +269,13 @@ def weight_bytes(sizes: Sizes) -> tuple[int, ...]:
 
 
 def _norm_rounds(operation: str, rows: int, width: int) -> tuple[Round, ...]:
-    """Centred values, variances, their inverse roots, normalised values."""
-    values = byte_width(FINE) * rows * width
-    widths = (values, byte_width(NORM_INDEX_BITS + SLOPE_BITS) * rows, byte_width(WORD_BITS) * rows, values)
+    """Centred values, variances, their inverse roots."""
+    widths = (byte_width(CENTRED) * rows * width, byte_width(PLACE) * rows, byte_width(WORD_BITS) * rows)
     return tuple(_both(operation, octets) for octets in widths)
 
 
 def _told_stream(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
-    told = Round("result", byte_width(FACTOR) * images * sizes.tokens * sizes.width, 0)
+    told = Round("result", byte_width(STREAM) * images * sizes.tokens * sizes.width, 0)
     return (told,) if known else ()
 
 

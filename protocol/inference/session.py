@@ -7,6 +7,10 @@ Both sides go through the same schedule. In a round each opens as many bytes as 
 that owes nothing in a round does not wait in it, so messages may arrive for later rounds than the one in which this
 side computes; but never for a round behind one in which this side still owes something, for what the peer opens there
 depends on it.
+
+In the round `range` each opens one word. If their sum modulo 2^64 is 0 the pass is in range and goes on; otherwise it
+is refused, and over for each side as soon as it knows both words. Each machine finds that out by itself, from words
+that both have: so neither can take the other's next message for one that is out of turn.
 """
 
 from __future__ import annotations
@@ -23,8 +27,19 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import Arrivals, chunks
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Opening, PassStarted, StartPass
-from tacit.protocol.inference.results import Agreed, InferenceEnded, MaskedLayer, Opened, PassAsked, PassBegun
-from tacit.protocol.inference.schedule import Round, pass_rounds
+from tacit.protocol.inference.results import (
+    Agreed,
+    Charged,
+    InferenceEnded,
+    LayByAnswered,
+    LayByAsked,
+    MaskedLayer,
+    Opened,
+    PassAsked,
+    PassBegun,
+    PassRefused,
+)
+from tacit.protocol.inference.schedule import RANGE, WORD_BITS, Round, pass_rounds
 from tacit.protocol.inference.tables import InferenceState
 
 
@@ -36,6 +51,9 @@ class PassRounds:
         own, peers = zip(*(pair if model_owner else pair[::-1] for pair in pairs), strict=True)
         self._owed = [(step, size) for step, size in enumerate(own) if size]
         self._given = 0
+        self._range = next((step for step, each in enumerate(rounds) if each.operation == RANGE), None)
+        self._word: int | None = None
+        """The first of the two words that say whether the pass is in range."""
         self.arrivals = Arrivals("the opening of round", enumerate(peers))
 
     @property
@@ -70,10 +88,31 @@ class PassRounds:
             raise LocalProtocolError(f"{size} bytes for round {step}; owed (round, bytes): {expected}, due: {due}")
         self._given += 1
 
+    def verdict(self, step: int, opened: Frame | None) -> bool | None:
+        """Whether the pass is in range, if what either side opens in a round is the later of the two words."""
+        if step != self._range or self._word is None:
+            return None
+        return (self._word + _word(opened)) % (1 << WORD_BITS) == 0
+
+    def note(self, step: int, opened: Frame | None) -> None:
+        """Keep what either side opens, if it is the earlier of these words."""
+        if step == self._range and self._word is None:
+            self._word = _word(opened)
+
 
 class InferenceSession(
     ExchangeSide[InferenceState],
-    outputs=Transmit | Agreed | MaskedLayer | PassAsked | PassBegun | Opened | InferenceEnded,
+    outputs=Transmit
+    | Agreed
+    | MaskedLayer
+    | PassAsked
+    | PassBegun
+    | Charged
+    | Opened
+    | PassRefused
+    | LayByAsked
+    | LayByAnswered
+    | InferenceEnded,
 ):
     """One owner towards one other."""
 
@@ -117,20 +156,31 @@ class InferenceSession(
 
     def on_opening(self, heard: Heard[Opening], now: float) -> Step[InferenceState]:
         rounds = self.at(PassRounds)
-        rounds.check(heard.message.step, heard.message.chunk, heard.payload)
+        step = heard.message.step
+        rounds.check(step, heard.message.chunk, heard.payload)
+        in_range = rounds.verdict(step, heard.payload)
 
         def commit() -> list[Output]:
+            rounds.note(step, heard.payload)
             complete = rounds.arrivals.take(heard.payload)
-            return [] if complete is None else [Opened(*complete)]
+            opened: list[Output] = [] if complete is None else [Opened(*complete)]
+            return [*opened, *self._judged(in_range)]
 
-        last = rounds.owed is None and rounds.arrivals.ends_with(heard.payload)
-        return Step(InferenceState.IDLE if last else InferenceState.COMPUTING, (), commit)
+        over = in_range is False or (rounds.owed is None and rounds.arrivals.ends_with(heard.payload))
+        return Step(InferenceState.IDLE if over else InferenceState.COMPUTING, (), commit)
 
     def on_give(self, step: int, data: Frame, now: float) -> Step[InferenceState]:
         rounds = self.at(PassRounds)
         rounds.give(step, memoryview(data).nbytes)
         sends = tuple(self._send(Opening(step=step, chunk=chunk), piece) for chunk, piece in chunks(data))
-        return Step(InferenceState.IDLE if rounds.over else InferenceState.COMPUTING, sends)
+        in_range = rounds.verdict(step, data)
+        rounds.note(step, data)
+        over = in_range is False or rounds.over
+        return Step(InferenceState.IDLE if over else InferenceState.COMPUTING, sends, lambda: self._judged(in_range))
+
+    def _judged(self, in_range: bool | None) -> list[Output]:
+        """What follows from a verdict, if there is one."""
+        return [PassRefused(self.number)] if in_range is False else []
 
     def _accept(self, packet: Packet) -> bool:
         self._link.accept(packet)
@@ -144,10 +194,17 @@ class InferenceSession(
     def _begun(self, *said: Output) -> Step[InferenceState]:
         """Enter the rounds of a pass, after saying this."""
         agreed = self.agreed
-        rounds = pass_rounds(agreed.terms.sizes, agreed.images_of(self.number), known=agreed.terms.input == "known")
+        terms = agreed.terms
+        images, known = agreed.images_of(self.number), terms.input == "known"
+        rounds = pass_rounds(terms.sizes, images, known=known, results=terms.results)
         begun = PassBegun(self.number, rounds)
         return Step(
             InferenceState.COMPUTING,
             (*said, begun),
             data=PassRounds(rounds, model_owner=self.own == self._roster.server.name),
         )
+
+
+def _word(opened: Frame | None) -> int:
+    """What a side opens in the round `range`."""
+    return int.from_bytes(bytes(opened or b""), "little")

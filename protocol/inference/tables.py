@@ -17,6 +17,8 @@ from tacit.protocol.inference.messages import (
     InferenceClosed,
     InferenceHello,
     InferenceTerms,
+    LaidBy,
+    LayBy,
     MaskedWeights,
     Material,
     MaterialHello,
@@ -42,6 +44,7 @@ class InferenceState(Enum):
     PREPARING = "have the material of a pass ready"
     AWAIT_START = "await the start of a pass"
     COMPUTING = "go through the rounds of a pass"
+    LAYING_BY = "lay material by for later"
     CLOSING = "await the end"
     CLOSED = "closed"
     ABORTED = "aborted"
@@ -84,7 +87,7 @@ def _over(states: Sequence[Enum], under_way: Sequence[object]) -> dict[Any, Any]
 
 _S = InferenceState
 # The last round of a pass is the result, which the model owner gives: there a pass ends for it, and for the data owner
-# when it has come.
+# when it has come. A pass that is out of range ends for both with the later of the two words that say so.
 
 DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.READY, Trigger.START): Row("on_start", (_S.AWAIT_TERMS,)),
@@ -94,16 +97,18 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.IDLE, Trigger.ASK): Row("on_ask", (_S.AWAIT_START,)),
     (_S.AWAIT_START, PassStarted): Row("on_started", (_S.COMPUTING,)),
     (_S.COMPUTING, Opening): Row("on_opening", (_S.COMPUTING, _S.IDLE)),
-    (_S.COMPUTING, Trigger.GIVE): Row("on_give", (_S.COMPUTING,)),
+    (_S.COMPUTING, Trigger.GIVE): Row("on_give", (_S.COMPUTING, _S.IDLE)),
+    (_S.IDLE, Trigger.LAY_BY): Row("on_lay_by", (_S.LAYING_BY,)),
+    (_S.LAYING_BY, LaidBy): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, Trigger.FINISH): Row("on_finish", (_S.CLOSING,)),
     (_S.CLOSING, InferenceClosed): Row("on_closed", (_S.CLOSED,)),
     **_ending(
         _S.ABORTED,
         own=(_S.IDLE,),
-        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.CLOSING),
+        awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.LAYING_BY, _S.CLOSING),
     ),
     **_over((_S.CLOSED,), ()),
-    **_over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, InferenceClosed)),
+    **_over((_S.ABORTED,), (InferenceTerms, MaskedWeights, PassStarted, Opening, LaidBy, InferenceClosed)),
 }
 MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.AWAIT_HELLO, InferenceHello): Row("on_hello", (_S.AWAIT_AGREEMENT,)),
@@ -112,12 +117,18 @@ MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.MASKING, Trigger.PROVIDE): Row("on_masked", (_S.MASKING, _S.IDLE)),
     (_S.IDLE, StartPass): Row("on_start_pass", (_S.PREPARING,)),
     (_S.PREPARING, Trigger.BEGIN): Row("on_begin", (_S.COMPUTING, _S.ABORTED)),
-    (_S.COMPUTING, Opening): Row("on_opening", (_S.COMPUTING,)),
+    (_S.COMPUTING, Opening): Row("on_opening", (_S.COMPUTING, _S.IDLE)),
     (_S.COMPUTING, Trigger.GIVE): Row("on_give", (_S.COMPUTING, _S.IDLE)),
+    (_S.IDLE, LayBy): Row("on_lay_by", (_S.LAYING_BY,)),
+    (_S.LAYING_BY, Trigger.LAID_BY): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, CloseInference): Row("on_close", (_S.CLOSED,)),
-    **_ending(_S.ABORTED, own=(_S.MASKING, _S.PREPARING), awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING)),
+    **_ending(
+        _S.ABORTED,
+        own=(_S.MASKING, _S.PREPARING, _S.LAYING_BY),
+        awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING),
+    ),
     **_over((_S.CLOSED,), ()),
-    **_over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, CloseInference)),
+    **_over((_S.ABORTED,), (AgreeTerms, StartPass, Opening, LayBy, CloseInference)),
 }
 MATERIAL_TABLE: Final[Table[MaterialState]] = {
     (MaterialState.READY, Trigger.START): Row("on_start", (MaterialState.AWAIT_WELCOME,)),

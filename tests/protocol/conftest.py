@@ -144,6 +144,8 @@ def plainest(kind: inspect.Type) -> Any:
             return kind.ge or 0
         case inspect.StrType():
             return ""
+        case inspect.BoolType():
+            return False
         case inspect.VarTupleType():
             return ()
         case inspect.EnumType():

@@ -18,7 +18,8 @@ from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.inference.data_owner import Wish
 from tacit.protocol.inference.material import MaterialOwner
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, INFERENCE_VERSION
-from tacit.protocol.inference.results import Agreed, InferenceEnded
+from tacit.protocol.inference.results import Agreed, InferenceEnded, PassRefused
+from tacit.protocol.inference.schedule import pass_rounds
 from tacit.protocol.inference.tables import (
     DATA_OWNER_TABLE,
     DEALER_TABLE,
@@ -44,25 +45,29 @@ BY_DATA_OWNER: Expected = {
     "READY": {"start": {"AWAIT_TERMS"}, "drop": {"ABORTED"}},
     "AWAIT_TERMS": {"inference-terms": {"AWAIT_WEIGHTS"}, **END},
     "AWAIT_WEIGHTS": {"masked-weights": {"AWAIT_WEIGHTS", "IDLE"}, **END},
-    "IDLE": {"ask for a pass": {"AWAIT_START"}, "finish": {"CLOSING"}, **BREAK},
+    "IDLE": {"ask for a pass": {"AWAIT_START"}, "lay material by": {"LAYING_BY"}, "finish": {"CLOSING"}, **BREAK},
+    "LAYING_BY": {"laid-by": {"IDLE"}, **END},
     "AWAIT_START": {"pass-started": {"COMPUTING"}, **END},
-    "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING"}, **END},
+    "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSING": {"inference-closed": {"CLOSED"}, **END},
     "CLOSED": OVER,
     "ABORTED": {
         **OVER,
-        **dict.fromkeys(("inference-terms", "masked-weights", "pass-started", OPEN, "inference-closed"), IGNORED),
+        **dict.fromkeys(
+            ("inference-terms", "masked-weights", "pass-started", OPEN, "laid-by", "inference-closed"), IGNORED
+        ),
     },
 }
 BY_MODEL_OWNER: Expected = {
     "AWAIT_HELLO": {"inference-hello": {"AWAIT_AGREEMENT"}, "drop": {"ABORTED"}},
     "AWAIT_AGREEMENT": {"agree-terms": {"MASKING"}, **END},
     "MASKING": {"provide the model": {"MASKING", "IDLE"}, **BREAK},
-    "IDLE": {"start-pass": {"PREPARING"}, "close-inference": {"CLOSED"}, **END},
+    "IDLE": {"start-pass": {"PREPARING"}, "lay-by": {"LAYING_BY"}, "close-inference": {"CLOSED"}, **END},
+    "LAYING_BY": {"have laid material by": {"IDLE"}, **BREAK},
     "PREPARING": {"begin a pass": {"COMPUTING", "ABORTED"}, **BREAK},
-    "COMPUTING": {OPEN: {"COMPUTING"}, GIVE: {"COMPUTING", "IDLE"}, **END},
+    "COMPUTING": {OPEN: {"COMPUTING", "IDLE"}, GIVE: {"COMPUTING", "IDLE"}, **END},
     "CLOSED": OVER,
-    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", OPEN, "close-inference"), IGNORED)},
+    "ABORTED": {**OVER, **dict.fromkeys(("agree-terms", "start-pass", OPEN, "lay-by", "close-inference"), IGNORED)},
 }
 BY_MATERIAL_OWNER: Expected = {
     "READY": {"start": {"AWAIT_WELCOME"}},
@@ -120,7 +125,7 @@ def test_every_type_of_the_family_has_a_row_and_is_of_no_other_family() -> None:
 
 
 def world() -> MemoryInference:
-    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)})
+    return MemoryInference({DATA_OWNER: Wish(images=1, batch=1, channels=1, side=4)}, ahead=1)
 
 
 def machine_of(role: str, run: MemoryInference) -> Machine[Any] | None:
@@ -234,7 +239,7 @@ def test_every_internal_event_in_every_state(role: str, state: str) -> None:
     if state in ("CLOSED", "ABORTED"):
         # What the shell still has to say when an exchange is over has no effect.
         calls: dict[str, tuple[Any, ...]] = {
-            "ask": (), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"",), "order": (b"", 1, ()),
+            "ask": (), "finish": (), "give": (0, b""), "mask": (0, b""), "begin": (b"", 0.0), "order": (b"", 1, ()),
             "deliver": (DATA_OWNER, 0, b""), "give_up": (RemoteProtocolError(Code.LOCAL, "no disk"),),
             "expire": (), "drop": (DATA_OWNER, "gone") if role == DEALER else ("gone",),
         }  # fmt: skip
@@ -271,8 +276,37 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> set[Transition]:
     return seen
 
 
+def refused_in(first: str, second: str) -> None:
+    """A pass that is out of range, whose words about that come in this order."""
+    run = world()
+    run.out_of_range.add((DATA_OWNER, 1))
+    run.start()
+    owners = {DATA_OWNER: run.owners, MODEL_OWNER: run.served}
+    step = len(pass_rounds(run.terms.sizes, 1, known=True)) - 2
+    last = step - (4 if second == DATA_OWNER else 1)
+    assert run.advance(lambda: DATA_OWNER in run.served)
+    late = owners[second][DATA_OWNER]
+    assert run.advance(lambda: last in late.given)
+    run.idle.add(second)
+    if second == DATA_OWNER:
+        assert run.advance(lambda: step - 3 in late.opened)
+        # The model owner awaits what it multiplies by its last weights, and the count.
+        for awaited in (step - 2, step - 1):
+            late.given.add(awaited)
+            late.tell("owners", late.machine.give(awaited, bytes(late.openings[awaited]), run.now))
+    assert run.advance(lambda: step in late.opened)
+    assert step not in late.given
+    run.idle.remove(second)
+    late.go_on()
+    run.settle()
+    assert run.verdicts() == {(None, "")}
+    assert [each.number for each in run.outcome(PassRefused)] == [1, 1]
+
+
 def test_genuine_messages_and_events_take_every_transition(taken: set[Transition]) -> None:
     world().run()
+    for order in ((DATA_OWNER, MODEL_OWNER), (MODEL_OWNER, DATA_OWNER)):
+        refused_in(*order)
     replaced = world()
     replaced.start()
     replaced.weights = bytes(32)

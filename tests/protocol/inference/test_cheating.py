@@ -23,12 +23,21 @@ from tacit.protocol.inference.results import (
     MaterialKey,
     Opened,
 )
-from tacit.protocol.inference.schedule import pass_rounds, weight_bytes
-from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, content, data_owner_names, small_terms
+from tacit.protocol.inference.schedule import RANGE, Results, pass_rounds, weight_bytes
+from tacit.simulate.world.inference import (
+    DEALER,
+    EITHER_INPUT,
+    MODEL_OWNER,
+    MemoryInference,
+    content,
+    data_owner_names,
+    small_terms,
+)
 from tacit.simulate.world.network import Parcel, altered
 
 (DATA_OWNER,) = data_owner_names(1)
 OWNERS = (MODEL_OWNER, DATA_OWNER)
+LABEL = Results(labels=1, bits=0)
 WISH = Wish(images=3, batch=2, channels=1, side=4)
 OTHER = b"\xff" * 32
 Make = Callable[[MemoryInference, Parcel], list[Parcel]]
@@ -52,7 +61,10 @@ def test_a_session_without_faults(mode: str, images: int, batch: int, passes: li
     ]
     for party, peer, column in ((DATA_OWNER, MODEL_OWNER, 1), (MODEL_OWNER, DATA_OWNER, 2)):
         assert [(opened.step, bytes(opened.data)) for opened in run.outcome(Opened, party)] == [
-            (step, content(each[column], "opening", peer, DATA_OWNER, number, step))
+            (
+                step,
+                bytes(8) if each[0] == RANGE else content(each[column], "opening", peer, DATA_OWNER, number, step),
+            )
             for number, count in enumerate(passes, 1)
             for step, each in enumerate(pass_rounds(terms.sizes, count, known=mode == "known"))
             if each[column]
@@ -85,11 +97,38 @@ def test_what_is_longer_than_a_chunk_comes_in_chunks() -> None:
     [
         (WISH, InferencePolicy(inputs=("shared",)), {}, Code.POLICY, "offers 'known' inputs; the policy here accepts"),
         (WISH, InferencePolicy(inputs=("known",)), {"input": "shared"}, Code.POLICY, "'shared'"),
-        (WISH, InferencePolicy(weights=OTHER), {}, Code.MODEL, "another model than the policy here names"),
-        (replace(WISH, side=8), InferencePolicy(), {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
-        (replace(WISH, channels=3), InferencePolicy(), {}, Code.MODEL, "here they are 3 x 4 x 4"),
-        (replace(WISH, images=4), InferencePolicy(), {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
-        (replace(WISH, batch=3), InferencePolicy(), {}, Code.POLICY, "3 at a time"),
+        (
+            WISH,
+            InferencePolicy(inputs=("known",), weights=OTHER),
+            {},
+            Code.MODEL,
+            "another model than the policy here names",
+        ),
+        (
+            WISH,
+            replace(EITHER_INPUT, bits=13),
+            {},
+            Code.POLICY,
+            "fractional bits; the policy here wants logits of at least 13",
+        ),
+        (
+            WISH,
+            replace(EITHER_INPUT, bits=1),
+            {"results": LABEL},
+            Code.POLICY,
+            "it tells labels alone; the policy here",
+        ),
+        (
+            WISH,
+            replace(EITHER_INPUT, labels=2),
+            {"results": LABEL},
+            Code.POLICY,
+            "it tells the best 1 labels alone; the policy here wants 2 or more",
+        ),
+        (replace(WISH, side=8), EITHER_INPUT, {}, Code.MODEL, "images of 1 x 4 x 4; here they are 1 x 8 x 8"),
+        (replace(WISH, channels=3), EITHER_INPUT, {}, Code.MODEL, "here they are 3 x 4 x 4"),
+        (replace(WISH, images=4), EITHER_INPUT, {}, Code.POLICY, "at most 3 images, 2 at a time; here 4"),
+        (replace(WISH, batch=3), EITHER_INPUT, {}, Code.POLICY, "3 at a time"),
     ],
 )
 def test_terms_that_the_data_owner_does_not_accept(
@@ -101,7 +140,9 @@ def test_terms_that_the_data_owner_does_not_accept(
     assert not run.outcome(Agreed)
 
 
-@pytest.mark.parametrize("policy", [InferencePolicy(inputs=("known",)), InferencePolicy(weights=small_terms().weights)])
+@pytest.mark.parametrize(
+    "policy", [InferencePolicy(inputs=("known",)), InferencePolicy(inputs=("known",), weights=small_terms().weights)]
+)
 def test_terms_that_the_policy_names_are_accepted(policy: InferencePolicy) -> None:
     assert world(policies={DATA_OWNER: policy}).run().verdicts() == {(None, "")}
 

@@ -33,7 +33,7 @@ def computing(run: MemoryInference) -> tuple[InferenceDataOwner, InferenceModelO
     assert isinstance(model_owner, InferenceModelOwner)
     run.owners[DATA_OWNER].tell("owners", data_owner.ask(run.now))
     run.advance()
-    run.served[DATA_OWNER].tell("owners", model_owner.begin(run.weights, run.now))
+    run.served[DATA_OWNER].tell("owners", model_owner.begin(run.weights, run.clock, run.now))
     run.advance()
     assert data_owner.state is model_owner.state is InferenceState.COMPUTING
     return data_owner, model_owner
@@ -58,7 +58,7 @@ Call = Callable[[InferenceDataOwner, InferenceModelOwner], object]
     [
         (lambda ours, theirs: ours.give(1, bytes(8), 0.0), "8 bytes for round 1; owed"),
         (lambda ours, theirs: ours.give(0, bytes(8), 0.0), "8 bytes for round 0; owed"),
-        (lambda ours, theirs: theirs.give(1, bytes(120), 0.0), "owed .*: .1, 120., due: 0"),
+        (lambda ours, theirs: theirs.give(1, bytes(100), 0.0), "owed .*: .1, 100., due: 0"),
         (lambda ours, theirs: ours.ask(0.0), "cannot ask for a pass in state COMPUTING"),
         (lambda ours, theirs: theirs.mask(0, b"", 0.0), "cannot provide the model in state COMPUTING"),
     ],
@@ -149,7 +149,9 @@ def test_no_secret_is_in_any_text() -> None:
         for message in (parcel.message for parcel in run.log)
         if isinstance(message, MaterialHello | MaterialWelcome)
     ]
-    secrets += [bytes(output.data)[:16] for output in (*run.outcome(Opened), *run.outcome(MaskedLayer))]
+    # Of a pass in range both words say so, with zeros here.
+    opened = [output for output in run.outcome(Opened) if any(output.data)]
+    secrets += [bytes(output.data)[:16] for output in (*opened, *run.outcome(MaskedLayer))]
     assert len(secrets) > 20
     for secret in secrets:
         assert not any(repr(secret)[2:-1] in text or secret.hex() in text for text in texts)

@@ -6,16 +6,17 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.protocol.inference.schedule import Round, Sizes, layer_shapes, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import Round, Sizes, layer_shapes, pass_rounds, ranking_rounds, weight_bytes
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "inference.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| ([a-z0-9 ]+) \| ([^|]+) \| ([^|]+) \| ((?:once|every block).*?) \|$", PAGE, re.MULTILINE)
+RANKING = re.findall(r"^\| ranking \| ([^|]+) \| likewise \| every step, labels only(.*?) \|$", PAGE, re.MULTILINE)
 LAYERS = re.findall(r"`(\w+)` \(([^)]+)\)", PAGE[PAGE.index("The layers, in their order") :])
 
 
 def value(formula: str, sizes: dict[str, int]) -> int:
     """What a formula of the page is: products and sums of numbers and letters."""
-    assert re.fullmatch(r"[0-9A-Z*+() ]+", formula)
+    assert re.fullmatch(r"[0-9A-Za-z*/+() -]+", formula)
     return int(eval(formula, {"__builtins__": {}}, sizes))
 
 
@@ -23,16 +24,16 @@ def value(formula: str, sizes: dict[str, int]) -> int:
 @given(
     patch=st.integers(1, 3), grid=st.integers(1, 4), channels=st.integers(1, 3), heads=st.integers(1, 3),
     head=st.integers(1, 5), hidden=st.integers(1, 20), blocks=st.integers(1, 3), classes=st.integers(1, 9),
-    images=st.integers(1, 5), known=st.booleans(),
+    images=st.integers(1, 5), known=st.booleans(), far=st.booleans(),
 )  # fmt: skip
 def test_rounds_and_layers_of_the_page(
     patch: int, grid: int, channels: int, heads: int, head: int, hidden: int, blocks: int, classes: int, images: int,
-    known: bool,
+    known: bool, far: bool,
 ) -> None:  # fmt: skip
     assert len(ROWS) == 28
     sizes = Sizes(
         side=patch * grid, channels=channels, patch=patch, width=heads * head, heads=heads, hidden=hidden,
-        blocks=blocks, classes=classes,
+        blocks=blocks, classes=classes, far=far,
     )  # fmt: skip
     letters = {
         "N": images, "T": 1 + grid**2, "D": heads * head, "H": heads, "F": hidden, "P": grid**2,
@@ -40,7 +41,7 @@ def test_rounds_and_layers_of_the_page(
     }  # fmt: skip
     parts: dict[str, list[Round]] = {"before": [], "block": [], "after": []}
     for operation, ours, theirs, where in ROWS:
-        if ("known only" in where and not known) or ("shared only" in where and known):
+        if ("known only" in where and not known) or ("shared only" in where and known) or (far < ("far only" in where)):
             continue
         part = "block" if where.startswith("every block") else "after" if parts["block"] else "before"
         parts[part].append(Round(operation, value(ours, letters), value(theirs, letters)))
@@ -56,3 +57,23 @@ def test_rounds_and_layers_of_the_page(
     named |= {last: shapes[last]}
     assert list(layer_shapes(sizes).items()) == list(named.items())
     assert weight_bytes(sizes) == tuple(8 * rows * columns for rows, columns in named.values())
+
+
+@given(
+    classes=st.one_of(st.integers(1, 300), st.integers(1, 1 << 16)), labels=st.integers(1, 20), images=st.integers(1, 3)
+)
+def test_rounds_of_a_ranking_on_the_page(classes: int, labels: int, images: int) -> None:
+    steps, left = [], classes
+    while left > 128 and left > 8 * labels:
+        size = 8 * labels
+        steps.append({"g": -(-left // size), "m": size, "c": 2})
+        left = left // size * labels + min(left % size, labels)
+    steps.append({"g": 1, "m": left, "c": 1})
+    found = [
+        value(formula, {"N": images, "q": labels, **step})
+        for step in steps
+        for formula, unless in RANKING
+        if not unless or len(steps) > 1
+    ]
+    assert len(RANKING) == 3
+    assert [Round("ranking", octets, octets) for octets in found] == list(ranking_rounds(classes, labels, images))
