@@ -15,7 +15,6 @@ from typing import Any, Final
 import torch
 
 from tacit.models.friendly.blocks import LinearLayer, with_parameters
-from tacit.models.friendly.calibration import intervals
 from tacit.models.friendly.gauge import ActivationError, Gauge, Interval
 from tacit.models.friendly.transformer import FriendlyTransformer, Projection
 from tacit.parties.crypten.compatibility import crypten
@@ -84,21 +83,23 @@ def _rounded(tensor: torch.Tensor) -> torch.Tensor:
 
 def check_shareable(model: FriendlyTransformer) -> None:
     """ValueError for a model that shares cannot compute: one that is not calibrated, whose functions are not all
-    polynomials, whose intervals reach beyond LARGEST_BOUND, or whose weights are not finite."""
+    polynomials, which reach beyond LARGEST_BOUND, or whose weights are not finite."""
     for name, tensor in model.named_parameters():
         if not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} holds a value that is not finite")
     for part in model.modules():
-        for name in ("degree", "steps"):
-            if getattr(part, name, 1) is None:
-                raise ValueError(f"{type(part).__name__} is computed exactly ({name} is None), which shares cannot be")
-    found = intervals(model)
+        for name in ("degree", "steps", "quadratic"):
+            if (value := getattr(part, name, 1)) in (None, False):
+                raise ValueError(
+                    f"{type(part).__name__} is computed exactly ({name} is {value}), which shares cannot be"
+                )
     for part in model.modules():
-        if isinstance(part, Gauge) and part.name not in found:
+        if not isinstance(part, Gauge) or not part.binding:
+            continue
+        if (interval := part.interval) is None:
             raise ValueError(f"{part.name} is not calibrated; calibrate the model in the clear first")
-    for name, interval in found.items():
-        if max(map(abs, interval)) > LARGEST_BOUND:
+        if (largest := max(map(abs, interval))) > LARGEST_BOUND:
             raise ValueError(
-                f"{name}: values up to {max(map(abs, interval)):.6g} are too large for fixed-point numbers, which take "
+                f"{part.name}: values up to {largest:.6g} are too large for fixed-point numbers, which take "
                 f"{LARGEST_BOUND:g}; distil with a smaller largest_score"
             )

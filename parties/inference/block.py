@@ -1,34 +1,44 @@
 """A transformer block on shares, out of operations: the program that both parties run, each with its own half.
 
-The functions are those of tacit.models.friendly: LayerNorm, the softmax by a Taylor series with its sums divided out
-behind the product with the values, the quadratic GELU. Where the data owner knows the input, it normalises it itself.
+The functions are those of the model: softmax and GELU themselves, or the polynomials of tacit.models.friendly, in any
+case as sums of waves (waves.py) or as a square; the sums of a softmax are divided out behind the product with the
+values. Where the data owner knows the input, it normalises it itself.
 
 Rounds, and what is opened to both in each, or sent to one:
 
 | operation    | rounds | opened or sent                                                                        |
 |--------------|--------|---------------------------------------------------------------------------------------|
-| layer norm   | 4      | centred values; variances; their inverse roots; normalised values                     |
+| layer norm   | 3      | stream; variances; their inverse roots                                                |
 | qkv          | 1      | normalised values, to the model owner                                                 |
-| scores       | 1      | queries and keys                                                                      |
-| softmax      | 2      | scores: their exponentials are a polynomial; exponentials, less precise               |
-| mixing       | 3      | exponentials, values and sums; weighted values and inverse sums; mixed values         |
+| scores       | 1      | queries, keys and values                                                              |
+| softmax      | 1      | scores: their exponentials are waves; norms of queries and keys, to check their range |
+|              | (3)    | where scores reach far: see far_softmax.py                                            |
+| mixing       | 2      | exponentials and their sums; weighted values and inverse sums                         |
 | projection   | 1      | mixed values, to the model owner                                                      |
-| layer norm   | 4      | as above                                                                              |
+| layer norm   | 3      | as above                                                                              |
 | fc1          | 1      | normalised values, to the model owner                                                 |
 | gelu         | 1      | hidden values                                                                         |
 | fc2          | 1      | activated values, to the model owner                                                  |
 
-A known input leaves out the first LayerNorm: 15 rounds instead of 19. One more tells the data owner the result.
+A known input leaves out the first LayerNorm: 12 rounds instead of 15. One more tells the data owner the result.
+
+What is out of range is counted on shares: variances, norms of queries and keys, sums of exponentials, and of a function
+that tells the largest of the hidden values of a token; their places are opened beside the input of fc2. With them in
+range, nothing else can be (scales.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import torch
 
-from tacit.parties.inference.layer_norm import layer_norm, layer_norm_requests
-from tacit.parties.inference.material import AnyBlockRequest, Fixed, Matrix, Narrow, Table
+from tacit.parties.inference.far_softmax import FarSoftmax
+from tacit.parties.inference.hidden import SPREAD, spread_slack
+from tacit.parties.inference.layer_norm import LayerNormProgram, layer_norm_requests
+from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.material import NORM_WORDS, AnyBlockRequest, Fixed, Lookup, Matrix, Narrow, Scores, Waves
 from tacit.parties.inference.operations import (
     MODEL,
     FixedLinear,
@@ -37,20 +47,15 @@ from tacit.parties.inference.operations import (
     Party,
     PreparedLinear,
     Program,
-    looked_up,
-    widened,
+    ScoresValue,
+    WaveValue,
+    together,
 )
 from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.scales import Scales, Shape
-from tacit.protocol.inference.schedule import (
-    COARSE,
-    FACTOR,
-    FINE,
-    HIDDEN,
-    MIXING,
-    TOTALS_INDEX_BITS,
-    block_layer_shapes,
-)
+from tacit.protocol.inference.schedule import COARSE, HALVES, PLACE, STREAM, VECTORS, WEIGHTED, block_layer_shapes
+
+LAYER_RINGS = {"qkv": WORD_BITS, "proj": STREAM, "fc1": STREAM, "fc2": STREAM}
 
 
 def block_requests(
@@ -58,88 +63,157 @@ def block_requests(
 ) -> tuple[AnyBlockRequest, ...]:
     """What the program asks its source of material for, in this order; `numbers` are those of the weights' masks."""
     rows = (shape.images, shape.tokens)
-    mixed = (shape.images, shape.heads, shape.tokens, shape.width // shape.heads)
+    linear = block_layer_shapes(shape.width, shape.hidden).items()
+    gelu, sums = scales.gelu, shape.scores[:-1]
     return (
-        *(
-            Fixed(MODEL, rows, numbers[name], size)
-            for name, size in block_layer_shapes(shape.width, shape.hidden).items()
-        ),
+        *(Fixed(MODEL, rows, numbers[name], size, LAYER_RINGS[name]) for name, size in linear),
         *(() if known else layer_norm_requests(shape.stream, scales.first_norm)),
-        Matrix("matmul", mixed, (*mixed[:2], mixed[3], mixed[2])),
-        Narrow(shape.scores, COARSE, len(scales.exponential) - 1),
-        Narrow(shape.scores, FINE, 1),
-        _totals(shape, scales),
-        Matrix("matmul", shape.scores, mixed),
-        Narrow(mixed, FINE, 1, (*mixed[:3], 1)),
-        Narrow(mixed, FINE, 1),
+        Scores(shape.vectors, VECTORS, scales.query_turn, scales.key_turn),
+        Lookup(sums),
+        Lookup(sums),
+        *_exponential_requests(shape, scales),
+        scales.totals.request(sums),
+        Matrix("matmul", shape.scores, shape.vectors, words=STREAM),
+        Narrow(shape.vectors, WEIGHTED, 1, (*sums, 1)),
         *layer_norm_requests(shape.stream, scales.second_norm),
-        Narrow((*rows, shape.hidden), COARSE, 2),
+        Narrow((*rows, shape.hidden), COARSE, 2, None, STREAM + scales.gelu_cut)
+        if gelu is None
+        else Waves((*rows, shape.hidden), len(gelu.cosines), gelu.words, STREAM + scales.gelu_cut),
+        Lookup(rows, levels=scales.hidden_spread.levels),
+    )
+
+
+def _exponential_requests(shape: Shape, scales: Scales) -> tuple[AnyBlockRequest, ...]:
+    wave, far, ring = scales.exponential, scales.far, STREAM + scales.exponential_cut
+    if far is None:
+        return (Waves(shape.scores, len(wave.cosines), wave.words, ring),)
+    sums = shape.scores[:-1]
+    return (
+        Waves(shape.scores, len(wave.cosines), wave.words, HALVES + far.cut),
+        far.totals.request(sums),
+        Narrow(shape.scores, HALVES, 1, (*sums, 1)),
+        Narrow(shape.scores, WEIGHTED, 2, None, ring),
     )
 
 
 class BlockProgram:
     """One pass of one block at one party: made ahead of the input, used once."""
 
-    def __init__(self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear]) -> None:
-        self._party = party
-        self._shape = shape
-        self._scales = scales
-        rows = (shape.images, shape.tokens)
-        self._linear: dict[str, PreparedLinear] = {name: layer.prepared(party, rows) for name, layer in layers.items()}
+    def __init__(
+        self, party: Party, shape: Shape, scales: Scales, layers: Mapping[str, FixedLinear], *, known: bool
+    ) -> None:
+        self._party, self._shape, self._scales = party, shape, scales
+        rows, sums = (shape.images, shape.tokens), shape.scores[:-1]
+        hidden = (*rows, shape.hidden)
+        self._linear: dict[str, PreparedLinear] = {
+            name: layer.prepared(party, rows, LAYER_RINGS[name]) for name, layer in layers.items()
+        }
+        self._first = None if known else LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
+        self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
+        self._norms = [LookedUp(party, Lookup(sums)) for _ in range(2)]
+        ring = STREAM + scales.exponential_cut
+        waves = ring if scales.far is None else HALVES + scales.far.cut
+        self._exponential = WaveValue(party, shape.scores, scales.exponential, waves)
+        self._far = None if scales.far is None else FarSoftmax(party, shape.scores, scales.far, ring)
+        self._totals = LookedUp(party, scales.totals.request(sums))
+        self._mixing = MatrixValue(party, shape.scores, shape.vectors, STREAM)
+        self._weighted = NarrowValue(party, shape.vectors, WEIGHTED, factor=(*sums, 1))
+        self._second = LayerNormProgram(party, "layer norm 2", shape.stream, scales.second_norm)
+        ring = STREAM + scales.gelu_cut
+        self._gelu = (
+            NarrowValue(party, hidden, COARSE, degree=2, ring=ring)
+            if scales.gelu is None
+            else WaveValue(party, hidden, scales.gelu, ring)
+        )
+        self._spread = LookedUp(party, Lookup(rows, levels=scales.hidden_spread.levels))
+        self._outside = torch.zeros((), dtype=torch.int64, device=party.device)
 
-    def run(self, stream: torch.Tensor, normalised: torch.Tensor | None = None) -> Program[torch.Tensor]:
-        """From this party's share of the input [B, T, D] modulo 2^FACTOR, to that of the output.
+    def run(
+        self, stream: torch.Tensor, normalised: torch.Tensor | None = None
+    ) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """From this party's share of the input [B, T, D] modulo 2^STREAM, to that of the output, and to that of how
+        many values were out of range, modulo 2^PLACE.
 
         Of a known input, the data owner's share is the input itself and the model owner's is zero, and `normalised` is
         the same of the normalised input.
         """
-        scales = self._scales
         if normalised is None:
-            normalised = yield from layer_norm(self._party, "layer norm 1", stream, scales.first_norm)
-        joint = yield from self._linear["qkv"].apply("qkv", normalised, WORD_BITS)
-        mixed = yield from self._attention(shifted(joint, WORD_BITS, WORD_BITS - FACTOR))
-        stream = stream + (yield from self._linear["proj"].apply("projection", mixed, FACTOR))
-        normalised = yield from layer_norm(self._party, "layer norm 2", stream, scales.second_norm)
-        hidden = yield from self._linear["fc1"].apply("fc1", normalised, HIDDEN)
-        activated = yield from self._gelu(hidden)
-        return stream + (yield from self._linear["fc2"].apply("fc2", activated, FACTOR))
+            assert self._first is not None
+            normalised, outside = yield from self._first.run(stream)
+            self._outside += outside
+        joint = yield from self._linear["qkv"].apply("qkv", normalised)
+        mixed = yield from self._attention(joint)
+        stream = stream + (yield from self._linear["proj"].apply("projection", mixed))
+        normalised, outside = yield from self._second.run(stream)
+        self._outside += outside
+        hidden = yield from self._linear["fc1"].apply("fc1", normalised)
+        activated, spread = yield from self._activated(hidden)
+        applied = self._linear["fc2"].apply("fc2", activated)
+        added, outside = yield from together([applied, self._spread_outside(spread)])
+        return stream + added, self._outside + outside
 
     def _attention(self, joint: torch.Tensor) -> Program[torch.Tensor]:
-        """[B, T, 3D] modulo 2^FACTOR to the mixed values [B, T, D] modulo 2^64."""
+        """[B, T, 3D] modulo 2^64 to the mixed values [B, T, D] modulo 2^STREAM."""
         shape, scales, party = self._shape, self._scales, self._party
         heads = joint.reshape(shape.images, shape.tokens, 3, shape.heads, -1).permute(2, 0, 3, 1, 4)
-        scores = MatrixValue(party, heads[0], heads[1].transpose(2, 3), FACTOR)
-        opened = yield from party.open("scores", *scores.masked)
-        products = scores.settle(*opened)
-        products = products * shape.tokens - products.sum(-1, keepdim=True)
-        degree = len(scales.exponential) - 1
-        exponent = NarrowValue(party, shifted(products, FACTOR, FACTOR - COARSE), COARSE, degree=degree)
-        exponent.settle(*(yield from party.open("softmax", exponent.masked)))
-        powers = shifted(exponent.polynomial(scales.exponential), WORD_BITS, WORD_BITS - FINE)
-        weights = yield from widened(party, "softmax", powers, FINE)
-        totals = looked_up(party, weights.sum(-1), scales.totals.factor, _totals(shape, scales))
-        mixing = MatrixValue(party, weights * scales.mixing_factor, heads[2], MIXING)
-        left, right, opened_totals = yield from party.open("mixing", *mixing.masked, totals.masked)
-        weighted = shifted(mixing.settle(left, right), MIXING, MIXING - FINE)
-        mixed = yield from self._scaled("mixing", weighted, totals.settle(opened_totals)[..., None])
-        mixed = yield from widened(party, "mixing", mixed, FINE)
+        query, key = (shifted(part, WORD_BITS, WORD_BITS - VECTORS) for part in heads[:2])
+        value = shifted(heads[2], WORD_BITS, WORD_BITS - STREAM)
+        masked = (*self._scores.masked(query, key), self._mixing.masked_right(value))
+        *opened, opened_value = yield from party.open("scores", *masked)
+        products = self._scores.settle(*opened)
+        if scales.centred:
+            products = products * shape.tokens - products.sum(-1, keepdim=True)
+        norms = [
+            lookup.masked(shifted(spread, NORM_WORDS, NORM_WORDS - PLACE))
+            for lookup, spread in zip(self._norms, self._scores.spread(*opened), strict=True)
+        ]
+        exponent = shifted(products, VECTORS, VECTORS - COARSE)
+        exponents, *places = yield from party.open("softmax", self._exponential.masked(exponent), *norms)
+        for lookup, place, limits in zip(self._norms, places, (scales.queries, scales.keys), strict=True):
+            self._outside += lookup.settle(place, limits.limits)
+        weights = self._exponential.settle(exponents)
+        if self._far is not None:
+            weights, outside = yield from self._far.run(weights)
+            self._outside += outside
+        weights = _cut(weights, STREAM + scales.exponential_cut, scales.exponential_cut)
+        totals = shifted(weights.sum(-1) * scales.totals.factor, STREAM, STREAM - PLACE)
+        left, place = yield from party.open("mixing", self._mixing.masked_left(weights), self._totals.masked(totals))
+        self._outside += self._totals.settle(place, scales.totals.limits)
+        inverse = self._totals.value(*scales.totals.words)[..., None]
+        weighted = shifted(self._mixing.settle(left, opened_value), STREAM, STREAM - WEIGHTED)
+        masked_values = (self._weighted.masked(weighted), self._weighted.masked_factor(inverse))
+        opened_weighted, opened_inverse = yield from party.open("mixing", *masked_values)
+        self._weighted.settle(opened_weighted)
+        mixed = shifted(self._weighted.times(opened_inverse), WORD_BITS, WORD_BITS - STREAM)
         return mixed.transpose(1, 2).reshape(shape.stream)
 
-    def _gelu(self, hidden: torch.Tensor) -> Program[torch.Tensor]:
-        """Quadratic GELU of [B, T, hidden] modulo 2^HIDDEN, modulo 2^FACTOR at least."""
-        bits = self._scales.hidden_bits
-        value = NarrowValue(self._party, shifted(hidden, HIDDEN, HIDDEN - COARSE), COARSE, degree=2)
-        value.settle(*(yield from self._party.open("gelu", value.masked)))
-        result = value.polynomial((4 << (2 * bits), 2 << bits, 1))
-        return shifted(result, WORD_BITS, self._scales.gelu_cut)
+    def _activated(self, hidden: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """GELU of [B, T, hidden] modulo 2^STREAM, modulo 2^STREAM; and the sums [B, T] of their SPREAD, or squares,
+        modulo 2^(STREAM + gelu_cut)."""
+        scales, gelu = self._scales, self._gelu
+        masked = gelu.masked(shifted(hidden, STREAM, STREAM - COARSE))
+        (opened,) = yield from self._party.open("gelu", masked)
+        if isinstance(gelu, WaveValue) and scales.gelu is not None:
+            result = gelu.settle(opened)
+            wave = msgspec.structs.replace(SPREAD, words=scales.gelu.words)
+            spread = gelu.value(wave).sum(-1)
+            if self._party.rank == MODEL:
+                spread += round(spread_slack(hidden.shape[-1]) * 2.0**wave.bits)
+        else:
+            assert isinstance(gelu, NarrowValue)
+            gelu.settle(opened)
+            bits = scales.hidden_bits
+            result = gelu.polynomial((4 << (2 * bits), 2 << bits, 1))
+            spread = gelu.polynomial((0, 0, 1)).sum(-1)
+        return _cut(result, STREAM + scales.gelu_cut, scales.gelu_cut), spread
 
-    def _scaled(self, operation: str, share: torch.Tensor, factor: torch.Tensor) -> Program[torch.Tensor]:
-        """The product of a value of FINE bits and a factor that broadcasts, cut to FINE bits."""
-        value = NarrowValue(self._party, share, FINE, factor=tuple(factor.shape))
-        opened, opened_factor = yield from self._party.open(operation, value.masked, value.masked_factor(factor))
-        value.settle(opened)
-        return shifted(value.times(opened_factor), WORD_BITS, WORD_BITS - FINE)
+    def _spread_outside(self, spread: torch.Tensor) -> Program[torch.Tensor]:
+        """How many tokens have hidden values out of range."""
+        limits, ring = self._scales.hidden_spread, STREAM + self._scales.gelu_cut
+        place = shifted(spread * limits.factor, ring, ring - PLACE)
+        (opened,) = yield from self._party.open("fc2", self._spread.masked(place))
+        return self._spread.settle(opened, limits.limits)
 
 
-def _totals(shape: Shape, scales: Scales) -> Table:
-    return Table((shape.images, shape.heads, shape.tokens), TOTALS_INDEX_BITS, "inverse", scales.totals.curve)
+def _cut(share: torch.Tensor, bits: int, by: int) -> torch.Tensor:
+    return shifted(share, bits, by) if by else share

@@ -1,51 +1,70 @@
-"""LayerNorm without scale and shift, which the layer behind it takes over: on shares in four rounds, and in the clear.
+"""LayerNorm without scale and shift, which the layer behind it takes over: on shares in three rounds, and in the clear.
 
-On shares: the centred values are opened under their mask, so that their squares and the products with the inverse root
-of their row's variance cost nothing but the opening of that root; the root comes from a table; the normalised values
-are opened once more to be brought back into a wide ring.
+On shares: the stream, whose mean is zero because every weight that adds to it is centred, is opened under its mask, so
+that its squares and the products with the inverse root of their row's variance cost nothing but the opening of that
+root; the root comes from a table, and with it whether the variance is within bounds.
 """
 
 from __future__ import annotations
 
-import math
+from typing import Annotated
 
+import msgspec
 import torch
+from msgspec import Meta
 
-from tacit.models.friendly.polynomials import goldschmidt_inverse_root
-from tacit.parties.inference.material import AnyBlockRequest, Curve, Narrow, Table
-from tacit.parties.inference.operations import NarrowValue, Party, Program, looked_up, widened
+from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.material import AnyBlockRequest, Narrow
+from tacit.parties.inference.operations import NarrowValue, Party, Program
 from tacit.parties.inference.ring import WORD_BITS, shifted
-from tacit.parties.inference.scales import Lookup
-from tacit.protocol.inference.schedule import FACTOR, FINE, NORM_INDEX_BITS
+from tacit.parties.inference.tables import Positive, Table
+from tacit.protocol.inference.schedule import CENTRED, PLACE, STREAM
 
 
-def layer_norm_requests(shape: tuple[int, int, int], norm: Lookup) -> tuple[AnyBlockRequest, ...]:
-    """What `layer_norm` asks for, for a stream of this shape."""
-    return (
-        Narrow(shape, FINE, 2, (*shape[:-1], 1)),
-        Table(shape[:-1], NORM_INDEX_BITS, "inverse root", norm.curve),
-        Narrow(shape, FINE, 1),
-    )
+class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Of one LayerNorm."""
+
+    variance: Table
+    """Of the sum of squares."""
+    lift: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
+    """By which the first token is multiplied, the class token, which has the smallest variance."""
+    cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
+    """Bits that are cut off the result, which is modulo 2^(64 - cut) then."""
+    normalised: Positive
+    """Scale of the result, once cut."""
 
 
-def layer_norm(party: Party, operation: str, stream: torch.Tensor, norm: Lookup) -> Program[torch.Tensor]:
-    """[B, T, D] modulo 2^FACTOR to the normalised values modulo 2^64, at NORMALISED_SCALE."""
-    centred = stream * stream.shape[-1] - stream.sum(-1, keepdim=True)
-    share = shifted(centred, FACTOR, FACTOR - FINE)
-    rows = tuple(share.shape[:-1])
-    value = NarrowValue(party, share, FINE, degree=2, factor=(*rows, 1))
-    value.settle(*(yield from party.open(operation, value.masked)))
-    table = Table(rows, NORM_INDEX_BITS, "inverse root", norm.curve)
-    variance = looked_up(party, value.polynomial((0, 0, 1)).sum(-1), norm.factor, table)
-    inverse = variance.settle(*(yield from party.open(operation, variance.masked)))[..., None]
-    normalised = value.times(*(yield from party.open(operation, value.masked_factor(inverse))))
-    return (yield from widened(party, operation, shifted(normalised, WORD_BITS, WORD_BITS - FINE), FINE))
+def layer_norm_requests(shape: tuple[int, int, int], norm: Norm) -> tuple[AnyBlockRequest, ...]:
+    """What `LayerNormProgram` asks for, for a stream of this shape."""
+    return (norm.variance.request(shape[:-1]), Narrow(shape, CENTRED, 2, (*shape[:-1], 1)))
 
 
-def normalised(x: torch.Tensor, curve: Curve) -> torch.Tensor:
-    """The same in the clear, float64, by the polynomial of the table."""
+class LayerNormProgram:
+    """One use, made ahead of the stream."""
+
+    def __init__(self, party: Party, operation: str, shape: tuple[int, int, int], norm: Norm) -> None:
+        self._party, self._operation, self._norm = party, operation, norm
+        self._lookup = LookedUp(party, norm.variance.request(shape[:-1]))
+        self._value = NarrowValue(party, shape, CENTRED, degree=2, factor=(*shape[:-1], 1))
+
+    def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
+        party, operation, norm, value = self._party, self._operation, self._norm, self._value
+        lifted = torch.cat([stream[:, :1] * norm.lift, stream[:, 1:]], 1)
+        value.settle(*(yield from party.open(operation, value.masked(shifted(lifted, STREAM, STREAM - CENTRED)))))
+        squares = value.polynomial((0, 0, 1)).sum(-1) * norm.variance.factor
+        place = shifted(squares, WORD_BITS, WORD_BITS - PLACE)
+        (opened,) = yield from party.open(operation, self._lookup.masked(place))
+        outside = self._lookup.settle(opened, norm.variance.limits)
+        inverse = self._lookup.value(*norm.variance.words)[..., None]
+        normalised = value.times(*(yield from party.open(operation, value.masked_factor(inverse))))
+        return shifted(normalised, WORD_BITS, norm.cut) if norm.cut else normalised, outside
+
+
+def normalised(x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same of [B, T, D] in the clear, float64, and the variances [B, T, 1] as their bounds are of them."""
     centred = x.double() - x.double().mean(-1, keepdim=True)
-    variance = (centred.square().mean(-1, keepdim=True) + curve.offset) / curve.divisor
-    inverse: torch.Tensor = goldschmidt_inverse_root(variance, curve.steps) / math.sqrt(curve.divisor)
-    result: torch.Tensor = centred * inverse
-    return result
+    variance = centred.square().mean(-1, keepdim=True)
+    values = centred * norm.variance.inverse(variance)
+    variance[:, :1] *= norm.lift**2
+    return values, variance

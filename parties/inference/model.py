@@ -8,31 +8,36 @@ the sizes permit, or compute anything but wrong numbers.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 import torch
 from msgspec import Meta
 
+from tacit.models.friendly.a_priori import block_ceiling, folded, logit_ceiling, token_ceiling
 from tacit.models.friendly.blocks import Block, with_parameters
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.inference.material import Positive
+from tacit.parties.inference.layer_norm import Norm
+from tacit.parties.inference.measured import KeyMeans, functions_of, measured
 from tacit.parties.inference.scales import (
-    NORMALISED_SCALE,
-    Bounds,
-    Lookup,
+    HEAD_INPUT,
+    SPARE,
     Scales,
     Shape,
+    checked_norm,
     fitted,
     fitted_norm,
-    measured,
     power_of_two,
     stream_scale,
 )
-from tacit.protocol.inference.schedule import FACTOR, Sizes
+from tacit.parties.inference.scores import VarianceBounds
+from tacit.parties.inference.tables import BoundError, Positive
+from tacit.parties.inference.waves import FitError, table_digest
+from tacit.protocol.inference.schedule import STREAM, Sizes
 
-_HEAD_WEIGHT_SCALE: Final = 2.0**20
+_LOGITS: Final = 2.0**28
+"""Scale of logits before they are cut, unless they may be too large for it."""
 _SMALLEST_SPREAD: Final = 2.0**-20
 PRINTABLE: Final = r"^[^\x00-\x1f\x7f-\x9f]*$"
 """Nothing that a terminal would obey."""
@@ -51,8 +56,9 @@ class EmbeddingScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class HeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of the last LayerNorm and the linear layer behind it."""
 
-    norm: Lookup
+    norm: Norm
     logits: Positive
+    """Before they are cut."""
 
 
 class Interface(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +78,8 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Made by `fitted_model`, or read from what the model owner said. ValueError for parts that do not fit."""
 
     sizes: Sizes
+    waves: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    """Digest of the table of cosines (waves.py): owners whose tables differ in one unit get random results."""
     embedding: EmbeddingScales
     blocks: Annotated[tuple[Scales, ...], Meta(min_length=1)]
     head: HeadScales
@@ -79,8 +87,15 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """None where both ends know it from elsewhere."""
 
     def __post_init__(self) -> None:
+        if self.waves != table_digest():
+            raise ValueError(
+                f"a table of cosines with the digest {self.waves.hex()}, where this party has one with "
+                f"{table_digest().hex()}; both owners need the table of the specification"
+            )
         if len(self.blocks) != self.sizes.blocks or any(scales.stream != self.stream for scales in self.blocks):
             raise ValueError(f"{self.sizes.blocks} blocks have as many scales, and the residual stream has one for all")
+        if any((scales.far is None) is self.sizes.far for scales in self.blocks):
+            raise ValueError(f"far = {self.sizes.far} is said of the sizes, and something else of a block")
         if (told := self.interface) is not None:
             sizes = self.sizes
             if (len(told.mean), len(told.std), len(told.classes)) != (sizes.channels, sizes.channels, sizes.classes):
@@ -99,23 +114,32 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return Shape(images=images, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
 
 
-def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> PublicModel:
-    """Of a calibrated model, from typical images [N, C, S, S], whose largest values are widened by the margin.
+@dataclass(frozen=True, repr=False)
+class FittedModel:
+    """Public numbers of a model, and of each block what is secret."""
 
-    ValueError for a model or images that do not fit; BoundError for values that are too large for the rings.
+    public: PublicModel
+    keys: tuple[KeyMeans, ...]
+
+
+def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> FittedModel:
+    """Of typical images [N, C, S, S], for whose values there is room times the margin.
+
+    ValueError for a model or images that do not fit; BoundError for values that are too large for the rings, or have no
+    bound.
     """
+    if margin < 1:
+        raise ValueError(f"a margin of {margin} is below 1")
     exact = with_parameters(transformer, lambda name, tensor: tensor.double())
-    rows = exact.patches(images.double())
     blocks: list[Block] = list(exact.blocks)  # type: ignore[arg-type]
-    first, width = blocks[0], exact.size[1]
     projection: Any = exact.patch_embed.proj
     sizes = Sizes(
         side=images.shape[-1],
         channels=images.shape[1],
         patch=exact.patch_size,
-        width=width,
-        heads=first.attn.heads,
-        hidden=first.mlp.fc1.weight.shape[0],
+        width=exact.size[1],
+        heads=blocks[0].attn.heads,
+        hidden=blocks[0].mlp.fc1.weight.shape[0],
         blocks=len(blocks),
         classes=exact.head.weight.shape[0],
     )
@@ -123,48 +147,114 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
         raise ValueError(
             f"the model takes images of {exact.size[0] - 1} patches, not square ones of {sizes.side} pixels"
         )
-    bounds = []
-    with torch.no_grad():
-        x = exact.embed(rows)
-        for block in blocks:
-            bounds.append(measured(block, x, margin=margin))
-            x = block(x)
-        logits = exact.classify(x)
-    token = x[:, 0]
-    centred = (token - token.mean(-1, keepdim=True)).abs().max().item() * margin
-    bounds[-1] = replace(bounds[-1], centred=max(bounds[-1].centred, centred))
-    shape = Shape(images=1, tokens=sizes.tokens, width=width, heads=sizes.heads, hidden=sizes.hidden)
-    stream = min(stream_scale(shape, bound) for bound in bounds)
-    variance, steps = exact.norm.variance.interval, exact.norm.steps
-    if variance is None or steps is None:
-        raise ValueError("the last LayerNorm is not calibrated, or no polynomial")
-    # As coarse for the pixels as for the weights, beside what each of them typically is.
+    ceilings = [block_ceiling(block, sizes.tokens) for block in blocks]
+    found, last = measured(exact, ceilings, images, margin)
+    largest = max(images.abs().max().item() * margin, _SMALLEST_SPREAD)
+    shape = Shape(images=1, tokens=sizes.tokens, width=sizes.width, heads=sizes.heads, hidden=sizes.hidden)
+    # A first scale, and a finer one when all norms are known.
+    stream, embedded = 2.0**24, _embedded_norms(exact, largest)
+    reach: list[float] = []
+    for _ in range(2):
+        norms = TokenNorms(*embedded)
+        reach = []
+        for (bounds, _), ceiling in zip(found, ceilings, strict=True):
+            for variance, half in ((bounds.first_variance, ceiling.attention), (bounds.second_variance, ceiling.mlp)):
+                reach.append(norms.before(variance))
+                norms = norms.after(variance, half.norm, sizes.width, exact.norm.steps, stream, reach[-1])
+        reach.append(norms.first)
+        stream = stream_scale(max(reach))
     pixels, weights = (
         max(values.double().square().mean().sqrt().item(), _SMALLEST_SPREAD) for values in (images, projection.weight)
     )
-    return PublicModel(
+
+    def fitted_blocks(sizes: Sizes) -> tuple[Scales, ...]:
+        return tuple(
+            fitted(
+                shape,
+                bounds,
+                ceiling,
+                functions_of(block),
+                stream=stream,
+                norms=(reach[2 * index], reach[2 * index + 1]),
+                far=sizes.far,
+                vector_entries=_entries(block, keys),
+            )
+            for index, (block, (bounds, keys), ceiling) in enumerate(zip(blocks, found, ceilings, strict=True))
+        )
+
+    try:
+        scales = fitted_blocks(sizes)
+    except (BoundError, FitError):
+        if blocks[0].attn.degree is not None:  # A polynomial is no product.
+            raise
+        sizes = msgspec.structs.replace(sizes, far=True)
+        scales = fitted_blocks(sizes)
+    public = PublicModel(
         sizes=sizes,
+        waves=table_digest(),
         embedding=EmbeddingScales(
+            # As coarse for the pixels as for the weights, beside what each of them typically is.
             pixel=2.0 ** round(math.log2(stream * weights / pixels) / 2),
-            largest=max(images.abs().max().item() * margin, _SMALLEST_SPREAD),
+            largest=largest,
         ),
-        blocks=tuple(block_scales(block, shape, bound, stream) for block, bound in zip(blocks, bounds, strict=True)),
+        blocks=scales,
         head=HeadScales(
-            norm=fitted_norm(width, stream, variance.high, steps=steps, eps=exact.norm.eps),
-            logits=power_of_two(
-                min(
-                    2 ** (FACTOR - 2) / (max(logits.abs().max().item(), _SMALLEST_SPREAD) * margin),
-                    NORMALISED_SCALE * _HEAD_WEIGHT_SCALE,
-                )
+            norm=fitted_norm(
+                VarianceBounds(last, 1),
+                width=sizes.width,
+                epsilon=exact.norm.eps,
+                steps=exact.norm.steps,
+                stream=stream,
+                norm=reach[-1],
+                normalised=HEAD_INPUT,
             ),
+            logits=min(power_of_two(2.0 ** (STREAM - 2) / logit_ceiling(exact)), _LOGITS),
         ),
+    )
+    return FittedModel(public, tuple(keys for _, keys in found))
+
+
+@dataclass(frozen=True)
+class TokenNorms:
+    """What the norms of tokens of the residual stream are at most."""
+
+    first: float
+    """Of the class token."""
+    others: float
+
+    def before(self, bounds: VarianceBounds) -> float:
+        """Of all as a LayerNorm takes them."""
+        return max(self.first * bounds.lift, self.others)
+
+    def after(
+        self, bounds: VarianceBounds, half: float, width: int, steps: int | None, stream: float, reach: float
+    ) -> TokenNorms:
+        """Behind the half of a block that begins with this LayerNorm, and adds at most `half` to a token."""
+        norm = fitted_norm(
+            bounds, width=width, epsilon=0.0, steps=steps, stream=stream, norm=reach, normalised=HEAD_INPUT
+        )
+        checked = checked_norm(norm, width, stream)
+        found = (min(known, checked / lift) + half for known, lift in ((self.first, bounds.lift), (self.others, 1)))
+        return TokenNorms(*(norm / SPARE for norm in found))
+
+
+def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> tuple[float, float]:
+    """Of the class token, and of any other: that of its patch times the largest singular value, and of its offset."""
+    projection: Any = exact.patch_embed.proj
+    weight, positions = projection.weight.flatten(1), exact.pos_embed[0]
+    patch = pixel * math.sqrt(weight.shape[1]) * torch.linalg.matrix_norm(weight, 2).item()
+    offsets = (positions[1:] + projection.bias).norm(dim=-1).max().item()
+    return (positions[0] + exact.cls_token[0, 0]).norm().item(), min(
+        patch + offsets, math.hypot(*token_ceiling(exact, pixel))
     )
 
 
-def block_scales(block: Block, shape: Shape, bounds: Bounds, stream: float) -> Scales:
-    """The scales of a calibrated block; stream: of the residual stream. BoundError if values are too large."""
-    degree, steps = block.attn.degree, block.attn.steps
-    assert degree is not None  # `measured` has refused it.
-    assert steps is not None
-    epsilons = (block.norm1.eps, block.norm2.eps)
-    return fitted(shape, bounds, scale=block.attn.scale, degree=degree, steps=steps, epsilons=epsilons, stream=stream)
+def _entries(block: Block, keys: KeyMeans) -> tuple[float, float]:
+    """The largest magnitude of an entry of a query, and of a key, balanced, by Cauchy-Schwarz."""
+    weight, bias = folded(block.norm1, block.attn.qkv)
+    width = weight.shape[1]
+    entries = (weight.norm(dim=-1) * math.sqrt(width)).reshape(3, len(keys.balance), -1)
+    offsets = bias.reshape(3, len(keys.balance), -1)
+    query = (entries[0] + offsets[0].abs()) * keys.balance[:, None]
+    key = (entries[1] + (offsets[1] - keys.means).abs()) / keys.balance[:, None]
+    return query.max().item(), key.max().item()

@@ -7,6 +7,7 @@ of material, and nothing else; both run the same program.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,9 +19,10 @@ import torch
 
 from tacit.models.device import CPU
 from tacit.parties.correlated.material import Request
-from tacit.parties.inference.material import Fixed, Matrix, Narrow, Table
-from tacit.parties.inference.ring import WORD_BITS, product, shifted, signed
-from tacit.protocol.inference.schedule import COARSE, SLOPE_BITS
+from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS, Fixed, Matrix, Narrow, Scores, Waves, turned
+from tacit.parties.inference.ring import WORD_BITS, product, signed
+from tacit.parties.inference.waves import Wave, factors, rounded, waves
+from tacit.protocol.inference.schedule import COARSE
 
 MODEL: Final = 0
 """Rank of the model owner."""
@@ -107,21 +109,32 @@ def together(programs: Sequence[Program[T]]) -> Program[list[T]]:
 
 
 class NarrowValue:
-    """A shared value of few bits, opened under a mask; from there on in the wide ring (see material.py).
+    """A shared value of few bits, opened under a mask; from there on in a wide ring (see material.py).
 
     |x| < 2^(bits - 2). Powers, and a product with a factor that is opened too, cost no message.
     """
 
     def __init__(
-        self, party: Party, share: torch.Tensor, bits: int, *, degree: int = 1, factor: tuple[int, ...] | None = None
+        self,
+        party: Party,
+        shape: tuple[int, ...],
+        bits: int,
+        *,
+        degree: int = 1,
+        factor: tuple[int, ...] | None = None,
+        ring: int = WORD_BITS,
     ) -> None:
         self._rank, self._bits, self._degree = party.rank, bits, degree
-        words = party.take(Narrow(tuple(share.shape), bits, degree, factor))
-        masked = share + words[0]
-        self.masked: Words = (masked + (1 << (bits - 2)) if party.rank == MODEL else masked, bits)
+        words = party.take(Narrow(shape, bits, degree, factor, ring))
+        self._mask = words[0]
         self._factor_mask = words[0] if factor is None else words[1]
         self._dependent = words[1 if factor is None else 2 :]
         self._place = self._public = words[0]
+
+    def masked(self, share: torch.Tensor) -> Words:
+        """What to open of a value."""
+        masked = share + self._mask
+        return (masked + (1 << (self._bits - 2)) if self._rank == MODEL else masked), self._bits
 
     def settle(self, opened: torch.Tensor) -> None:
         """Take in the sum of both masked shares."""
@@ -134,14 +147,14 @@ class NarrowValue:
         self._dependent = [torch.addcmul(low, high, difference) for low, difference in pairs]
 
     def polynomial(self, coefficients: Sequence[int]) -> torch.Tensor:
-        """The share modulo 2^64 of the sum of coefficients[i] x^i, of at most the degree asked for.
+        """The share, in the wide ring, of the sum of coefficients[i] x^i, of at most the degree asked for.
 
         P(p - r) is the sum of (-r)^j P^(j)(p) / j!, whose coefficients are whole numbers again.
         """
         rows = _derivatives(tuple(coefficients))
-        share = self._evaluated(rows[0]) if self._rank == MODEL else torch.zeros_like(self._public)
+        share = _horner(rows[0], self._public) if self._rank == MODEL else torch.zeros_like(self._public)
         for order, (row, power) in enumerate(zip(rows[1:], self._dependent, strict=False), 1):
-            share.addcmul_(self._evaluated(row), power, value=-1 if order % 2 else 1)
+            share.addcmul_(_horner(row, self._public), power, value=-1 if order % 2 else 1)
         return share
 
     def value(self) -> torch.Tensor:
@@ -156,42 +169,85 @@ class NarrowValue:
         """The share of x f modulo 2^64, where f + B was opened."""
         return self.value() * opened_factor - self._public * self._factor_mask + self._dependent[self._degree]
 
-    def _evaluated(self, coefficients: tuple[int, ...]) -> torch.Tensor:
-        """A polynomial of p: looked up where p has few values, which is faster than computing it."""
-        if len(coefficients) > 2 and self._bits <= COARSE:
-            table = _tabulated(coefficients, self._bits, self._place.device)
-            return table.index_select(0, self._place.flatten()).view(self._place.shape)
-        return _horner(coefficients, self._public)
 
+class WaveValue:
+    """A function of a value of COARSE bits as a sum of waves, whose period is the ring (see waves.py)."""
 
-class TableValue:
-    """A function of a value modulo 2^request.bits, by the dealer's table."""
+    def __init__(self, party: Party, shape: tuple[int, ...], wave: Wave, ring: int) -> None:
+        self._rank, self._wave = party.rank, wave
+        request = Waves(shape, len(wave.cosines), wave.words, ring)
+        self._mask, *self._words = party.take(request)
+        self._place = self._mask
 
-    def __init__(self, party: Party, share: torch.Tensor, request: Table) -> None:
-        mask, self._values, self._slopes = party.take(request)
-        self._bits = request.bits
-        self.masked: Words = (share + mask, request.bits)
+    def masked(self, share: torch.Tensor) -> Words:
+        """What to open of a value."""
+        return share + self._mask, COARSE
 
     def settle(self, opened: torch.Tensor) -> torch.Tensor:
-        """The share modulo 2^64 of the function's value."""
-        place = opened & ((1 << self._bits) - 1)
-        index = (place >> SLOPE_BITS)[..., None]
-        value, slope = (table.gather(-1, index)[..., 0] for table in (self._values, self._slopes))
-        return value + slope * (place & ((1 << SLOPE_BITS) - 1))
+        """The share of the function's value, times 2^wave.bits, from the sum of both masked shares."""
+        self._place = opened & ((1 << COARSE) - 1)
+        return self.value(self._wave)
+
+    def value(self, wave: Wave) -> torch.Tensor:
+        """The same of another sum, of no more waves, whose words have as many bits."""
+        constant = wave.constant << wave.words if self._rank == MODEL else 0
+        share = torch.full_like(self._place, constant)
+        for factor, words in zip(factors(wave, self._place.device), self._words, strict=False):
+            share.addcmul_(factor.take(self._place), words)
+        return share
 
 
 class MatrixValue:
-    """A product of two shared matrices modulo 2^bits: Beaver's, with one opening of each."""
+    """A product of two shared matrices modulo 2^bits: Beaver's, with one opening of each, maybe at different times."""
 
-    def __init__(self, party: Party, left: torch.Tensor, right: torch.Tensor, bits: int) -> None:
+    def __init__(self, party: Party, left: tuple[int, ...], right: tuple[int, ...], bits: int) -> None:
         self._rank, self._bits = party.rank, bits
-        self._left, self._right, self._product = party.take(Matrix("matmul", tuple(left.shape), tuple(right.shape)))
-        self.masked: tuple[Words, Words] = ((left - self._left, bits), (right - self._right, bits))
+        self._left, self._right, self._product = party.take(Matrix("matmul", left, right, words=bits))
+
+    def masked_left(self, share: torch.Tensor) -> Words:
+        """What to open of the factor on the left."""
+        return share - self._left, self._bits
+
+    def masked_right(self, share: torch.Tensor) -> Words:
+        """The same of the other."""
+        return share - self._right, self._bits
 
     def settle(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The share of the product, from the two opened differences."""
-        factor = right + self._right if self._rank == MODEL else self._right
-        return product(left, factor, self._bits) + product(self._left, right, self._bits) + self._product
+        return _beaver(self._rank, (left, right), (self._left, self._right), self._product, self._bits)
+
+
+class ScoresValue:
+    """Products of queries and keys [..., T, d] modulo 2^bits, and for each of them the sum over its entries of
+    1 - cos(2 pi x / 2^turn), which grows with its norm, times 2^(NORM_WAVE_BITS + cosine_bits), and a little more lest
+    rounding make it negative."""
+
+    def __init__(self, party: Party, shape: tuple[int, ...], bits: int, turns: tuple[int, int]) -> None:
+        self._rank, self._bits, self._turns, self._size = party.rank, bits, turns, shape[-1]
+        queries, keys, self._product, *self._waves = party.take(Scores(shape, bits, *turns))
+        self._masks = (queries, keys)
+
+    def masked(self, queries: torch.Tensor, keys: torch.Tensor) -> tuple[Words, Words]:
+        """What to open."""
+        return (queries + self._masks[0], self._bits), (keys + self._masks[1], self._bits)
+
+    def settle(self, *opened: torch.Tensor) -> torch.Tensor:
+        """The share of the products, from the two opened sums."""
+        left, right = (-mask for mask in self._masks)
+        pair = (opened[0], opened[1].transpose(-2, -1))
+        return _beaver(self._rank, pair, (left, right.transpose(-2, -1)), self._product, self._bits)
+
+    def spread(self, *opened: torch.Tensor) -> list[torch.Tensor]:
+        """The shares modulo 2^NORM_WORDS of the sums, of queries and of keys, [..., T]."""
+        bits = cosine_bits(self._size)
+        # Of 2 d terms, each is off by half of 2^-bits and half of 2^-NORM_WAVE_BITS at most.
+        constant = (self._size << (NORM_WAVE_BITS + bits)) + (self._size << (NORM_WAVE_BITS + 2))
+        found = []
+        for sums, turn, (cosine, sine) in zip(opened, self._turns, self._waves, strict=True):
+            pair = (rounded(wave, bits) for wave in waves(1, turned(sums, turn)))
+            share = -sum(wave * words for wave, words in zip(pair, (cosine, sine), strict=True)).sum(-1)
+            found.append(share + constant if self._rank == MODEL else share)
+        return found
 
 
 @dataclass(frozen=True, repr=False)
@@ -216,13 +272,13 @@ class FixedLinear:
         bias = None if self.bias is None else self.bias.to(device)
         return replace(self, words=self.words.to(device), bias=bias)
 
-    def prepared(self, party: Party, rows: tuple[int, ...]) -> PreparedLinear:
-        """Ready for one input of these rows."""
+    def prepared(self, party: Party, rows: tuple[int, ...], ring: int) -> PreparedLinear:
+        """Ready for one input of these rows, modulo 2^ring."""
         shape = (self.words.shape[0], self.words.shape[1])
-        words = party.take(Fixed(MODEL, rows, self.number, shape))
+        words = party.take(Fixed(MODEL, rows, self.number, shape, ring))
         if party.rank == MODEL:
-            return PreparedLinear(self, party, torch.empty(0), words[0])
-        return PreparedLinear(self, party, words[0], product(words[0], self.words, WORD_BITS) + words[1])
+            return PreparedLinear(self, party, ring, torch.empty(0), words[0])
+        return PreparedLinear(self, party, ring, words[0], product(words[0], self.words, ring) + words[1])
 
 
 @dataclass(frozen=True, repr=False)
@@ -231,37 +287,44 @@ class PreparedLinear:
 
     linear: FixedLinear
     party: Party
+    ring: int
+    """Bits of the words."""
     mask: torch.Tensor
     """R at the data owner."""
     constant: torch.Tensor
     """R F + Z at the data owner, R V - Z at the model owner."""
 
-    def apply(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
-        """The share of x W + b modulo 2^bits."""
-        result = yield from self.multiplied(operation, share, bits)
+    def apply(self, operation: str, share: torch.Tensor) -> Program[torch.Tensor]:
+        """The share of x W + b modulo 2^ring."""
+        result = yield from self.multiplied(operation, share)
         return result if self.linear.bias is None else result.add_(self.linear.bias)
 
-    def multiplied(self, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
-        """The share of x W modulo 2^bits."""
+    def multiplied(self, operation: str, share: torch.Tensor) -> Program[torch.Tensor]:
+        """The share of x W modulo 2^ring."""
         if self.party.rank == DATA:
-            yield from self.party.tell(operation, (share - self.mask, bits), to=MODEL)
+            yield from self.party.tell(operation, (share - self.mask, self.ring), to=MODEL)
             return self.constant
-        received = yield from self.party.tell(operation, (share, bits), to=MODEL)
+        received = yield from self.party.tell(operation, (share, self.ring), to=MODEL)
         assert received is not None
-        result = product(share + received, self.linear.words, bits, right_bits=self.linear.weight_bits)
+        result = product(share + received, self.linear.words, self.ring, right_bits=self.linear.weight_bits)
         return result.add_(self.constant)
 
 
-def widened(party: Party, operation: str, share: torch.Tensor, bits: int) -> Program[torch.Tensor]:
-    """The share modulo 2^64 of a value of so many bits."""
-    value = NarrowValue(party, share, bits)
-    value.settle(*(yield from party.open(operation, value.masked)))
-    return value.value()
+def cosine_bits(size: int) -> int:
+    """Fractional bits of a public cosine, so that a sum of 2 size of them stays in its ring."""
+    return NORM_WORDS - 2 - NORM_WAVE_BITS - math.ceil(math.log2(size))
 
 
-def looked_up(party: Party, share: torch.Tensor, factor: int, table: Table) -> TableValue:
-    """The table's function of a sum modulo 2^64, which the factor makes fill its ring."""
-    return TableValue(party, shifted(share * _wrapped(factor), WORD_BITS, WORD_BITS - table.bits), table)
+def _beaver(
+    rank: int,
+    opened: tuple[torch.Tensor, torch.Tensor],
+    masks: tuple[torch.Tensor, torch.Tensor],
+    share: torch.Tensor,
+    bits: int,
+) -> torch.Tensor:
+    """(D + A)(E + B) modulo 2^bits, for the opened D and E, and this party's shares of A, B and A B."""
+    factor = opened[1] + masks[1] if rank == MODEL else masks[1]
+    return product(opened[0], factor, bits) + product(masks[0], opened[1], bits) + share
 
 
 @lru_cache(maxsize=256)
@@ -271,11 +334,6 @@ def _derivatives(coefficients: tuple[int, ...]) -> list[tuple[int, ...]]:
     for order in range(1, len(coefficients)):
         rows.append(tuple(power * value // order for power, value in enumerate(rows[-1]))[1:])
     return rows
-
-
-@lru_cache(maxsize=64)
-def _tabulated(coefficients: tuple[int, ...], bits: int, device: torch.device) -> torch.Tensor:
-    return _horner(coefficients, torch.arange(1 << bits, device=device) - (1 << (bits - 2)))
 
 
 def _horner(coefficients: Sequence[int], x: torch.Tensor) -> torch.Tensor:

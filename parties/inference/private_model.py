@@ -11,9 +11,11 @@ import torch
 
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.model import Interface, PublicModel, fitted_model
+from tacit.parties.inference.results import check
 from tacit.parties.inference.weights import IntegerWeight, integer_model, weight_octets
 from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.inference.messages import Input, Terms
+from tacit.protocol.inference.schedule import LOGITS, Results
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,14 @@ class PrivateModel:
     commitment: bytes
     """32 bytes, bound to every word of the weights; it tells nothing of them, because a secret salt goes in."""
 
-    def terms(self, *, input: Input, most_images: int, most_batch: int) -> Terms:
-        """What the owner offers to data owners. ValueError for a number below one."""
+    def terms(self, *, input: Input, most_images: int, most_batch: int, results: Results = LOGITS) -> Terms:
+        """What the owner offers to data owners. ValueError for a number below one, and results that cannot be told."""
+        check(self.public.head.logits, self.public.sizes.classes, results)
         return msgspec.convert(
             {
                 "sizes": self.public.sizes,
                 "input": input,
+                "results": results,
                 "weights": self.commitment,
                 "most_images": most_images,
                 "most_batch": most_batch,
@@ -53,8 +57,9 @@ def prepared_model(
     salt: of the commitment, KEY_BYTES secret random bytes; with the same ones the same model has the same commitment.
     None: fresh ones. Raises as fitted_model does.
     """
-    public = msgspec.structs.replace(fitted_model(transformer, images, margin=margin), interface=interface)
-    weights = integer_model(transformer, public)
+    found = fitted_model(transformer, images, margin=margin)
+    public = msgspec.structs.replace(found.public, interface=interface)
+    weights = integer_model(transformer, public, found.keys)
     salt = os.urandom(KEY_BYTES) if salt is None else salt
     return PrivateModel(public, weights, digest(Label.WEIGHTS, salt, *weight_octets(weights)))
 
@@ -67,4 +72,5 @@ def public_of(terms: Terms) -> PublicModel:
         raise ValueError(str(error)) from error
     if public.sizes != terms.sizes:
         raise ValueError(f"scales for {public.sizes} come with terms for {terms.sizes}")
+    check(public.head.logits, public.sizes.classes, terms.results)
     return public

@@ -1,23 +1,25 @@
-"""Fixed-point scales of a block: public, derived from its shape and what its values reach, their bounds.
+"""Fixed-point scales of a block: public, derived from its shape, from what its values reach on typical images, and from
+what they can reach at all.
 
-Bounds are found in the clear on typical data. Beyond its bound a value would come out as another number, and nobody
-would see it: the margin is therefore wide, and each doubling costs one bit of precision.
+A number v stands in a ring of K bits as the whole number nearest to v times its scale. Nothing may be too large for its
+ring unless the pass is refused. Five kinds of values are checked in every block, in rings that nothing can leave that
+passed the checks before: variances, the norms of queries and of keys, the sums of exponentials, and hidden values. They
+are allowed what typical images reach, widened by a margin. All else has a bound that follows from the weights
+(models/friendly/a_priori.py):
 
-A number v stands in a ring of K bits as the whole number nearest to v times its scale, and has to stay below 2^(K - 2).
-Weights take whatever scale brings the next number to its own. The rings:
+| value                | bound                                                                                 |
+|----------------------|---------------------------------------------------------------------------------------|
+| pixel                | the data owner's own program checks it                                                |
+| stream               | norm of a token: what the checked variance says, plus what a half of a block can add  |
+| normalised input     | norm at most sqrt(width)                                                              |
+| queries, keys        | entries by Cauchy-Schwarz, then their norms by the check                              |
+| scores               | product of the checked norms                                                          |
+| exponentials         | positive, their function is bounded on all possible scores; sums by the check         |
+| values, mixed values | entries by Cauchy-Schwarz; mixing makes none larger                                   |
+| hidden values        | entries by Cauchy-Schwarz, then what is in range by the check                         |
 
-| number               | ring of its product | cut to        | bytes of an element that is opened or sent |
-|----------------------|---------------------|---------------|--------------------------------------------|
-| normalised input     | 64                  | 24            | 3; then as input: 8 (qkv), 5 (fc1)         |
-| queries and keys     | 64                  | 48            | 6                                          |
-| scores               | 48                  | 16            | 2                                          |
-| exponentials         | 64                  | 24            | 3; then 6 as a factor modulo 2^46          |
-| values               | 64                  | 48, of it 46  | 6                                          |
-| weighted values      | 46                  | 24            | 3                                          |
-| mixed values         | 64                  | 24            | 3; then as input of the projection: 6      |
-| hidden values        | 40                  | 16            | 2                                          |
-| their GELU           | 64                  | 48 or more    | 6                                          |
-| residual stream      | 48                  | 24, centred   | 3                                          |
+Weights take whatever scale brings the next number to its own; LEAST_WEIGHT_BITS (weights.py) says what is too
+coarse. Rings, and bytes of what is opened or sent: tacit.protocol.inference.schedule.
 """
 
 from __future__ import annotations
@@ -27,33 +29,38 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 import msgspec
-import torch
 from msgspec import Meta
 
-from tacit.models.friendly.blocks import Block, norm_bound, products_bound, with_parameters
-from tacit.models.friendly.gauge import Interval, whole
-from tacit.parties.inference.material import LARGEST_DEGREE, Curve, Positive
-from tacit.protocol.inference.schedule import (
-    COARSE,
-    FACTOR,
-    FINE,
-    MIXING,
-    NORM_INDEX_BITS,
-    SLOPE_BITS,
-    TOTALS_INDEX_BITS,
-    WORD_BITS,
+from tacit.models.friendly.a_priori import BlockCeiling
+from tacit.models.friendly.gauge import Interval
+from tacit.parties.inference.far_softmax import SHARE_BITS, Far
+from tacit.parties.inference.hidden import fitted_gelu, gelu_cut
+from tacit.parties.inference.layer_norm import Norm
+from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.scores import Bounds, FittedScores, Functions, VarianceBounds, fitted_scores
+from tacit.parties.inference.tables import (
+    BoundError,
+    CheckedSum,
+    Inverse,
+    Positive,
+    Table,
+    fitted_sum,
+    fitted_table,
+    largest,
 )
+from tacit.parties.inference.waves import Wave
+from tacit.protocol.inference.schedule import CENTRED, HALVES, STREAM, VECTORS, WEIGHTED
 
-NORMALISED_SCALE: Final = 1 << 14
-"""Of what LayerNorm gives."""
-LARGEST_FACTOR: Final = 1 << 62
-_LARGEST_SCALE_BITS: Final = 30
-_SPARE: Final = 0.99
+SPARE: Final = 0.97
 """Of the room up to a power of two; rounding needs a little."""
-
-
-class BoundError(ValueError):
-    """The values of a block are too large for its fixed-point numbers; the message says which."""
+ATTENTION_INPUT: Final = 2.0**27
+"""Scale of what the first LayerNorm gives, which is not cut."""
+MLP_INPUT: Final = 2.0**20
+HEAD_INPUT: Final = 2.0**14
+LARGEST_STREAM_SCALE: Final = 2.0**31
+_MIXED: Final = 2.0**14
+_VALUE_BITS: Final = 18
+"""Fractional bits that exponentials leave to values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,213 +87,242 @@ class Shape:
     def scores(self) -> tuple[int, int, int, int]:
         return (self.images, self.heads, self.tokens, self.tokens)
 
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """Largest magnitudes; those that have a gauge in the clear are the ends of its interval."""
-
-    centred: float
-    """Of the input of both LayerNorms, its mean taken away."""
-    first_variance: float
-    second_variance: float
-    score: float
-    """Argument of the exponential."""
-    totals: float
-    """Sum of the exponentials of a row."""
-    value: float
-    """Entry of a value vector."""
-    hidden: float
-    """Argument of the quadratic GELU."""
-    stream: float
-    """Input, sum after the attention, and output."""
-
-
-def measured(block: Block, x: torch.Tensor, *, margin: float) -> Bounds:
-    """The bounds of a calibrated block for inputs [B, T, D] like these; what has no gauge is widened by the margin.
-
-    Raises ValueError for a margin below 1, a block that is not calibrated or whose functions are not all polynomials,
-    and as its gauges do.
-    """
-    attention = block.attn
-    gauges = [attention.products.interval, attention.totals.interval]
-    gauges += [norm.variance.interval for norm in (block.norm1, block.norm2)]
-    found = [gauge for gauge in gauges if gauge is not None]
-    if margin < 1 or len(found) < 4 or None in (attention.degree, attention.steps, block.norm1.steps):
-        raise ValueError("bounds need a margin of at least 1, and a calibrated block of polynomials alone")
-    products, totals, first_variance, second_variance = found
-    exact = with_parameters(block, lambda name, tensor: tensor.double())
-    with torch.no_grad():
-        x = x.double()
-        width = x.shape[-1]
-        first = exact.norm1(x)
-        joint = exact.attn.qkv(first)
-        middle = x + exact.attn(first)
-        second = exact.norm2(middle)
-        hidden = exact.mlp.fc1(second)
-        output = middle + exact.mlp(second)
-        centred = max(_largest(part - part.mean(-1, keepdim=True)) for part in (x, middle))
-    return Bounds(
-        centred=centred * margin,
-        first_variance=first_variance.high,
-        second_variance=second_variance.high,
-        score=products_bound(products) * attention.scale,
-        totals=whole(totals.high),
-        value=_largest(joint[..., 2 * width :]) * margin,
-        hidden=_largest(hidden) * margin,
-        stream=max(map(_largest, (x, middle, output))) * margin,
-    )
-
-
-def _largest(values: torch.Tensor) -> float:
-    return values.abs().max().item()
-
-
-Factor = Annotated[int, Meta(ge=1, le=LARGEST_FACTOR)]
-
-
-class Lookup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sum, multiplied so that it fills its ring, and the table that it is looked up in."""
-
-    factor: Factor
-    curve: Curve
+    @property
+    def vectors(self) -> tuple[int, int, int, int]:
+        """Of queries, keys or values."""
+        return (self.images, self.heads, self.tokens, self.width // self.heads)
 
 
 class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Made by `fitted`. Whatever stands within the limits is computed with safely, if not correctly."""
 
     stream: Positive
+    centred: bool
+    """Whether the mean of a row is taken from its scores."""
     query: Positive
     key: Positive
     value: Positive
-    """Of queries, keys and values, cut to FACTOR bits."""
-    exponential: Annotated[
-        tuple[Annotated[int, Meta(ge=0, le=LARGEST_FACTOR)], ...], Meta(min_length=2, max_length=LARGEST_DEGREE + 1)
-    ]
-    """Coefficients of the exponential, for an argument with the scale 2^argument_bits."""
-    mixing_factor: Factor
-    """What exponentials are multiplied by, so that their products with the values fill their ring."""
-    totals: Lookup
+    """Of queries, keys and values, cut."""
+    query_turn: Annotated[int, Meta(ge=1, le=VECTORS)]
+    key_turn: Annotated[int, Meta(ge=1, le=VECTORS)]
+    """Bits of one turn of the wave that tells their norms."""
+    queries: CheckedSum
+    keys: CheckedSum
+    exponential: Wave
+    far: Far | None
+    """Where `exponential` is that of half the scores."""
+    exponential_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
+    totals: Table
     mixed: Positive
-    hidden_bits: Annotated[int, Meta(ge=4, le=12)]
-    gelu_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - FACTOR)]
-    first_norm: Lookup
-    second_norm: Lookup
+    hidden: Positive
+    """Of hidden values, cut."""
+    gelu: Wave | None
+    """None: the quadratic one."""
+    hidden_spread: CheckedSum
+    """Of the sum of SPREAD over the hidden values of a token; of their squares, where GELU is quadratic."""
+    hidden_bits: Annotated[int, Meta(ge=0, le=14)]
+    """Fractional bits of hidden values where GELU is quadratic."""
+    gelu_cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
+    first_norm: Norm
+    second_norm: Norm
 
     @property
-    def gelu(self) -> float:
-        """Of the GELU of the hidden values, once cut."""
-        return 2.0 ** (2 * self.hidden_bits + 3 - self.gelu_cut)
+    def activated(self) -> float:
+        """Scale of the values behind GELU, once cut."""
+        bits = 2 * self.hidden_bits + 3 if self.gelu is None else self.gelu.bits
+        return 2.0 ** (bits - self.gelu_cut)
 
 
 def fitted(
-    shape: Shape, bounds: Bounds, *, scale: float, degree: int, steps: int, epsilons: tuple[float, float], stream: float
+    shape: Shape,
+    bounds: Bounds,
+    ceiling: BlockCeiling,
+    functions: Functions,
+    *,
+    stream: float,
+    norms: tuple[float, float],
+    far: bool,
+    vector_entries: tuple[float, float],
 ) -> Scales:
-    """The scales of a block; `scale`, `degree`, `steps` are those of its layers, `epsilons` of its two LayerNorms,
-    `stream` the scale of the residual stream, which all blocks share. BoundError if values are too large."""
-    argument_bits = _argument_bits(bounds.score, degree)
-    leading = math.factorial(degree) << (degree * argument_bits)
-    boost = math.floor(2**62 * _SPARE / (leading * math.exp(bounds.score)))
-    exponential = tuple(
-        boost * math.factorial(degree) // math.factorial(i) << (argument_bits * (degree - i)) for i in range(degree + 1)
+    """The scales of a block.
+
+    stream: the scale of the residual stream, which all blocks share. norms: what the norm of a token before each
+    LayerNorm is at most. far: as of the sizes. vector_entries: the largest magnitude that an entry of a query, or a
+    key, can have. BoundError for values that are too large, or without a bound.
+    """
+    size = shape.width // shape.heads
+    scores = fitted_scores(functions, bounds, vector_entries, tokens=shape.tokens, size=size, far=far)
+    exponential = scores.exponential
+    if far:
+        found, plain = _far(scores, bounds, shape.tokens), 2 * SHARE_BITS
+        sums, most = Interval(SPARE / shape.tokens, 1 / SPARE), 1 / SPARE
+    else:
+        found, plain = None, exponential.bits
+        # Relative to the mean of the smallest sum in range.
+        sums = Interval(shape.tokens, bounds.totals.high / scores.floor)
+        most = shape.tokens * scores.largest
+    bits, value = _mixing(sums, most, ceiling.value, plain)
+    totals = fitted_table(
+        "sums of exponentials",
+        Inverse(
+            function="inverse",
+            unit=1.0,
+            offset=0.0,
+            scale=_MIXED * 2.0 ** (WORD_BITS - WEIGHTED - bits) / value,
+            steps=functions.inverse_steps,
+            divisor=1.0 if functions.inverse_steps is None else sums.high,
+        ),
+        bits=STREAM,
+        unit=2.0**bits,
+        most=most,
+        low=sums.low,
+        high=sums.high,
     )
-    weight = exponential[0] / 2 ** (WORD_BITS - FINE)
-    # Centring multiplies scores by the number of tokens.
-    products = scale * 2.0 ** (argument_bits + FACTOR - COARSE) / shape.tokens
-    key = 2.0 ** round(math.log2(products) / 2)
-    room = 2 ** (MIXING - 2) / (bounds.totals * weight * bounds.value)
-    value = min(power_of_two(room), 2.0**16)
-    if value < 2.0**8:
-        raise BoundError(
-            f"values up to {bounds.value:.6g} and sums up to {bounds.totals:.6g} have products too large for "
-            f"{MIXING} bits"
-        )
-    mixing_factor = math.floor(room * _SPARE / value)
-    weighted = mixing_factor * weight * value / 2 ** (MIXING - FINE)
-    mixed = min(power_of_two(2 ** (FINE - 2) / bounds.value), 2.0**13)
-    totals = _lookup(
-        weight,
-        bounds.totals,
-        TOTALS_INDEX_BITS,
-        steps=steps,
-        offset=0.0,
-        divisor=bounds.totals,
-        scale=mixed * 2 ** (WORD_BITS - FINE) / weighted,
-    )
-    hidden_bits = min(math.floor(math.log2(2 ** (COARSE - 2) * _SPARE / bounds.hidden)), 12)
-    if hidden_bits < 4:
-        raise BoundError(f"hidden values up to {bounds.hidden:.6g} leave {hidden_bits} fractional bits; 4 are needed")
+    gelu, spread, hidden, hidden_bits = fitted_gelu(functions, bounds, ceiling.hidden, shape.hidden)
+    gelu_bits = 2 * hidden_bits + 3 if gelu is None else gelu.bits
     return Scales(
         stream=stream,
-        query=products / key,
-        key=key,
+        centred=scores.centred,
+        query=scores.scale,
+        key=scores.scale,
         value=value,
+        query_turn=scores.query.turn,
+        key_turn=scores.key.turn,
+        queries=scores.query.place,
+        keys=scores.key.place,
         exponential=exponential,
-        mixing_factor=mixing_factor,
+        far=found,
+        exponential_cut=plain - bits,
         totals=totals,
-        mixed=mixed,
+        mixed=_MIXED,
+        hidden=hidden,
+        gelu=gelu,
+        hidden_spread=spread,
         hidden_bits=hidden_bits,
-        gelu_cut=max(2 * hidden_bits + 3 - 12, 1),
-        first_norm=fitted_norm(shape.width, stream, bounds.first_variance, steps=steps, eps=epsilons[0]),
-        second_norm=fitted_norm(shape.width, stream, bounds.second_variance, steps=steps, eps=epsilons[1]),
+        gelu_cut=gelu_cut(gelu_bits),
+        first_norm=fitted_norm(
+            bounds.first_variance,
+            width=shape.width,
+            epsilon=functions.epsilons[0],
+            steps=functions.inverse_steps,
+            stream=stream,
+            norm=norms[0],
+            normalised=ATTENTION_INPUT,
+        ),
+        second_norm=fitted_norm(
+            bounds.second_variance,
+            width=shape.width,
+            epsilon=functions.epsilons[1],
+            steps=functions.inverse_steps,
+            stream=stream,
+            norm=norms[1],
+            normalised=MLP_INPUT,
+        ),
     )
 
 
-def fitted_norm(width: int, stream: float, variance: float, *, steps: int, eps: float) -> Lookup:
-    """Of a LayerNorm over `width` values of the residual stream, whose variance is at most `variance`."""
-    centred = width * stream / 2 ** (FACTOR - FINE)
-    return _lookup(
-        width * centred**2,
-        variance,
-        NORM_INDEX_BITS,
-        steps=steps,
-        offset=eps,
-        divisor=norm_bound(Interval(variance, variance)) ** 2,
-        scale=NORMALISED_SCALE * 2 ** (WORD_BITS - FINE) / centred,
-    )
-
-
-def _lookup(
-    unit: float, high: float, index_bits: int, *, steps: int, offset: float, divisor: float, scale: float
-) -> Lookup:
-    """Of a sum up to `high`, where 1 is `unit` whole numbers."""
-    factor = min(math.floor(2**WORD_BITS * _SPARE / (high * unit)), LARGEST_FACTOR)
-    worth = 2 ** (WORD_BITS - SLOPE_BITS - index_bits) / (factor * unit)
-    return Lookup(factor=factor, curve=Curve(steps=steps, unit=worth, offset=offset, divisor=divisor, scale=scale))
-
-
-def stream_scale(shape: Shape, bounds: Bounds) -> float:
-    """The finest power of two for the residual stream."""
-    room = min(
-        2 ** (FACTOR - 2) / bounds.stream,
-        2 ** (FACTOR - 2) / (bounds.centred * shape.width),
-        2.0**_LARGEST_SCALE_BITS,
-    )
-    scale = power_of_two(room)
-    if scale < 2.0**12:
+def _mixing(sums: Interval, most: float, value: float, plain: int) -> tuple[int, float]:
+    """Fractional bits of exponentials, which have `plain` before they are cut, and the scale of values up to `value`:
+    sums of their products fit their ring."""
+    place = fitted_sum("sums of exponentials", bits=STREAM, unit=1.0, most=most, low=sums.low, high=sums.high)
+    room = 2.0 ** (STREAM - 2) * SPARE / (largest(place, bits=STREAM, unit=1.0) * value)
+    bits = min(max(math.floor(math.log2(room)) - _VALUE_BITS, 6, plain - WORD_BITS + STREAM), plain)
+    scale = min(room / 2.0**bits, 2.0**24)
+    if plain - bits > WORD_BITS - STREAM or scale < 2.0**12:
         raise BoundError(
-            f"the residual stream reaches {bounds.stream:.6g}, {bounds.centred:.6g} from its mean: that leaves less "
-            "than 12 fractional bits"
+            f"sums of exponentials from {sums.low:.4g} to {sums.high:.4g}, and values up to {value:.4g}, have products "
+            f"too large for {STREAM} bits; train with smaller weights"
+        )
+    return bits, scale
+
+
+def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
+    """Of the sums of the exponentials of half the scores, relative to the mean of the smallest one in range."""
+    most = tokens * scores.largest
+    bits = min(math.floor(math.log2(2.0**HALVES * SPARE / most)), scores.exponential.bits)
+    cut = scores.exponential.bits - bits
+    if cut > WORD_BITS - HALVES:
+        raise BoundError(
+            f"exponentials of half the scores reach {scores.largest:.4g} times the mean of their smallest sum: that is "
+            f"too far for {WORD_BITS} bits; train with smaller weights"
+        )
+    totals = fitted_table(
+        "sums of exponentials of half the scores",
+        Inverse(
+            function="inverse",
+            unit=1.0,
+            offset=0.0,
+            scale=2.0 ** (SHARE_BITS + WORD_BITS - WEIGHTED - bits),
+        ),
+        bits=HALVES + cut,
+        unit=2.0**scores.exponential.bits,
+        most=most,
+        low=tokens,
+        high=bounds.half_totals.high / scores.floor,
+    )
+    return Far(cut=cut, totals=totals)
+
+
+def fitted_norm(
+    bounds: VarianceBounds,
+    *,
+    width: int,
+    epsilon: float,
+    steps: int | None,
+    stream: float,
+    norm: float,
+    normalised: float,
+) -> Norm:
+    """Of a LayerNorm over tokens whose norm is at most `norm`, the class token multiplied; normalised: the scale of its
+    result."""
+    cut, variance = 0 if normalised == ATTENTION_INPUT else WORD_BITS - STREAM, bounds.interval
+    table = fitted_table(
+        "variances",
+        Inverse(
+            function="inverse root",
+            unit=1.0,
+            offset=epsilon,
+            scale=normalised * 2.0**cut / centred_scale(stream),
+            steps=steps,
+            divisor=1.0 if steps is None else (variance.high + epsilon) / 2.25,
+        ),
+        bits=WORD_BITS,
+        unit=width * centred_scale(stream) ** 2,
+        most=norm**2 / width,
+        low=variance.low,
+        high=variance.high,
+    )
+    return Norm(variance=table, lift=bounds.lift, cut=cut, normalised=normalised)
+
+
+def checked_norm(norm: Norm, width: int, stream: float) -> float:
+    """What the norm of a token is at most whose variance was found in range."""
+    variance = largest(norm.variance, bits=WORD_BITS, unit=width * centred_scale(stream) ** 2)
+    return math.sqrt(width * variance)
+
+
+def variance_limits(norm: Norm, width: int, stream: float) -> tuple[float, float]:
+    """What is in range where a variance is computed in the clear."""
+    place = norm.variance
+    unit = 2.0 ** (WORD_BITS - place.levels) / (place.factor * width * centred_scale(stream) ** 2)
+    return place.low * unit, place.high * unit
+
+
+def centred_scale(stream: float) -> float:
+    """Scale of the stream as LayerNorm opens it."""
+    return stream / 2.0 ** (STREAM - CENTRED)
+
+
+def stream_scale(norm: float) -> float:
+    """The finest power of two for a residual stream whose tokens have at most this norm."""
+    scale = min(power_of_two(2.0 ** (STREAM - 2) / norm), LARGEST_STREAM_SCALE)
+    if scale < 2.0**24:
+        raise BoundError(
+            f"a token of the residual stream can reach {norm:.6g}: that leaves less than 5 fractional bits; train with "
+            "smaller weights"
         )
     return scale
 
 
-def _argument_bits(score: float, degree: int) -> int:
-    """Fractional bits of the exponential's argument, so that its value fits 64 bits."""
-    for bits in range(8, 4, -1):
-        # The exponential of more than 64 is too large in any case, and of very much more no number at all.
-        value = math.factorial(degree) * 2.0 ** (degree * bits) * math.exp(min(score, 64.0))
-        if value < 2**62 * _SPARE and score * 2**bits < 2 ** (COARSE - 2) * _SPARE:
-            return bits
-    raise BoundError(
-        f"scores up to {score:.6g} are too large for an exponential of degree {degree} with 5 fractional bits; distil "
-        "with a smaller largest_score"
-    )
-
-
 def power_of_two(room: float) -> float:
-    return 2.0 ** math.floor(math.log2(room * _SPARE))
-
-
-def encoded(x: torch.Tensor, scale: float) -> torch.Tensor:
-    """Floats as whole numbers, to the nearest."""
-    return (x.double() * scale).round().long()
+    return 2.0 ** math.floor(math.log2(room * SPARE))

@@ -3,36 +3,64 @@
 A stage takes this owner's share of what the one before it left, and says beforehand what material it takes and what it
 sends. In the `known` mode every stage ends with a message that tells the data owner the stream: its share is the
 stream itself then, and the model owner's is zero, which is how the next stage takes it. Of the head both modes tell
-the data owner the result.
+the data owner the result. Every stage counts, on shares, what was out of range; before the head tells the result, it
+opens whether that is nothing, one bit. The machines know what this comes to: of a pass out of range the program is not
+advanced any more.
 
-    share = input_share(public, images, pixels)
-    for stage in stages(public, known=known):
-        share = ... stage.prepared(party, images, layers)(share) ...
-    result = logits(public, share)
+    carried = Carried(input_share(public, images, pixels))
+    for stage in stages(public, known=known, results=results):
+        carried = ... stage.prepared(party, images, layers)(carried) ...
+    result = logits(carried.share, results)  # Or labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 from torch.nn import functional
 
 from tacit.parties.inference.block import BlockProgram, block_requests
-from tacit.parties.inference.layer_norm import layer_norm, layer_norm_requests, normalised
-from tacit.parties.inference.material import AnyBlockRequest, Fixed
+from tacit.parties.inference.layer_norm import LayerNormProgram, Norm, layer_norm_requests, normalised
+from tacit.parties.inference.lookup import LookedUp, Range
+from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, FixedLinear, Party, Program, together
-from tacit.parties.inference.scales import NORMALISED_SCALE, Lookup, Scales, encoded
-from tacit.protocol.inference.schedule import FACTOR, block_layer_shapes, layer_shapes
+from tacit.parties.inference.results import rankings, reduced, result_requests
+from tacit.parties.inference.scales import Scales, variance_limits
+from tacit.protocol.inference.schedule import (
+    LOGITS,
+    PLACE,
+    RANGE,
+    STREAM,
+    WORD_BITS,
+    Results,
+    block_layer_shapes,
+    layer_shapes,
+)
 
 GROUP_WORDS: Final = 1 << 18
 """Scores, or hidden values, of images that are computed together: temporaries of more leave the processor's caches, and
 the allocator gives them back to the system each time, which together costs half as much again."""
-Run = Callable[[torch.Tensor], Program[torch.Tensor]]
-"""One use of a stage: from this owner's share of what goes in, to that of what comes out."""
+
+COUNTED: Final = Lookup((), levels=PLACE)
+"""For the count of what was out of range."""
+
+
+@dataclass(frozen=True, repr=False)
+class Carried:
+    """From stage to stage, this owner's shares."""
+
+    share: torch.Tensor
+    """int64 [images, ...]."""
+    outside: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
+    """Modulo 2^PLACE, of how many values were out of range: never opened."""
+
+
+Run = Callable[[Carried], Program[Carried]]
+"""One use of a stage: from what goes in, to what comes out."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +86,11 @@ class ModelStage:
         groups = self._groups(images)
         runs = [self._prepared(party.supplied(self._requests(group, numbers)), group, layers) for group in groups]
 
-        def run(share: torch.Tensor) -> Program[torch.Tensor]:
-            parts = zip(runs, torch.split(share.to(party.device), groups), strict=True)
-            return torch.cat((yield from together([one(part) for one, part in parts])))
+        def run(carried: Carried) -> Program[Carried]:
+            parts = zip(runs, torch.split(carried.share.to(party.device), groups), strict=True)
+            found = yield from together([one(Carried(part)) for one, part in parts])
+            outside = torch.stack([part.outside for part in found]).sum() + carried.outside.to(party.device)
+            return Carried(torch.cat([part.share for part in found]), outside)
 
         return run
 
@@ -80,28 +110,31 @@ class ModelStage:
     def _sizes(self, name: str) -> tuple[int, int]:
         return layer_shapes(self.public.sizes)[name]
 
-    def _known(self, party: Party, stream: torch.Tensor, norm: Lookup) -> torch.Tensor:
-        """What the data owner computes from the stream that it was told; zeros at the model owner."""
+    def _known(self, party: Party, stream: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        """What the data owner computes from the stream that it was told, modulo 2^(64 - norm.cut), and how many rows it
+        finds out of range; zeros at the model owner."""
         if party.rank == MODEL:
-            return torch.zeros_like(stream)
-        return encoded(normalised(stream.double() / self.public.stream, norm.curve), NORMALISED_SCALE)
+            return torch.zeros_like(stream), torch.zeros_like(stream[0, 0, 0])
+        values, variance = normalised(stream.double() / self.public.stream, norm)
+        low, high = variance_limits(norm, self.public.sizes.width, self.public.stream)
+        return encoded(values, norm.normalised), ((variance < low) | (variance > high)).sum()
 
 
 class Embedding(ModelStage):
     """Patches [B, T - 1, C P P] of the data owner to the stream [B, T, D]."""
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
-        return (Fixed(MODEL, self._rows(images), numbers["embedding"], self._sizes("embedding")),)
+        return (Fixed(MODEL, self._rows(images), numbers["embedding"], self._sizes("embedding"), STREAM),)
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        linear = layers["embedding"].prepared(party, self._rows(images))
+        linear = layers["embedding"].prepared(party, self._rows(images), STREAM)
 
-        def run(share: torch.Tensor) -> Program[torch.Tensor]:
-            patches = yield from linear.multiplied("embedding", share, FACTOR)
+        def run(carried: Carried) -> Program[Carried]:
+            patches = yield from linear.multiplied("embedding", carried.share)
             stream = functional.pad(patches, (0, 0, 1, 0))  # The class token has no pixels.
             if linear.linear.bias is not None:
                 stream += linear.linear.bias
-            return (yield from party.told("result", stream, FACTOR)) if self.known else stream
+            return Carried((yield from party.told("result", stream, STREAM)) if self.known else stream)
 
         return run
 
@@ -126,49 +159,78 @@ class BlockStage(ModelStage):
 
     def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
         own = {_short(name): layers[name] for name in self.layers}
-        program = BlockProgram(party, self.public.shape(images), self.scales, own)
+        program = BlockProgram(party, self.public.shape(images), self.scales, own, known=self.known)
 
-        def run(share: torch.Tensor) -> Program[torch.Tensor]:
+        def run(carried: Carried) -> Program[Carried]:
             if not self.known:
-                return (yield from program.run(share))
-            stream = yield from program.run(share, self._known(party, share, self.scales.first_norm))
-            return (yield from party.told("result", stream, FACTOR))
+                return Carried(*(yield from program.run(carried.share)))
+            normal, unusual = self._known(party, carried.share, self.scales.first_norm)
+            stream, outside = yield from program.run(carried.share, normal)
+            return Carried((yield from party.told("result", stream, STREAM)), outside + unusual)
 
         return run
 
 
+@dataclass(frozen=True)
 class Head(ModelStage):
-    """The stream [B, T, D] to the logits [B, classes] of its class tokens."""
+    """The stream [B, T, D] to what is told of the logits [B, classes] of class tokens, if everything was in range."""
+
+    results: Results
+
+    def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
+        told = result_requests(images, self.public.sizes.classes, self.results)
+        return (*super().requests(images, numbers), COUNTED, *told)
 
     def _requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
         shape = (images, 1, self.public.sizes.width)
-        linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"))
+        linear = Fixed(MODEL, (images,), numbers["head"], self._sizes("head"), STREAM)
         return (linear, *(() if self.known else layer_norm_requests(shape, self.public.head.norm)))
 
-    def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
-        linear = layers["head"].prepared(party, (images,))
-        norm = self.public.head.norm
+    def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        computed = super().prepared(party, images, layers)
+        lookup = LookedUp(party, COUNTED)
+        ready = rankings(party, images, self.public.sizes.classes, self.results)
 
-        def run(share: torch.Tensor) -> Program[torch.Tensor]:
-            tokens = share[:, :1]
-            if self.known:
-                normal = self._known(party, tokens, norm)
+        def run(carried: Carried) -> Program[Carried]:
+            found = yield from computed(carried)
+            yield from _in_range(party, found.outside, lookup)
+            return Carried((yield from reduced(party, found.share, self.public.head.logits, self.results, ready)))
+
+        return run
+
+    def _prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        linear = layers["head"].prepared(party, (images,), STREAM)
+        norm, shape = self.public.head.norm, (images, 1, self.public.sizes.width)
+        program = None if self.known else LayerNormProgram(party, "final norm", shape, norm)
+
+        def run(carried: Carried) -> Program[Carried]:
+            tokens = carried.share[:, :1]
+            if program is None:
+                normal, outside = self._known(party, tokens, norm)
             else:
-                normal = yield from layer_norm(party, "final norm", tokens, norm)
-            result = yield from linear.apply("head", normal[:, 0], FACTOR)
-            return (yield from party.told("result", result, FACTOR))
+                normal, outside = yield from program.run(tokens)
+            return Carried((yield from linear.apply("head", normal[:, 0])), outside)
 
         return run
 
 
-def stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
-    """Those of a pass, in order. known: whether the data owner is told what goes into every block."""
+def _in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:
+    """Open whether a shared count is zero, in all of its bits: words whose sum is 0 modulo 2^64 if it is."""
+    (place,) = yield from party.open("count", lookup.masked(outside))
+    share = lookup.settle(place, Range(0, 1))
+    yield from party.open(RANGE, (share << (WORD_BITS - PLACE), WORD_BITS))
+
+
+def stages(public: PublicModel, *, known: bool, results: Results = LOGITS) -> tuple[ModelStage, ...]:
+    """Those of a pass, in order. known: whether the data owner is told what goes into every block; results: what it is
+    told at the end."""
     names = tuple(block_layer_shapes(public.sizes.width, public.sizes.hidden))
     blocks = (
         BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index)
         for index in range(public.sizes.blocks)
     )
-    return (Embedding("embedding", public, known, ("embedding",)), *blocks, Head("head", public, known, ("head",)))
+    head = Head("head", public, known, ("head",), results)
+    return (Embedding("embedding", public, known, ("embedding",)), *blocks, head)
 
 
 def _short(name: str) -> str:
@@ -197,6 +259,6 @@ def input_share(public: PublicModel, images: int, pixels: torch.Tensor | None) -
     return encoded(rows, scales.pixel)
 
 
-def logits(public: PublicModel, share: torch.Tensor) -> torch.Tensor:
-    """Float64 [B, classes], from what the data owner was told at the end."""
-    return share.cpu().double() / public.head.logits
+def encoded(x: torch.Tensor, scale: float) -> torch.Tensor:
+    """Floats as whole numbers, to the nearest."""
+    return (x.double() * scale).round().long()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import torch
 
-from tacit.models.friendly.blocks import Block, LayerNorm, LinearLayer
+from tacit.models.friendly.a_priori import folded
+from tacit.models.friendly.blocks import Block, LinearLayer
 from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.parties.inference.measured import KeyMeans
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.scales import NORMALISED_SCALE, Scales
-from tacit.protocol.inference.schedule import COARSE, FACTOR, HIDDEN, layer_shapes
+from tacit.parties.inference.scales import Scales
+from tacit.protocol.inference.schedule import COARSE, STREAM, VECTORS, layer_shapes
 
 WEIGHT_BITS_LIMIT: Final = 26
 """Of the greatest entry of a weight, with its sign."""
+LEAST_WEIGHT_BITS: Final = 5
+"""Of a typical entry of a column; rounding then changes each by one part in a hundred, and what many add up to by far
+less."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,28 +37,35 @@ class IntegerWeight:
     """Of the greatest word, with its sign."""
 
 
-def integer_model(transformer: FriendlyTransformer, public: PublicModel) -> dict[str, IntegerWeight]:
+def integer_model(
+    transformer: FriendlyTransformer, public: PublicModel, keys: Sequence[KeyMeans]
+) -> dict[str, IntegerWeight]:
     """Of every layer, by the names and in the order of tacit.protocol.inference.schedule.layer_shapes.
 
-    ValueError for another model than the public one was made of, and for weights that are too large or not finite.
+    keys: of every block, what its bias leaves out (model.py). ValueError for another model than the public one was made
+    of, and for weights that are too large, too coarse, or not finite.
     """
     stream, pixel = public.stream, public.embedding.pixel
     projection: Any = transformer.patch_embed.proj
     blocks: list[Block] = list(transformer.blocks)  # type: ignore[arg-type]
     if len(blocks) != public.sizes.blocks:
         raise ValueError(f"the model has {len(blocks)} blocks, the public one {public.sizes.blocks}")
-    offsets = transformer.pos_embed.detach().double()[0]
-    first = torch.zeros(len(offsets), 1, dtype=torch.float64)
-    first[0] = 1
-    offsets = offsets + first * transformer.cls_token.detach()[0] + (1 - first) * projection.bias.detach()
+    with torch.no_grad():
+        offsets = transformer.pos_embed.double()[0]
+        first = torch.zeros(len(offsets), 1, dtype=torch.float64)
+        first[0] = 1
+        offsets = offsets + first * transformer.cls_token.double()[0] + (1 - first) * projection.bias.double()
+        patches = _centred(projection.weight.double().flatten(1), 0)
     found = {
-        "embedding": _integer("embedding", projection.weight.detach().flatten(1), offsets, pixel, stream),
+        "embedding": _integer("embedding", patches, _centred(offsets, -1), pixel, stream),
         **{
             f"{index}.{name}": weight
-            for index, (block, scales) in enumerate(zip(blocks, public.blocks, strict=True))
-            for name, weight in integer_weights(block, scales).items()
+            for index, (block, scales, means) in enumerate(zip(blocks, public.blocks, keys, strict=True))
+            for name, weight in integer_weights(block, scales, means).items()
         },
-        "head": _layer("head", transformer.head, NORMALISED_SCALE, public.head.logits, transformer.norm),
+        "head": _integer(
+            "head", *folded(transformer.norm, transformer.head), public.head.norm.normalised, public.head.logits
+        ),
     }
     shapes = {name: tuple(weight.words.shape) for name, weight in found.items()}
     if list(shapes.items()) != list(layer_shapes(public.sizes).items()):
@@ -68,30 +80,39 @@ def weight_octets(weights: Mapping[str, IntegerWeight]) -> Iterator[memoryview]:
             yield np.ascontiguousarray(words.cpu().numpy(), "<i8").data.cast("B")
 
 
-def integer_weights(block: Block, scales: Scales) -> dict[str, IntegerWeight]:
-    """Of every layer. ValueError for weights that are too large or not finite."""
-    width = block.norm1.weight.shape[0]
+def integer_weights(block: Block, scales: Scales, keys: KeyMeans) -> dict[str, IntegerWeight]:
+    """Of every layer. ValueError for weights that are too large, too coarse, or not finite."""
+    weight, bias = folded(block.norm1, block.attn.qkv)
+    width = weight.shape[1]
+    bias[width : 2 * width] -= keys.means.flatten()
+    balance = keys.balance.repeat_interleave(width // len(keys.balance))
     # Scales of the columns of a product, before it is cut.
-    cut = 2.0 ** (WORD_BITS - FACTOR)
-    joint = torch.tensor([scales.query, scales.key, scales.value], dtype=torch.float64).repeat_interleave(width) * cut
-    hidden = 2.0 ** (scales.hidden_bits + HIDDEN - COARSE)
+    joint = torch.cat(
+        [
+            balance * scales.query * 2.0 ** (WORD_BITS - VECTORS),
+            scales.key * 2.0 ** (WORD_BITS - VECTORS) / balance,
+            torch.full((width,), scales.value * 2.0 ** (WORD_BITS - STREAM), dtype=torch.float64),
+        ]
+    )
+    hidden = scales.hidden * 2.0 ** (STREAM - COARSE)
     return {
-        "qkv": _layer("qkv", block.attn.qkv, NORMALISED_SCALE, joint, block.norm1),
-        "proj": _layer("proj", block.attn.proj, scales.mixed, scales.stream),
-        "fc1": _layer("fc1", block.mlp.fc1, NORMALISED_SCALE, hidden, block.norm2),
-        "fc2": _layer("fc2", block.mlp.fc2, scales.gelu, scales.stream),
+        "qkv": _integer("qkv", weight, bias, scales.first_norm.normalised, joint),
+        "proj": _integer("proj", *_stream(block.attn.proj), scales.mixed, scales.stream),
+        "fc1": _integer("fc1", *folded(block.norm2, block.mlp.fc1), scales.second_norm.normalised, hidden),
+        "fc2": _integer("fc2", *_stream(block.mlp.fc2), scales.activated, scales.stream),
     }
 
 
-def _layer(
-    name: str, layer: LinearLayer, before: float, after: float | torch.Tensor, norm: LayerNorm | None = None
-) -> IntegerWeight:
-    weight = layer.weight.detach().double()
-    bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.detach().double()
-    if norm is not None:
-        bias = bias + weight @ norm.bias.detach().double()
-        weight = weight * norm.weight.detach().double()
-    return _integer(name, weight, bias, before, after)
+def _stream(layer: LinearLayer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias of a layer that adds to the residual stream, without what LayerNorm would take away again."""
+    with torch.no_grad():
+        weight = layer.weight.double()
+        bias = torch.zeros(len(weight), dtype=torch.float64) if layer.bias is None else layer.bias.double()
+    return _centred(weight, 0), _centred(bias, 0)
+
+
+def _centred(values: torch.Tensor, axis: int) -> torch.Tensor:
+    return values - values.mean(axis, keepdim=True)
 
 
 def _integer(
@@ -102,6 +123,12 @@ def _integer(
     if not bool(scaled.isfinite().all() and shift.isfinite().all()):
         raise ValueError(f"{name} holds a value that is not finite")
     words = scaled.round().long()
+    spread, least = scaled.square().mean(0).sqrt().max().item(), 2.0**LEAST_WEIGHT_BITS
+    if 0 < spread < least:
+        raise ValueError(
+            f"{name}: weights of {spread:.3g} last bits on average are too coarse, {least:.0f} are needed: what they "
+            "are multiplied by reaches too far beyond what is typical"
+        )
     bits = int(words.abs().max()).bit_length() + 1
     if bits > WEIGHT_BITS_LIMIT:
         raise ValueError(f"{name}: a weight of {bits} bits is too large; {WEIGHT_BITS_LIMIT} fit")

@@ -79,6 +79,8 @@ def test_models_that_shares_cannot_compute_are_refused(model: FriendlyTransforme
         check_shareable(exact)
     with pytest.raises(ValueError, match=r"Attention is computed exactly \(degree is None\)"):
         check_shareable(make(images, Approximation(softmax_degree=None)))
+    with pytest.raises(ValueError, match=r"Mlp is computed exactly \(quadratic is False\)"):
+        check_shareable(make(images, Approximation(quadratic_gelu=False)))
     fix_intervals(model, {"blocks.1.attn.totals": Interval(1, 5000)})
     with pytest.raises(ValueError, match=r"blocks\.1\.attn\.totals: values up to 5000 are too large for fixed-point"):
         check_shareable(model)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from tacit.models.device import CPU
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.correlated.material import Linear, Request, Weight, correct, expand
 from tacit.parties.correlated.streams import Keystream
+from tacit.parties.inference.model import FittedModel
 from tacit.parties.inference.operations import DATA, MODEL, Communication, FixedLinear, Party, Program
 from tacit.parties.inference.ring import packed, unpacked
-from tacit.parties.inference.weights import IntegerWeight
-from tacit.protocol.inference.schedule import Round
+from tacit.parties.inference.stages import Carried, ModelStage, input_share, stages
+from tacit.parties.inference.weights import IntegerWeight, integer_model
+from tacit.protocol.inference.schedule import PLACE, RANGE, WORD_BITS, Round
 
 
 @dataclass
@@ -43,7 +47,7 @@ class Pair:
             self.requests.append(request)
         assert self.requests[number] == request
         words = expand(request, rank, Keystream(self.keys[rank], number))
-        if rank == request.receiver:
+        if rank in request.receivers:
             weight = None
             if isinstance(request, Linear):
                 weight = Keystream(self.keys[MODEL], request.weight).draw(request.weight_shape)
@@ -83,6 +87,66 @@ class Pair:
         except StopIteration as stop:
             results[rank] = stop.value
             return None
+
+
+class Pass:
+    """A pass of both parties, which stops after every stage."""
+
+    def __init__(
+        self,
+        friendly: FriendlyTransformer,
+        fitted: FittedModel,
+        pixels: torch.Tensor,
+        *,
+        known: bool,
+        device: str = "cpu",
+    ) -> None:
+        """pixels: [n, C, S, S]."""
+        self.pair = Pair(device=torch.device(device))
+        self.public, self.pixels = fitted.public, pixels
+        self.stages = stages(self.public, known=known)
+        weights = integer_model(friendly, self.public, fitted.keys)
+        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
+        self.layers: list[dict[str, FixedLinear]] = [
+            {name: pair[rank].to(self.pair.device) for name, pair in both.items()} for rank in (MODEL, DATA)
+        ]
+        self.shares = [input_share(self.public, len(pixels), given) for given in (None, pixels)]
+        self.counts = [torch.zeros((), dtype=torch.int64)] * 2
+
+    def __iter__(self) -> Iterator[ModelStage]:
+        """Every stage, once it has run."""
+        images = len(self.pixels)
+        for stage in self.stages:
+            runs = [
+                stage.prepared(party, images, layers)
+                for party, layers in zip(self.pair.parties, self.layers, strict=True)
+            ]
+            carried = [Carried(*parts) for parts in zip(self.shares, self.counts, strict=True)]
+            found = self.pair.run(*(run(part) for run, part in zip(runs, carried, strict=True)))
+            self.shares, self.counts = [each.share for each in found], [each.outside for each in found]
+            yield stage
+
+    @property
+    def outside(self) -> int:
+        """How many values were out of range so far; after the head there is no such count."""
+        return int(sum(self.counts)) % (1 << PLACE)
+
+    def finish(self) -> bool:
+        """Run it to its end; see in_range()."""
+        for _ in self:
+            pass
+        return self.in_range()
+
+    def opened(self) -> int:
+        """What the last round of range opened."""
+        ((one, other),) = (words for words in self.pair.exchanges if words[0].operation == RANGE)
+        ((share, bits),), ((another, _),) = one.sent, other.sent
+        assert bits == WORD_BITS
+        return int(share + another) % (1 << WORD_BITS)
+
+    def in_range(self) -> bool:
+        """Whether the results were told."""
+        return self.opened() == 0
 
 
 def _carried(sender: Communication, receiver: Communication) -> list[torch.Tensor]:

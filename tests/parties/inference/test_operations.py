@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import pytest
 import torch
 
-from tacit.models.friendly.polynomials import goldschmidt_inverse, goldschmidt_inverse_root
 from tacit.parties.correlated.dealing import RequestError
-from tacit.parties.inference.material import Curve, Table, decoded_requests
-from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, TableValue
+from tacit.parties.inference.material import NORM_WAVE_BITS, decoded_requests
+from tacit.parties.inference.operations import (
+    MatrixValue,
+    NarrowValue,
+    Party,
+    Program,
+    ScoresValue,
+    WaveValue,
+    cosine_bits,
+)
 from tacit.parties.inference.ring import product, shifted, signed
+from tacit.parties.inference.waves import PLACES, Wave
 from tacit.parties.inference.weights import IntegerWeight
 
 with pytest.MonkeyPatch.context() as patch:
@@ -42,22 +49,24 @@ def evaluated(coefficients: Sequence[int], x: torch.Tensor) -> list[int]:
     return [(value + (1 << 63)) % (1 << 64) - (1 << 63) for value in values]
 
 
+@pytest.mark.parametrize("ring", [40, 64])
 @pytest.mark.parametrize("bits", [2, 8, 16, 24])
 @pytest.mark.parametrize(
     "coefficients", [(7, 3), (0, 0, 1), (720 << 48, 720 << 40, 360 << 32, 120 << 24, 30 << 16, 6 << 8, 1)]
 )
-def test_a_polynomial_of_a_narrow_value_is_exact(bits: int, coefficients: tuple[int, ...]) -> None:
+def test_a_polynomial_of_a_narrow_value_is_exact(bits: int, coefficients: tuple[int, ...], ring: int) -> None:
     x = integers(500, below=max(1 << (bits - 2), 2)) if bits > 2 else torch.zeros(500, dtype=torch.int64)
     parts = shares(x)
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
-        value = NarrowValue(party, parts[rank], bits, degree=len(coefficients) - 1)
-        value.settle(*(yield from party.open("narrow", value.masked)))
+        value = NarrowValue(party, (500,), bits, degree=len(coefficients) - 1, ring=ring)
+        value.settle(*(yield from party.open("narrow", value.masked(parts[rank]))))
         return torch.stack([value.polynomial(coefficients), value.value()])
 
     (polynomial, value), pair = both(act)
-    assert polynomial.tolist() == evaluated(coefficients, x)
-    assert value.tolist() == x.tolist()
+    expected = torch.tensor(evaluated(coefficients, x))
+    assert signed(polynomial, ring).equal(signed(expected, ring))
+    assert signed(value, ring).equal(x)
     assert pair.log == [("narrow", 500 * -(-bits // 8), 500 * -(-bits // 8))]
 
 
@@ -66,8 +75,9 @@ def test_a_narrow_value_times_a_factor_of_its_row_is_exact() -> None:
     x_parts, f_parts = shares(x), shares(f)
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
-        value = NarrowValue(party, x_parts[rank], 24, factor=(9, 1))
-        opened, factor = yield from party.open("scaled", value.masked, value.masked_factor(f_parts[rank]))
+        value = NarrowValue(party, (9, 40), 24, factor=(9, 1))
+        masked = (value.masked(x_parts[rank]), value.masked_factor(f_parts[rank]))
+        opened, factor = yield from party.open("scaled", *masked)
         value.settle(opened)
         return value.times(factor)
 
@@ -82,8 +92,9 @@ def test_a_product_of_shared_matrices_is_exact(bits: int) -> None:
     left_parts, right_parts = shares(left), shares(right)
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
-        value = MatrixValue(party, left_parts[rank], right_parts[rank], bits)
-        return value.settle(*(yield from party.open("matrices", *value.masked)))
+        value = MatrixValue(party, (2, 7, 30), (2, 30, 4), bits)
+        masked = (value.masked_left(left_parts[rank]), value.masked_right(right_parts[rank]))
+        return value.settle(*(yield from party.open("matrices", *masked)))
 
     found, pair = both(act)
     assert signed(found, bits).equal(left @ right)
@@ -101,39 +112,58 @@ def test_a_fixed_weight_costs_one_message_and_serves_many_inputs() -> None:
         pair.log.clear()
 
         def act(party: Party, parts: tuple[torch.Tensor, torch.Tensor] = parts) -> Program[torch.Tensor]:
-            return (yield from layers[party.rank].prepared(party, (3, 5)).apply("layer", parts[party.rank], 48))
+            return (yield from layers[party.rank].prepared(party, (3, 5), 48).apply("layer", parts[party.rank]))
 
         one, other = pair.run(*(act(party) for party in pair.parties))
         assert signed(one + other, 48).equal(x @ weight.words + weight.bias)
         assert pair.log == [("layer", 0, x.numel() * 6)]
 
 
-@pytest.mark.parametrize("function", ["inverse", "inverse root"])
-def test_a_table_holds_the_polynomial_to_its_second_derivative(function: Literal["inverse", "inverse root"]) -> None:
-    high, scale, offset = 3.0, 2.0**40, 1e-3
-    divisor = high if function == "inverse" else high / 2
-    curve = Curve(steps=7, unit=high / (1 << 17), offset=offset, divisor=divisor, scale=scale)
-    table = Table((200,), 9, function, curve)
-    argument = torch.linspace((1 << 17) * 0.05, (1 << 17) * 0.99, 200).round().long()
-    parts = shares(argument)
+WAVE = Wave(constant=5, cosines=(1 << 20, -(1 << 19), 77), sines=(-3, 1 << 18, 0), precision=20, words=18)
+
+
+@pytest.mark.parametrize("wave", [WAVE, Wave(constant=-1, cosines=(1 << 16,), sines=(1 << 16,), precision=16, words=9)])
+def test_waves_of_a_value_are_those_of_real_numbers_up_to_rounding(wave: Wave) -> None:
+    x = integers(400, below=PLACES // 2)
+    parts = shares(x)
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
-        value = TableValue(party, parts[rank], table)
-        return value.settle(*(yield from party.open("table", value.masked)))
+        value = WaveValue(party, (400,), wave, 48)
+        return value.settle(*(yield from party.open("waves", value.masked(parts[rank]))))
 
     found, pair = both(act)
-    x = argument.double() * curve.unit + offset
-    interval = high / 512
-    if function == "inverse":
-        expected = goldschmidt_inverse(x / high, 7) / high
-        # Up to an interval from where the line touches, which has the slope of a secant: f''' adds little.
-        curvature = 2 / (x - interval) ** 3
-    else:
-        expected = goldschmidt_inverse_root(x / (high / 2), 7) / math.sqrt(high / 2)
-        curvature = 0.75 * (x - interval) ** -2.5
-    # Half of the second derivative times the square of the distance; as much again for the secant.
-    assert ((found / scale - expected).abs() <= curvature * interval**2 + 2.0**-30).all()
-    assert pair.log == [("table", 200 * 3, 200 * 3)]
+    angles = 2 * torch.pi * x.double() / PLACES * torch.arange(1, len(wave.cosines) + 1)[:, None]
+    cosines, sines = (torch.tensor(each, dtype=torch.float64) for each in (wave.cosines, wave.sines))
+    expected = (wave.constant + cosines @ angles.cos() + sines @ angles.sin()) / 2.0**wave.precision
+    norms = torch.hypot(cosines, sines).sum().item() / 2.0**wave.precision
+    # Factors are off by half of their last bit, and multiplied by words up to 1; words the other way round. Twice each.
+    error = len(cosines) * 2.0**-wave.precision + 2**0.5 * norms * 2.0**-wave.words + 2.0**-20
+    assert (signed(found, 48).double() / 2.0**wave.bits - expected).abs().max() <= error
+    assert pair.log == [("waves", 800, 800)]
+
+
+def test_scores_are_exact_and_tell_the_norms_of_queries_and_keys() -> None:
+    shape, turns = (3, 5, 8), (20, 17)
+    queries, keys = integers(*shape, below=1 << 15), integers(*shape, below=1 << 12)
+    query_parts, key_parts = shares(queries), shares(keys)
+
+    def act(party: Party, rank: int) -> Program[tuple[torch.Tensor, list[torch.Tensor]]]:
+        value = ScoresValue(party, shape, 32, turns)
+        opened = yield from party.open("scores", *value.masked(query_parts[rank], key_parts[rank]))
+        return value.settle(*opened), value.spread(*opened)
+
+    pair = Pair()
+    (one, one_spread), (other, other_spread) = pair.run(*(act(party, party.rank) for party in pair.parties))
+    assert signed(one + other, 32).equal(signed(queries @ keys.mT, 32))
+    assert pair.log == [("scores", 2 * queries.numel() * 4, 2 * queries.numel() * 4)]
+    unit = 2.0 ** (NORM_WAVE_BITS + cosine_bits(8))
+    for vectors, turn, mine, yours in zip((queries, keys), turns, one_spread, other_spread, strict=True):
+        found = signed(mine + yours, 40).double()
+        expected = (1 - (2 * torch.pi * vectors.double() / 2**turn).cos()).sum(-1)
+        assert (found > 0).all()
+        # Of 8 entries with two products each, and the table's places are 2^-16 of a turn apart for public sum and mask.
+        rounding = 8 * 2 * (2.0**-NORM_WAVE_BITS + 2.0 ** -cosine_bits(8)) + 8 * 4 * torch.pi / PLACES
+        assert ((found / unit - expected).abs() <= rounding).all()
 
 
 def test_what_is_opened_is_new_in_every_pass() -> None:
@@ -142,8 +172,8 @@ def test_what_is_opened_is_new_in_every_pass() -> None:
     seen = []
 
     def act(party: Party, rank: int) -> Program[torch.Tensor]:
-        value = NarrowValue(party, parts[rank], 16)
-        (opened,) = yield from party.open("narrow", value.masked)
+        value = NarrowValue(party, (400,), 16)
+        (opened,) = yield from party.open("narrow", value.masked(parts[rank]))
         return opened & 0xFFFF
 
     for _ in range(2):
@@ -164,10 +194,11 @@ def test_cutting_both_factors_leaves_their_product_correct_to_the_last_bits() ->
     assert ((found - (x @ w) / 2**16).abs() <= w.abs().sum(0) + 1).all()
 
 
-NARROW = {"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": (2, 1)}
-MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 4), "arguments": ()}
-CURVE = {"steps": 1, "unit": 1.0, "offset": 0.0, "divisor": 1.0, "scale": 1.0}
-TABLE = {"type": "Table", "shape": (2,), "index_bits": 1, "function": "inverse", "curve": CURVE}
+NARROW = {"type": "Narrow", "shape": (2, 3), "bits": 16, "degree": 1, "factor": (2, 1), "words": 64}
+MATRIX = {"type": "Matrix", "operation": "matmul", "left": (4, 4), "right": (4, 4), "arguments": (), "words": 64}
+SCORES = {"type": "Scores", "shape": (2, 3, 4), "words": 32, "queries": 17, "keys": 18}
+WAVES = {"type": "Waves", "shape": (2,), "harmonics": 3, "precision": 12, "words": 40}
+LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4, "levels": 16}
 NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a factor of more dimensions than its value": (NARROW, {"factor": (5, 2, 3)}, "shape"),
     "a factor that is larger than its value": (NARROW, {"factor": (2, 4)}, "shape"),
@@ -177,8 +208,15 @@ NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a row": (MATRIX, {"left": (4,)}, "only matrices"),
     "a column": (MATRIX, {"right": (4,)}, "only matrices"),
     "matrices that do not fit": (MATRIX, {"right": (3, 4)}, "no such product"),
-    "a real as an integer": (TABLE, {"curve": CURVE | {"unit": 1}}, "not in their canonical encoding"),
-    "a real that is none": (TABLE, {"curve": CURVE | {"offset": math.nan}}, "float"),
+    "waves without number": (WAVES, {"harmonics": 49}, "harmonics"),
+    "a wave of nothing": (WAVES, {"harmonics": 0}, "harmonics"),
+    "waves finer than their table": (WAVES, {"precision": 29}, "precision"),
+    "norms of a number": (SCORES, {"shape": (4,)}, "shape"),
+    "a turn of nothing": (SCORES, {"keys": 0}, "keys"),
+    "more intervals than a table has": (LOOKUP, {"index": 15}, "index"),
+    "intervals finer than their domain": (LOOKUP, {"domain": 9}, "6 \\+ 4 bits are more than 9"),
+    "a comparison of more bits than there are": (LOOKUP, {"levels": 33}, "levels"),
+    "an integer as a real": (LOOKUP, {"levels": 16.0}, "float"),
     "fields in another order": (dict(reversed(NARROW.items())), {}, "not in their canonical encoding"),
 }
 
@@ -190,7 +228,7 @@ def test_a_dealer_takes_only_what_the_specification_has(case: str) -> None:
         decoded_requests(msgspec.msgpack.encode([request | change]))
 
 
-@pytest.mark.parametrize("request_", [NARROW, MATRIX, TABLE])
+@pytest.mark.parametrize("request_", [NARROW, MATRIX, SCORES, WAVES, LOOKUP])
 def test_a_dealer_takes_what_the_specification_has(request_: dict[str, Any]) -> None:
     assert len(decoded_requests(msgspec.msgpack.encode([request_]))) == 1
 

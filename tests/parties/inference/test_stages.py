@@ -1,8 +1,7 @@
-"""Whole transformers between two parties in one process, stage after stage, against the same polynomials in float64."""
+"""Whole transformers between two parties in one process, stage after stage, against the same functions in float64."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +11,26 @@ import torch
 
 from tacit.parties.inference.material import Narrow
 from tacit.parties.inference.model import PublicModel
-from tacit.parties.inference.operations import DATA, MODEL, FixedLinear
-from tacit.parties.inference.scales import NORMALISED_SCALE
-from tacit.parties.inference.stages import ModelStage, input_share, logits, stages
-from tacit.parties.inference.weights import integer_model
-from tacit.protocol.inference.schedule import Round, block_rounds, embedding_rounds, head_rounds, pass_rounds
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.results import logits
+from tacit.parties.inference.scales import HEAD_INPUT
+from tacit.parties.inference.stages import input_share, stages
+from tacit.protocol.inference.schedule import LOGITS, block_rounds, embedding_rounds, head_rounds, pass_rounds
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     from conftest import Transformer
-    from in_memory import Pair
+    from in_memory import Pair, Pass
 
 IMAGES = 3
 DECLARED = {"embedding": embedding_rounds, "head": head_rounds}
 """The rounds of stages by their names; all others are blocks."""
-BLOCK_ERROR = 2e-3
+BLOCK_ERROR = 1e-3
 """What is promised for a block, of the norm of its output."""
+MODELS = ["one_block", "stock_block", "far_block", "student", "stock"]
 
 
-@pytest.fixture(params=["one_block", "student"])
+@pytest.fixture(params=MODELS)
 def model(request: pytest.FixtureRequest) -> Transformer:
     found: Transformer = request.getfixturevalue(request.param)
     return found
@@ -45,45 +45,24 @@ def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, model
         monkeypatch.setattr("tacit.parties.inference.stages.GROUP_WORDS", 3 * one - 1)
 
 
+def centred(x: torch.Tensor) -> torch.Tensor:
+    """As the residual stream on shares is."""
+    return x - x.mean(-1, keepdim=True)
+
+
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
-
-
-class Pass:
-    """A pass of both parties, which stops after every stage."""
-
-    def __init__(self, model: Transformer, *, known: bool, device: str = "cpu") -> None:
-        self.pair = Pair(device=torch.device(device))
-        self.log: list[Round] = []
-        self.public = model.public
-        self.pixels = model.images[:IMAGES]
-        self.stages = stages(model.public, known=known)
-        weights = integer_model(model.friendly, model.public)
-        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
-        self.layers: list[dict[str, FixedLinear]] = [
-            {name: pair[rank].to(self.pair.device) for name, pair in both.items()} for rank in (MODEL, DATA)
-        ]
-        self.shares = [input_share(self.public, IMAGES, pixels) for pixels in (None, self.pixels)]
-
-    def __iter__(self) -> Iterator[ModelStage]:
-        """Every stage, once it has run."""
-        for stage in self.stages:
-            runs: list[Any] = [
-                stage.prepared(party, IMAGES, layers)
-                for party, layers in zip(self.pair.parties, self.layers, strict=True)
-            ]
-            self.shares = self.pair.run(*(run(share) for run, share in zip(runs, self.shares, strict=True)))
-            yield stage
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.usefixtures("split")
 def test_logits_are_those_of_the_model_in_the_clear(model: Transformer, known: bool, device: str) -> None:
-    run = Pass(model, known=known, device=device)
+    run = Pass(model.friendly, model.fitted, model.images[:IMAGES], known=known, device=device)
     names = [stage.name for stage in run]
     assert names == ["embedding", *(f"block {index}" for index in range(model.public.sizes.blocks)), "head"]
     expected = model.exact()(run.pixels.double())
-    found = logits(run.public, run.shares[DATA])
+    found = logits(run.shares[DATA], LOGITS)
+    assert run.in_range()
     # Each block may be off by BLOCK_ERROR, and the next layers pass that on; both ends together are no worse than one
     # more block (their own errors are bounded below).
     assert (found - expected).norm() / expected.norm() < BLOCK_ERROR * (model.public.sizes.blocks + 1)
@@ -94,48 +73,51 @@ def test_logits_are_those_of_the_model_in_the_clear(model: Transformer, known: b
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.usefixtures("split")
 def test_material_and_rounds_are_what_is_said_beforehand(model: Transformer, known: bool) -> None:
-    run = Pass(model, known=known)
+    run = Pass(model.friendly, model.fitted, model.images[:IMAGES], known=known)
+    rounds = []
     numbers = {name: number for number, name in enumerate(run.layers[DATA])}
     assert [name for stage in run.stages for name in stage.layers] == list(numbers)
     for stage in run:
         assert tuple(run.pair.requests[len(numbers) :]) == stage.requests(IMAGES, numbers)
         declared = DECLARED.get(stage.name, block_rounds)
         assert tuple(run.pair.log) == declared(model.public.sizes, IMAGES, known=known)
-        run.log += run.pair.log
+        rounds += run.pair.log
         del run.pair.requests[len(numbers) :], run.pair.log[:]
         run.pair.taken = [len(numbers)] * 2
-    assert tuple(run.log) == pass_rounds(model.public.sizes, IMAGES, known=known)
+    assert tuple(rounds) == pass_rounds(model.public.sizes, IMAGES, known=known)
 
 
 def test_each_stage_of_a_known_pass_is_that_of_the_model_for_what_the_data_owner_was_told(model: Transformer) -> None:
     """Not only the end: errors cannot make up for each other, and the ends have bounds of their own."""
-    run, exact = Pass(model, known=True), model.exact()
+    run, exact = Pass(model.friendly, model.fitted, model.images[:IMAGES], known=True), model.exact()
     scales = model.public
     rows = exact.patches(run.pixels.double())
     x = torch.empty(0)
     for stage in run:
         if stage.name == "embedding":
             weight = exact.patch_embed.proj.weight.flatten(1)
+            weight = weight - weight.mean(0, keepdim=True)
             # Pixels, weights, offsets and the stream are each off by half of a last bit.
             error = rows.abs().sum(-1, keepdim=True) * scales.embedding.pixel / scales.stream
             error = (error + weight.abs().sum(-1) / scales.embedding.pixel + 2 / scales.stream) / 2
             x = run.shares[DATA].double() / scales.stream
             # Products of both errors are smaller by a factor of a last bit.
-            difference = x - exact.embed(rows)
+            difference = x - centred(exact.embed(rows))
             assert (difference.abs() <= error * (1 + 2.0**-6)).all()
             # 30 bits for both factors, shared out evenly: each is off by 2^-15 of itself, or little more.
             assert difference.norm() / x.norm() < 2.0**-12
         elif stage.name == "head":
-            found, expected = logits(scales, run.shares[DATA]), exact.classify(x)
-            normal = (exact.norm(x)[:, 0] - exact.norm.bias) / exact.norm.weight
+            found, expected = logits(run.shares[DATA], LOGITS), exact.classify(x)
+            normal = (exact.norm(x[:, :1])[:, 0] - exact.norm.bias) / exact.norm.weight
             weight = exact.head.weight * exact.norm.weight
-            error = normal.abs().sum(-1, keepdim=True) * NORMALISED_SCALE / scales.head.logits
-            error = (error + weight.abs().sum(-1) / NORMALISED_SCALE + 2 / scales.head.logits) / 2
-            assert ((found - expected).abs() <= error * (1 + 2.0**-6)).all()
+            error = normal.abs().sum(-1, keepdim=True) * HEAD_INPUT / scales.head.logits
+            error = (error + weight.abs().sum(-1) / HEAD_INPUT + 2 / scales.head.logits) / 2
+            # What is told is cut, by both owners.
+            assert ((found - expected).abs() <= error * (1 + 2.0**-6) + 2.0**-LOGITS.bits).all()
         else:
             expected = exact.blocks[int(stage.name.removeprefix("block "))](x)
             x = run.shares[DATA].double() / scales.stream
-            assert (x - expected).norm() / expected.norm() < BLOCK_ERROR
+            assert (x - centred(expected)).norm() / expected.norm() < BLOCK_ERROR
         assert not run.shares[MODEL].any()
 
 
@@ -165,7 +147,8 @@ def test_a_large_model_is_computed_image_by_image_and_a_small_one_in_one_go(one_
     for public, groups in ((many_scores, 5), (wide, 5), (one_block.public, 1)):
         for stage in stages(public, known=True):
             numbers = dict.fromkeys(stage.layers, 0)
-            assert len(stage.requests(5, numbers)) == groups * len(stage.requests(1, numbers))
+            counted = stage.name == "head"  # One count for all images.
+            assert len(stage.requests(5, numbers)) - counted == groups * (len(stage.requests(1, numbers)) - counted)
 
 
 def test_a_program_gets_only_what_was_made_ready_for_it() -> None:
@@ -184,7 +167,7 @@ def test_what_owners_tell_each_other_is_uniform(student: Transformer, known: boo
     Of n fair bits, n above 1,000, the mean is off by 7 of its standard deviations with a probability below 3e-12; here
     are some ten thousand of such means.
     """
-    run = Pass(student, known=known)
+    run = Pass(student.friendly, student.fitted, student.images[:IMAGES], known=known)
     run.shares[DATA] = input_share(run.public, IMAGES, torch.zeros_like(run.pixels))
     assert [stage.name for stage in run][-1] == "head"
     compared = 0
@@ -192,7 +175,10 @@ def test_what_owners_tell_each_other_is_uniform(student: Transformer, known: boo
         if one.operation == "result":
             continue  # What the data owner shall learn.
         opened = [
-            (first + second, bits) for (first, bits), (second, _) in zip(one.sent, other.sent, strict=False) if bits
+            (first + second, bits)
+            for first, bits in one.sent
+            for second, width in other.sent
+            if (first.shape, bits) == (second.shape, width)
         ]
         for words, bits in (*one.sent, *other.sent, *opened):
             if words.numel() < 1000:
@@ -200,4 +186,4 @@ def test_what_owners_tell_each_other_is_uniform(student: Transformer, known: boo
             ones = torch.stack([((words >> bit) & 1).double().mean() for bit in range(bits)])
             assert ((ones - 0.5).abs() * 2 * words.numel() ** 0.5).max() < 7, one.operation
             compared += bits
-    assert compared > 2000
+    assert compared > 1500

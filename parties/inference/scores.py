@@ -1,0 +1,220 @@
+"""Scores on shares: what norms of queries and keys are in range, and the exponential of all scores that follow.
+
+A score is a product of a query and a key, so a bound of their norms bounds every score: two comparisons for a token and
+head instead of one for each score. The exponential is fitted, as a sum of waves, to all of these scores. It has to
+be precise where it is no more than a sum in range can be. Beyond it only has to stay more than that: such a score has
+its row refused.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import product
+from typing import Final
+
+import numpy as np
+
+from tacit.models.friendly.gauge import Interval
+from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS
+from tacit.parties.inference.operations import cosine_bits
+from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum, largest
+from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
+from tacit.protocol.inference.schedule import VECTORS
+
+_WINDOWS: Final = (0.625, 0.75)
+"""Parts of the ring that possible scores take; whatever needs fewer waves."""
+_TOLERANCE: Final = 2.0**-9
+"""Of an exponential: relative to itself, or to the mean of the smallest sum that is in range, if that is larger."""
+_FAR_TOLERANCE: Final = 2.0**-11
+"""The same where the exponential is squared."""
+_BITS: Final = 30
+_POLYNOMIAL_BITS: Final = 36
+_FAR_BITS: Final = 44
+"""Fractional bits of exponentials before they are cut, at most."""
+_BEYOND: Final = 0.3
+"""Relative tolerance of exponentials that alone are more than any sum in range."""
+_BEND: Final = 6.0
+"""How many times a sum in range an exponential is from where on its continuation grows slowly."""
+_SPARE: Final = 0.97
+
+
+@dataclass(frozen=True)
+class VarianceBounds:
+    """What variances, without epsilon, are in range before a LayerNorm."""
+
+    interval: Interval
+    """Of all tokens, the class token multiplied."""
+    lift: int
+    """By which the class token is multiplied, which LayerNorm does not see: it begins with hardly a variance, and a
+    table has the precision of its largest argument."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """What is in range: what typical images reach, widened by the margin."""
+
+    first_variance: VarianceBounds
+    second_variance: VarianceBounds
+    vectors: float
+    """Norm of a query, and of a key less what all keys have in common, each brought to the same: their product over all
+    heads is at most its square."""
+    totals: Interval
+    """Sum of the exponentials of a row."""
+    half_totals: Interval
+    """The same of half the scores."""
+    hidden_spread: tuple[float, ...]
+    """Sum of hidden.SPREAD over the hidden values of a token, for each of hidden.hidden_periods(); of their squares,
+    where GELU is quadratic."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Functions:
+    """What a block computes between its layers, and how."""
+
+    scale: float
+    """Of the attention."""
+    degree: int | None
+    """Of the Taylor series, None for the exponential itself."""
+    inverse_steps: int | None
+    quadratic: bool
+    """GELU."""
+    epsilons: tuple[float, float]
+
+    def exponential(self, scores: Floats) -> Floats:
+        """Of scores times the attention's scale, centred where it is a series."""
+        if self.degree is None:
+            return np.exp(scores)
+        found: Floats = sum(
+            (scores**power / math.factorial(power) for power in range(self.degree + 1)), np.zeros_like(scores)
+        )
+        return found
+
+
+@dataclass(frozen=True)
+class NormCheck:
+    turn: int
+    """Bits of a turn."""
+    place: CheckedSum
+    norm: float
+    """What nothing in range exceeds."""
+
+
+@dataclass(frozen=True)
+class FittedScores:
+    """Of a block."""
+
+    centred: bool
+    """Whether the mean of a row is taken from its scores, as a polynomial wants it."""
+    scale: float
+    """Of queries and of keys, in the ring of VECTORS bits."""
+    query: NormCheck
+    key: NormCheck
+    exponential: Wave
+    """Relative to `floor`; where scores reach far, of half of them."""
+    floor: float
+    """The mean of the smallest sum in range."""
+    largest: float
+    """Of its values."""
+
+
+def fitted_scores(
+    functions: Functions,
+    bounds: Bounds,
+    vector_entries: tuple[float, float],
+    *,
+    tokens: int,
+    size: int,
+    far: bool,
+) -> FittedScores:
+    """size: of a query; for the others see scales.fitted(). BoundError, and FitError."""
+    centred = functions.degree is not None
+    found: list[FittedScores] = []
+    totals = bounds.half_totals if far else bounds.totals
+    failure: FitError | None = None
+    # A polynomial has no second step: it may take bits that values could use.
+    choices = (_FAR_BITS,) if far else (_BITS, _POLYNOMIAL_BITS) if centred else (_BITS,)
+    for bits, window in product(choices, _WINDOWS):
+        if found and bits != choices[0]:
+            break
+        inflation = 1.0
+        while True:
+            # What bounds of whole units let through is a little more than what they are for.
+            inflation *= 1.02
+            reach = functions.scale * (bounds.vectors * inflation) ** 2 * (2 if centred else 1)
+            scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach * (tokens if centred else 1)))
+            query, key = (
+                _norm_check(name, bounds.vectors, entry, scale, size)
+                for name, entry in zip(("queries", "keys"), vector_entries, strict=True)
+            )
+            if query.norm * key.norm <= (bounds.vectors * inflation) ** 2:
+                break
+        try:
+            wave = _fitted_exponential(functions, totals, tokens, reach, 2 * reach / window, far=far, bits=bits)
+        except FitError as error:
+            failure = error
+            continue
+        floor = totals.low / tokens
+        found.append(FittedScores(centred, scale, query, key, wave, floor, _largest(wave, window)))
+    if not found:
+        assert failure is not None
+        raise failure
+    return min(found, key=lambda each: len(each.exponential.cosines))
+
+
+def _fitted_exponential(
+    functions: Functions, totals: Interval, tokens: int, reach: float, period: float, *, far: bool, bits: int
+) -> Wave:
+    """Of scores within -reach ... reach, relative to the mean of the smallest sum in range."""
+    floor, bend = totals.low / tokens, _BEND * totals.high
+    precise = _FAR_TOLERANCE if far else _TOLERANCE
+
+    def exponential(scores: Floats) -> Floats:
+        return functions.exponential(scores / 2 if far else scores)
+
+    def function(scores: Floats) -> Floats:
+        plain = exponential(scores)
+        continued = bend * (1 + np.log(np.maximum(plain / bend, 1.0)))
+        found: Floats = np.where(plain <= bend, plain, continued) / floor
+        return found
+
+    def tolerance(scores: Floats) -> Floats:
+        relative = np.where(exponential(scores) <= totals.high, precise, _BEYOND)
+        found: Floats = relative * np.maximum(function(scores), 1.0)
+        return found
+
+    return fitted_wave(
+        "the exponential",
+        function,
+        tolerance,
+        period=period,
+        low=-reach,
+        high=reach,
+        most_bits=bits,
+    )
+
+
+def _largest(wave: Wave, window: float) -> float:
+    """Of a wave's values where scores can be; elsewhere it is what it likes."""
+    angles = np.outer(np.linspace(-np.pi * window, np.pi * window, 4097), np.arange(1, len(wave.cosines) + 1))
+    values = wave.constant + np.cos(angles) @ np.array(wave.cosines) + np.sin(angles) @ np.array(wave.sines)
+    return float(np.abs(values).max()) / 2.0**wave.precision / _SPARE
+
+
+def _norm_check(name: str, norm: float, entry: float, scale: float, size: int) -> NormCheck:
+    """Of vectors in range up to this norm.
+
+    The sum over the entries of 1 - cos(theta) for theta = 2 pi scale x / 2^turn is at most |theta|^2 / 2. Where it is
+    at most t < 1, every |theta| is at most arccos(1 - t) =: a, and it is at least |theta|^2 / 2 (1 - a^2 / 12).
+    """
+    turn = max(math.ceil(math.log2(2 * entry * scale / _SPARE)), math.ceil(math.log2(2 * np.pi * norm * scale)), 1)
+    if turn > VECTORS:
+        raise BoundError(f"{name} can reach {entry:.6g}, and {norm:.6g} is in range: too far apart for their ring")
+    unit = 2.0 ** (NORM_WAVE_BITS + cosine_bits(size))
+    angle = 2 * np.pi * scale * norm / 2.0**turn
+    slack = size * 2.0 ** (NORM_WAVE_BITS + 3) / unit
+    most = 2.0**NORM_WORDS / unit * 0.89  # So that the factor is 1.
+    place = fitted_sum(name, bits=NORM_WORDS, unit=unit, most=most, low=0.0, high=angle**2 / 2 + slack)
+    total = largest(place, bits=NORM_WORDS, unit=unit)
+    a = math.acos(1 - min(total, 1.0))
+    return NormCheck(turn, place, math.sqrt(2 * total / (1 - a**2 / 12)) * 2.0**turn / (2 * np.pi * scale))

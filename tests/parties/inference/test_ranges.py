@@ -1,0 +1,235 @@
+"""Right or refused: every bound of a fitted model, crossed by itself and by whole passes; and what the bit tells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from tacit.models.friendly.a_priori import folded
+from tacit.models.friendly.gauge import Gauge
+from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.material import Lookup
+from tacit.parties.inference.model import FittedModel
+from tacit.parties.inference.operations import DATA, Party, Program
+from tacit.parties.inference.results import logits
+from tacit.parties.inference.stages import COUNTED, _in_range
+from tacit.parties.inference.tables import CheckedSum, Table
+from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, WORD_BITS
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from conftest import Transformer
+    from in_memory import Pair, Pass, shares
+
+MODELS = ["one_block", "stock_block", "far_block"]
+TOLERANCE = 3e-3
+"""Of logits, relative: a block, and both ends."""
+
+
+@pytest.fixture(params=MODELS)
+def model(request: pytest.FixtureRequest) -> Transformer:
+    found: Transformer = request.getfixturevalue(request.param)
+    return found
+
+
+def places(fitted: FittedModel) -> Iterator[tuple[str, CheckedSum]]:
+    """Every checked place of a model of one block."""
+    (scales,), head = fitted.public.blocks, fitted.public.head
+    yield "first variance", scales.first_norm.variance
+    yield "second variance", scales.second_norm.variance
+    yield "final variance", head.norm.variance
+    yield "queries", scales.queries
+    yield "keys", scales.keys
+    yield "sums of exponentials", scales.totals
+    yield "hidden values", scales.hidden_spread
+    if scales.far is not None:
+        yield "sums of half exponentials", scales.far.totals
+
+
+def counted(values: list[int], place: CheckedSum) -> int:
+    """How many of values modulo 2^PLACE are found out of range."""
+    shape, pair = (len(values),), Pair()
+    request = place.request(shape) if isinstance(place, Table) else Lookup(shape, levels=place.levels)
+
+    def act(party: Party, share: torch.Tensor) -> Program[torch.Tensor]:
+        lookup = LookedUp(party, request)
+        (opened,) = yield from party.open("place", lookup.masked(share))
+        return lookup.settle(opened, place.limits)
+
+    parts = shares(torch.tensor(values, dtype=torch.int64))
+    one, other = pair.run(*(act(party, part) for party, part in zip(pair.parties, parts, strict=True)))
+    return int(one + other) % (1 << PLACE)
+
+
+def test_a_value_beyond_a_bound_by_any_power_of_two_is_found_out_of_range(model: Transformer) -> None:
+    for name, place in places(model.fitted):
+        unit = 1 << (PLACE - place.levels)
+        low, high = place.low * unit, place.high * unit
+        steps = {step for power in range(PLACE) for step in ((1 << power) - 1, 1 << power, (1 << power) + 1)}
+        above = [high + step for step in sorted(steps) if high + step < 1 << PLACE]
+        below = [low - 1 - step for step in sorted(steps) if low - 1 - step >= 0]
+        # A value may seem to be one unit more than it is.
+        within = [low + unit + step for step in sorted(steps) if low + unit + step < high - unit]
+        within += [high - unit - 1 - step for step in sorted(steps) if high - unit - 1 - step >= low + unit]
+        if not place.low:
+            within.append(0)
+        assert within, name
+        # None can make up for another: each counts as one or as nothing.
+        assert counted(above + below, place) == len(above + below), name
+        assert counted(within, place) == 0, name
+        # A bound that is not above what is possible leaves room for a value beyond it.
+        assert above or place.high == 1 << place.levels, name
+
+
+def crossing(model: Transformer, place: str, high: bool) -> FittedModel:
+    """The same public model, its range at this place so narrow that typical images are beyond exactly this bound."""
+    public = model.public
+    (scales,), head = public.blocks, public.head
+
+    def narrowed(found: Any) -> Any:
+        limits = {"high": found.low + 1} if high else {"low": found.high - 1}
+        return msgspec.structs.replace(found, **limits)
+
+    if place == "final variance":
+        norm = msgspec.structs.replace(head.norm, variance=narrowed(head.norm.variance))
+        public = msgspec.structs.replace(public, head=msgspec.structs.replace(head, norm=norm))
+    else:
+        name, _, part = {
+            "first variance": "first_norm.variance",
+            "second variance": "second_norm.variance",
+            "sums of half exponentials": "far.totals",
+            "sums of exponentials": "totals",
+            "hidden values": "hidden_spread",
+        }.get(place, place).partition(".")
+        found = getattr(scales, name)
+        made = msgspec.structs.replace(found, **{part: narrowed(getattr(found, part))}) if part else narrowed(found)
+        public = msgspec.structs.replace(public, blocks=(msgspec.structs.replace(scales, **{name: made}),))
+    return FittedModel(public, model.fitted.keys)
+
+
+PLACES = [
+    "first variance",
+    "second variance",
+    "final variance",
+    "queries",
+    "keys",
+    "sums of exponentials",
+    "hidden values",
+    "sums of half exponentials",
+]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_each_place_by_itself_has_a_pass_refused(model: Transformer, place: str, known: bool) -> None:
+    found = dict(places(model.fitted))
+    if place not in found:
+        assert place == "sums of half exponentials"
+        return
+    for high in (True, False) if found[place].low else (True,):
+        run = Pass(model.friendly, crossing(model, place, high), model.images[:3], known=known)
+        assert not run.finish()
+        assert run.opened() == 1 << (WORD_BITS - PLACE), (place, high)
+
+
+def scaled_inputs(model: Transformer) -> Iterator[torch.Tensor]:
+    """Images within the permitted pixels, from none to the largest possible."""
+    largest = model.public.embedding.largest * 0.999
+    image = model.images[0] / model.images[0].abs().max() * largest
+    for power in range(10):
+        yield image * 2.0**-power
+    side = torch.arange(model.public.sizes.side)
+    yield ((-1.0) ** (side[:, None] + side) * largest)[None]
+    yield torch.full_like(image, largest)
+    yield -torch.full_like(image, largest)
+    yield image.sign() * largest
+
+
+def test_whatever_the_image_the_answer_is_right_or_none(model: Transformer) -> None:
+    refused, images = 0, list(scaled_inputs(model))
+    for image in images:
+        run = Pass(model.friendly, model.fitted, image[None], known=False)
+        if not run.finish():
+            refused += 1
+            continue
+        expected = true_logits(model, image)
+        found = logits(run.shares[DATA], LOGITS)
+        assert (found - expected).norm() / expected.norm() < TOLERANCE
+    assert 0 < refused < len(images)
+
+
+def true_logits(model: Transformer, image: torch.Tensor) -> torch.Tensor:
+    """Whatever the gauges say: on shares other bounds refuse an image."""
+    exact = model.exact()
+    for part in exact.modules():
+        if isinstance(part, Gauge):
+            part._measured = lambda values: None  # type: ignore[method-assign, assignment, return-value]
+    with torch.no_grad():
+        found: torch.Tensor = exact(image[None].double())
+    return found
+
+
+def test_a_checkerboard_gets_the_right_labels_or_none_in_twelve_sessions(model: Transformer) -> None:
+    side = torch.arange(model.public.sizes.side)
+    board = ((-1.0) ** (side[:, None] + side) * model.public.embedding.largest * 0.999)[None]
+    verdicts = set()
+    for _ in range(12):
+        run = Pass(model.friendly, model.fitted, board[None], known=False)
+        verdicts.add(run.finish())
+        if run.in_range():
+            expected = true_logits(model, board)
+            assert logits(run.shares[DATA], LOGITS).argmax().equal(expected.argmax())
+    # Far from every bound, so that chance has no say.
+    assert len(verdicts) == 1
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 255, 256, 1 << 16, (1 << 31) - 1, 1 << 31, (1 << 32) - 1])
+def test_of_a_count_one_bit_is_opened(count: int) -> None:
+    pair = Pair()
+    parts = shares(torch.tensor(count))
+
+    def act(party: Party, share: torch.Tensor) -> Program[None]:
+        yield from _in_range(party, share, LookedUp(party, COUNTED))
+
+    pair.run(*(act(party, part) for party, part in zip(pair.parties, parts, strict=True)))
+    ((one, other),) = (words for words in pair.exchanges if words[0].operation == RANGE)
+    opened = int(one.sent[0][0] + other.sent[0][0]) % (1 << WORD_BITS)
+    assert opened == ((1 << (WORD_BITS - PLACE)) if count else 0)
+
+
+def test_two_images_out_of_range_open_the_same_as_one(one_block: Transformer) -> None:
+    beyond = torch.full_like(one_block.images[:1], one_block.public.embedding.largest * 0.999)
+    for parts in ([beyond], [beyond, beyond], [one_block.images[:2], beyond], [beyond, beyond, beyond]):
+        run = Pass(one_block.friendly, one_block.fitted, torch.cat(parts), known=False)
+        assert not run.finish()
+        assert run.opened() == 1 << (WORD_BITS - PLACE)
+
+
+def aligned_images(model: Transformer) -> Iterator[torch.Tensor]:
+    """Whose tokens lie along rows of the weights behind a LayerNorm, where Cauchy-Schwarz is attained, or nearly."""
+    exact, size = model.exact(), model.public.sizes
+    block: Any = exact.blocks[0]
+    projection: Any = exact.patch_embed.proj
+    inverse = torch.linalg.pinv(projection.weight.flatten(1))
+    rows = [folded(block.norm1, block.attn.qkv)[0][index] for index in (0, 8, 16, 24, 32, 47)]
+    rows += [folded(block.norm2, block.mlp.fc1)[0][index] for index in (0, 31)]
+    for row in rows:
+        for sign in (1, -1):
+            patch = inverse @ (sign * row / row.norm())
+            patch = patch / patch.abs().max() * model.public.embedding.largest * 0.999
+            tiles = patch.reshape(size.channels, size.patch, size.patch)
+            yield tiles.repeat(1, size.side // size.patch, size.side // size.patch).float() * 0.4
+
+
+def test_tokens_along_rows_of_weights_get_the_right_answer_or_none(model: Transformer) -> None:
+    """What is not checked has a bound that they come close to: hidden values, values, the stream."""
+    for image in aligned_images(model):
+        run = Pass(model.friendly, model.fitted, image[None], known=False)
+        if run.finish():
+            expected = true_logits(model, image)
+            assert (logits(run.shares[DATA], LOGITS) - expected).norm() / expected.norm() < TOLERANCE
