@@ -29,7 +29,7 @@ from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.results import Agreed, InferenceEnded
+from tacit.protocol.inference.results import Agreed, Charged, InferenceEnded
 from tacit.protocol.inference.session import InferenceSession
 
 T = TypeVar("T")
@@ -132,7 +132,8 @@ class Worker:
 
 
 class Conversation:
-    """An owner's side of one session. dealer: its name in the roster; patience: seconds."""
+    """An owner's side of one session. dealer: its name in the roster; patience: seconds; charge: has a data owner's
+    spending on the disk."""
 
     def __init__(
         self,
@@ -143,6 +144,7 @@ class Conversation:
         to_peer: Courier,
         to_dealer: Courier,
         patience: float,
+        charge: Callable[[Charged], None] = lambda charged: None,
     ) -> None:
         self.machine = machine
         self.ended: InferenceEnded | None = None
@@ -152,6 +154,7 @@ class Conversation:
         self._roster = roster
         self._dealer = dealer
         self._patience = patience
+        self._charge = charge
         # The dealer itself may come in a data owner's place, and is to hear why it is refused.
         self._couriers = {dealer: to_dealer, machine.peer: to_peer}
         self._material: MaterialOwner | None = None
@@ -161,7 +164,7 @@ class Conversation:
 
     @property
     def material(self) -> MaterialOwner:
-        """The machine towards the dealer, which is there from the agreement on."""
+        """The machine towards the dealer, which is there from the agreement on, unless material is laid by."""
         assert self._material is not None
         return self._material
 
@@ -175,8 +178,15 @@ class Conversation:
         for output in outputs:
             if isinstance(output, InferenceEnded):
                 self._end(output)
+            elif isinstance(output, Charged):
+                try:
+                    self._charge(output)
+                except OSError as error:
+                    # What follows is not said: a pass that is not counted does not begin.
+                    self.fail(error)
+                    return
             else:
-                if isinstance(output, Agreed):
+                if isinstance(output, Agreed) and output.piece is None:
                     self._material = MaterialOwner(
                         self.machine.own,
                         self._roster,
@@ -227,17 +237,22 @@ class Conversation:
         self._kept[type(something)].append(something)
         self._changed.set()
 
-    async def next(self, kind: type[T]) -> T | None:
-        """The next output of this kind; None when the session has come to its regular end. InferenceError when it
+    def kept(self, kind: type[T]) -> T | None:
+        """The next output of this kind, if it is here already."""
+        found: T | None = self._kept[kind].popleft() if self._kept[kind] else None
+        return found
+
+    async def next(self, *kinds: type[T]) -> T | None:
+        """The next output of these kinds; None when the session has come to its regular end. InferenceError when it
         ended otherwise."""
-        while not self._kept[kind]:
+        while not (ready := [kind for kind in kinds if self._kept[kind]]):
             if self.ended is not None:
                 if self.ended.code is not None:
                     raise InferenceError(self.ended)
                 return None
             self._changed.clear()
             await self._changed.wait()
-        found: T = self._kept[kind].popleft()
+        found: T = self._kept[ready[0]].popleft()
         return found
 
     async def expect(self, kind: type[T]) -> T:

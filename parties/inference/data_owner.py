@@ -6,9 +6,11 @@ One session, over two links: to the model owner, and to the dealer.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -19,13 +21,15 @@ from tacit.parties.inference.operations import DATA, FixedLinear
 from tacit.parties.inference.owner import AHEAD, Waiting, hear, linked, tick
 from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.private_model import public_of
+from tacit.parties.inference.results import logits
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.stages import input_share, logits
+from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.store import Store
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.results import Agreed, MaskedLayer, PassBegun
+from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import layer_shapes
 
 
@@ -46,6 +50,10 @@ class DataOwnerSettings:
     """For the two others to come."""
     device: torch.device = CPU
     """Where it computes."""
+    laid_by: Path | None = None
+    """The folder for material that is laid by, with all model owners; None: none is."""
+    told: Callable[[str], None] = lambda reason: None
+    """Told what becomes of what is laid by."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,19 @@ class PassCosts:
     """That it waited for material before the pass."""
     online_seconds: float
     rounds: tuple[RoundCost, ...]
+    refused: bool
+    """Whether a value was out of range: the images are used, and nothing is known of any of them."""
 
 
 @dataclass(frozen=True)
 class Answer:
     """What one pass has brought."""
 
-    logits: torch.Tensor = field(repr=False)
-    """float64 [n, classes]."""
+    logits: torch.Tensor | None = field(repr=False)
+    """float64 [n, classes]; None where the pass was refused, or labels alone were told."""
+    labels: torch.Tensor | None = field(repr=False)
+    """int64 [n, labels], the numbers of the best classes, best first; None where the pass was refused, or logits were
+    told."""
     costs: PassCosts = field(repr=False)
 
 
@@ -78,10 +91,19 @@ class Inferred:
     """What came out."""
 
     logits: torch.Tensor = field(repr=False)
-    """float64 [N, classes]."""
+    """float64 [N, classes]; not a number in the rows of images that were refused, and where labels alone were told."""
+    labels: torch.Tensor = field(repr=False)
+    """int64 [N, labels], the numbers of the best classes, best first: what was told, or the best one by the logits; -1
+    in the rows of images that were refused."""
     passes: tuple[PassCosts, ...] = field(repr=False)
     weights_bytes: int
     """Of masked weights, received once."""
+
+    @property
+    def refused(self) -> torch.Tensor:
+        """bool [N]: images whose pass was out of range, whichever of its images was."""
+        counts = torch.tensor([each.images for each in self.passes])
+        return torch.tensor([each.refused for each in self.passes]).repeat_interleave(counts)
 
 
 async def infer(
@@ -91,7 +113,9 @@ async def infer(
     batch: int,
     progress: Callable[[int], None] = lambda done: None,
 ) -> Inferred:
-    """The model owner's logits of images [N, C, S, S], `batch` at a time. `progress` gets the images done.
+    """What the model owner's model says of images [N, C, S, S], `batch` at a time. `progress` gets the images done.
+
+    One image out of range has all images of its pass refused: nobody is told which it was.
 
     Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
     for images that are none, or that the model does not take.
@@ -108,9 +132,27 @@ async def infer(
         answers.append(answer)
         progress(sum(each.costs.images for each in answers))
 
-    weights_bytes = await ask(settings, wish, lambda terms, public: images, take)
-    passes = tuple(answer.costs for answer in answers)
-    return Inferred(torch.cat([answer.logits for answer in answers]), passes, weights_bytes)
+    agreed: list[Terms] = []
+
+    def prepare(terms: Terms, public: PublicModel) -> torch.Tensor:
+        agreed.append(terms)
+        return images
+
+    weights_bytes = await ask(settings, wish, prepare, take)
+    (terms,) = agreed
+    logits, labels = zip(*(_rows(each, terms) for each in answers), strict=True)
+    return Inferred(torch.cat(logits), torch.cat(labels), tuple(answer.costs for answer in answers), weights_bytes)
+
+
+def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits and labels of all images of a pass, with those for what was not told."""
+    images, logits, labels = answer.costs.images, answer.logits, answer.labels
+    if labels is None:
+        count = max(terms.results.labels, 1)
+        labels = torch.full((images, count), -1) if logits is None else logits.argmax(1, keepdim=True)
+    if logits is None:
+        logits = torch.full((images, terms.sizes.classes), math.nan, dtype=torch.float64)
+    return logits, labels
 
 
 async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: Callable[[Answer], None]) -> int:
@@ -126,7 +168,17 @@ async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: C
         await linked(settings.dealer_address, keys, dealer, settings.patience, waiting) as dealing,
     ):
         patience = FOR_OWNER * settings.patience
-        machine = InferenceDataOwner(keys.name, roster, wish=wish, policy=settings.policy, patience=patience)
+        store, host = None, roster.server.name
+        if settings.laid_by is not None:
+            store = Store(settings.laid_by, own=keys.name, peer=host, told=settings.told)
+        machine = InferenceDataOwner(
+            keys.name,
+            roster,
+            wish=wish,
+            policy=settings.policy,
+            patience=patience,
+            held=None if store is None else store.held(),
+        )
         to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
         to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
         conversation = Conversation(
@@ -143,7 +195,7 @@ async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: C
             asyncio.ensure_future(tick(conversation.expire)),
         ]
         try:
-            return await _session(conversation, settings, prepare, take)
+            return await _session(conversation, settings, store, prepare, take)
         finally:
             for courier in (to_peer, to_dealer):
                 await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)
@@ -154,6 +206,7 @@ async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: C
 async def _session(
     conversation: Conversation,
     settings: DataOwnerSettings,
+    store: Store | None,
     prepare: Prepare,
     take: Callable[[Answer], None],
 ) -> int:
@@ -169,7 +222,9 @@ async def _session(
         except ValueError as error:
             conversation.refuse(f"its scales are not usable: {error}")
         images = await worker(prepare, agreed.terms, public)
-        preparation = Preparation(conversation, public, rank=DATA, ahead=settings.ahead, device=settings.device)
+        preparation = Preparation(
+            conversation, public, rank=DATA, ahead=settings.ahead, device=settings.device, store=store
+        )
         numbers = await preparation.masks()
         layers: dict[str, FixedLinear] = {}
         weights_bytes = 0
@@ -178,17 +233,29 @@ async def _session(
             weights_bytes += len(masked.data)
             words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
             layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(settings.device)
-        preparation.begin(layers, numbers)
-        for pixels in torch.split(images, agreed.batch):
+        preparation.begin(layers)
+        # A session that takes what is laid by has as many images as that serves.
+        for number, pixels in enumerate(torch.split(images[: agreed.images], agreed.batch), 1):
             began = time.perf_counter()
             share = await worker(input_share, public, len(pixels), pixels)
             await preparation.ready()
+            preparation.mark(number)
             conversation.hear(machine.ask(now()))
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
-            share, costs = await hold_pass(conversation, preparation, worker, share)
-            spent = PassCosts(len(pixels), ready - began, time.perf_counter() - ready, tuple(costs))
-            take(Answer(logits(public, share).cpu(), spent))
+            told, costs = await hold_pass(conversation, preparation, worker, share)
+            online = time.perf_counter() - ready
+            spent = PassCosts(len(pixels), ready - began, online, tuple(costs), told is None)
+            preparation.over(number)
+            results = agreed.terms.results
+            take(
+                Answer(
+                    logits(told, results) if told is not None and results.bits else None,
+                    told.cpu() if told is not None and results.labels else None,
+                    spent,
+                )
+            )
+        await _lay_by(conversation, machine, preparation, settings.told)
         conversation.hear(machine.finish(now()))
         await conversation.closed()
         return weights_bytes
@@ -201,3 +268,20 @@ async def _session(
         if preparation is not None:
             await preparation.close()
         worker.close()
+
+
+async def _lay_by(
+    conversation: Conversation, machine: InferenceDataOwner, preparation: Preparation, told: Callable[[str], None]
+) -> None:
+    """Lay by as much as the dealer deals ahead, as long as both keep it."""
+    while preparation.lays_by:
+        conversation.hear(machine.lay_by(conversation.now()))
+        keeping = asyncio.ensure_future(preparation.lay_by())
+        try:
+            # Whatever becomes of it here, the model owner says what has become of it there.
+            if not (await conversation.expect(LayByAnswered)).kept or not await keeping:
+                break
+        finally:
+            await ended(keeping)
+    if preparation.pieces_laid:
+        told(f"material for {preparation.pieces_laid} passes is laid by")

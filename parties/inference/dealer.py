@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tacit.parties.correlated.dealing import Dealing, RequestError
 from tacit.parties.inference.conversation import Conversation, Courier, Worker, ended, own_failure, place
@@ -22,8 +23,12 @@ from tacit.protocol.inference.results import Deal, InferenceEnded, KeysDealt
 from tacit.protocol.inference.service import Answers, DealerService
 
 
+@dataclass(frozen=True, kw_only=True)
 class DealerSettings(ServingSettings):
     """Everything a dealer needs. patience: seconds to wait for one owner while the other waits."""
+
+    ahead: int = 0
+    """For how many images every two owners may lay material by, after the passes of a session."""
 
 
 class DealerParty(ServingParty[InferenceDealer]):
@@ -33,6 +38,7 @@ class DealerParty(ServingParty[InferenceDealer]):
 
     def __init__(self, settings: DealerSettings, diary: Diary) -> None:
         super().__init__(settings, DealerService(settings.roster, self._machine), diary)
+        self._settings = settings
         self._work: dict[InferenceDealer, _Work] = {}
 
     async def run(self) -> None:
@@ -44,7 +50,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             await work.close()
 
     def _machine(self, data_owner: str, session: bytes, now: float) -> InferenceDealer:
-        settings = self._serving
+        settings = self._settings
         return InferenceDealer(
             settings.keys.name,
             settings.roster,
@@ -53,6 +59,7 @@ class DealerParty(ServingParty[InferenceDealer]):
             entropy=os.urandom,
             patience=settings.patience,
             now=now,
+            ahead=settings.ahead,
         )
 
     def _spread(self, answers: Answers[InferenceDealer]) -> None:
@@ -122,7 +129,7 @@ class _Work:
         self._party.hear(self._machine, self._machine.give_up(reason, Conversation.now()))
 
     def _correction(self, request: AnyBlockRequest, number: int) -> memoryview | None:
-        return encoded_correction(self._dealing.correction(request, number))
+        return encoded_correction(request, self._dealing.correction(request, number))
 
     async def _meet(self, deal: Deal) -> None:
         requests = decoded_requests(deal.requests)
@@ -131,7 +138,8 @@ class _Work:
         for number, request in enumerate(requests, deal.first):
             correction = await self._worker(self._correction, request, number)
             if correction is not None:
-                owner = self._machine.owners[request.receiver]
-                now = Conversation.now()
-                self._party.hear(self._machine, self._machine.deliver(owner, number, correction, now))
-                await self._couriers[owner].drained()
+                for rank in request.receivers:
+                    owner = self._machine.owners[rank]
+                    now = Conversation.now()
+                    self._party.hear(self._machine, self._machine.deliver(owner, number, correction, now))
+                    await self._couriers[owner].drained()

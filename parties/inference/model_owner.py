@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import torch
 
 from tacit.models.device import CPU
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courier, InferenceError, Worker, ended
+from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, Waiting, hear, linked
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
 from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.store import Store
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
+from tacit.protocol.inference.quota import Quota
+from tacit.protocol.inference.results import Agreed, LayByAsked, PassAsked, PassBegun
+from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.protocol.inference.service import Answers, ModelOwnerService
 
 
@@ -37,21 +43,30 @@ class ModelOwnerSettings(ServingSettings):
     """Everything a model owner needs beside its model."""
 
     dealer_address: str
-    input: Input = "known"
+    input: Input = "shared"
     most_images: int = 1 << 16
     """How many images one session may ask for."""
     most_batch: int = 64
     """How many images one pass may take."""
+    results: Results = LOGITS
+    """What a data owner is told of each image."""
+    quota: Quota = field(default_factory=Quota)
+    """Of each data owner in a day."""
+    ledger: Path | None = None
+    """Where it keeps what they have used; None: in memory, until it ends."""
     ahead: int | None = AHEAD
     """As of the data owner."""
     waiting: Waiting = field(default_factory=Waiting)
     """For the dealer to come."""
     device: torch.device = CPU
     """Where it computes."""
+    laid_by: Path | None = None
+    """The folder for material that is laid by, with all data owners; None: none is."""
 
 
 class ModelOwnerParty(ServingParty[InferenceModelOwner]):
-    """Serves until it is cancelled. ValueError for a roster without a dealer.
+    """Serves until it is cancelled. ValueError for a roster without a dealer, a ledger that cannot be read, and results
+    that cannot be told of the model.
 
     model: what it computes with. It may be replaced while it serves: sessions that agreed on another one end, and the
     next ones get the new one.
@@ -67,6 +82,8 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         self._programs: dict[InferenceModelOwner, asyncio.Task[None]] = {}
         self._to_dealer: Courier
         self._dealer = settings.roster.dealer
+        self._ledger = Ledger(settings.ledger)
+        self._terms()
 
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen, or the dealer cannot be reached."""
@@ -84,9 +101,29 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
 
     def _machine(self, peer: str) -> InferenceModelOwner:
         settings = self._settings
-        terms = self.model.terms(input=settings.input, most_images=settings.most_images, most_batch=settings.most_batch)
         patience = FOR_OWNER * settings.patience
-        return InferenceModelOwner(peer, settings.roster, terms=terms, entropy=os.urandom, patience=patience)
+        store = self._store(peer) if peer in settings.roster.clients else None
+        return InferenceModelOwner(
+            peer,
+            settings.roster,
+            terms=self._terms(),
+            entropy=os.urandom,
+            patience=patience,
+            quota=settings.quota,
+            spent=self._ledger.of(peer),
+            held=None if store is None else store.held(),
+        )
+
+    def _terms(self) -> Terms:
+        own = self._settings
+        return self.model.terms(
+            input=own.input, results=own.results, most_images=own.most_images, most_batch=own.most_batch
+        )
+
+    def _store(self, peer: str) -> Store | None:
+        folder, own = self._settings.laid_by, self._settings.keys.name
+        told = partial(self.diary.write, "laid-by", peer=peer)
+        return None if folder is None else Store(folder, own=own, peer=peer, told=lambda reason: told(reason=reason))
 
     def _from_dealer(self, frames: Sequence[Frame]) -> None:
         """To the session that a message of the dealer is of; to all of them if it cannot be read."""
@@ -122,6 +159,7 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             to_peer=self._couriers[machine.peer],
             to_dealer=self._to_dealer,
             patience=settings.patience,
+            charge=self._ledger.keep,
         )
         self._programs[machine] = asyncio.ensure_future(self._program(conversation, machine, self.model))
 
@@ -157,7 +195,14 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         told = {"images": agreed.images, "batch": agreed.batch, "session": agreed.session.hex()[:16]}
         self.diary.write("agreed", peer=machine.peer, **told)
         worker = Worker()
-        preparation = Preparation(conversation, public, rank=MODEL, ahead=settings.ahead, device=settings.device)
+        preparation = Preparation(
+            conversation,
+            public,
+            rank=MODEL,
+            ahead=settings.ahead,
+            device=settings.device,
+            store=self._store(machine.peer),
+        )
         try:
             numbers = await preparation.masks()
             layers: dict[str, FixedLinear] = {}
@@ -168,14 +213,19 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 await conversation.sent()  # A layer at a time: what is queued takes memory.
                 layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)
                 layers[name] = layer.to(settings.device)
-            preparation.begin(layers, numbers)
-            while (asked := await conversation.next(PassAsked)) is not None:
+            preparation.begin(layers)
+            while (asked := await conversation.next(PassAsked, LayByAsked)) is not None:
+                if not isinstance(asked, PassAsked):
+                    conversation.hear(machine.laid_by(await preparation.lay_by(), now()))
+                    continue
                 await preparation.ready()
-                conversation.hear(machine.begin(self.model.commitment, now()))
+                preparation.mark(asked.number)
+                conversation.hear(machine.begin(self.model.commitment, time.time(), now()))
                 await conversation.expect(PassBegun)
                 share = input_share(public, agreed.images_of(asked.number), None)
-                await hold_pass(conversation, preparation, worker, share)
-                self.diary.write("pass", peer=machine.peer, number=asked.number)
+                output, _ = await hold_pass(conversation, preparation, worker, share)
+                preparation.over(asked.number)
+                self.diary.write("pass", peer=machine.peer, number=asked.number, refused=output is None)
         finally:
             await preparation.close()
             worker.close()

@@ -1,9 +1,13 @@
 """The passes of a session at one owner: their material is ordered ahead and made into stages that are ready, whose
 programs are advanced in a thread; what these open goes through the machine.
 
+The material comes from the dealer, or from what both have laid by (store.py). After the passes of a session in which
+the dealer has dealt, more may be laid by.
+
 While a pass is computed, the material of the stages to come is already being fetched: `ahead` stages are ready or being
-made at any time. With `ahead = None` a whole pass is made ready when it is wanted, and nothing beyond it, so that what
-is measured online is not disturbed.
+made at any time. With `ahead = None` a whole pass is made ready when the one before it is over, and nothing beyond it,
+so that what is measured online is not disturbed. Neither owner waits for the other to ask first: the dealer deals what
+both have ordered, and both need it.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from math import prod
 
 import numpy as np
@@ -24,9 +29,11 @@ from tacit.parties.inference.material import AnyBlockRequest, corrected, correct
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
 from tacit.parties.inference.ring import byte_width, packed, unpacked
-from tacit.parties.inference.stages import ModelStage, Run, stages
+from tacit.parties.inference.stages import Carried, Run, stages
+from tacit.parties.inference.store import Laid, Store, StoreError
 from tacit.protocol.inference.dealer import MOST_ORDERS
-from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened
+from tacit.protocol.inference.messages import Stock
+from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
 from tacit.protocol.inference.schedule import layer_shapes
 
 
@@ -57,7 +64,7 @@ class ReadyPass:
 
 
 class Preparation:
-    """Of one owner in one session, after the agreement. ahead: see above."""
+    """Of one owner in one session, after the agreement. ahead: see above; store: what it has laid by with the other."""
 
     def __init__(
         self,
@@ -67,43 +74,113 @@ class Preparation:
         rank: int,
         ahead: int | None,
         device: torch.device,
+        store: Store | None = None,
     ) -> None:
         self._conversation = conversation
         self._public = public
         self._rank = rank
         self._agreed = conversation.machine.agreed
-        self._stages = stages(public, known=self._agreed.terms.input == "known")
+        terms = self._agreed.terms
+        self._stages = stages(public, known=terms.input == "known", results=terms.results)
         self._whole_passes = ahead is None
         # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
         most = min(len(self._stages), MOST_ORDERS - 2)
         self._room = asyncio.Semaphore(most if ahead is None else min(ahead, most))
         self._enough = most if ahead is None else 1
-        self._wanted = asyncio.Semaphore(0)
+        self._between_passes = asyncio.Semaphore(1)
         self._worker = Worker()
         self._device = device
         self._ordered = 0
         self._key = b""
         self._masks = {name: Weight(MODEL, shape) for name, shape in layer_shapes(public.sizes).items()}
         self._task: asyncio.Task[None] | None = None
+        self._numbers = {name: number for number, name in enumerate(self._masks)}
+        """Of the requests for the masks, by the name of the layer."""
+        self._store = store
+        self._laid: Laid | None = None
+        """What the passes take."""
+        self._new: Laid | None = None
+        """What is laid by for later."""
+        self._parts = 0
+        """How many parts are laid by."""
+        self._parts_wanted = 0
 
     async def masks(self) -> Mapping[str, int]:
-        """Wait for the dealer, and have a mask for every layer; the numbers of their requests by name."""
-        self._key = (await self._conversation.expect(MaterialKey)).key
+        """Wait for the dealer, or open what is laid by, and have a mask for every layer; the numbers of their requests
+        by name. StoreError if what is laid by cannot be used."""
+        agreed, store = self._agreed, self._store
+        if agreed.stock is None and store is not None:
+            store.void(f"{agreed.peer} does not have the same, on the same terms")
+        if agreed.piece is not None and agreed.stock is not None and store is not None:
+            self._laid = store.open(agreed.stock.id, requests=await self._worker(self._piece_digest))
+            self._key = self._laid.key
+            return self._numbers
+        dealt = await self._conversation.expect(MaterialKey)
+        self._key = dealt.key
+        if store is not None and agreed.stock is None:
+            self._parts_wanted = len(self._stages) * -(-dealt.ahead // agreed.batch)
         self._order(tuple(self._masks.values()))
-        return {name: number for number, name in enumerate(self._masks)}
+        return self._numbers
 
     async def mask(self, name: str, number: int) -> torch.Tensor:
         """V of a layer, at the model owner."""
         (words,) = await self._worker(lambda: drawn(self._masks[name], number, rank=self._rank, key=self._key))
         return words
 
-    def begin(self, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]) -> None:
+    def begin(self, layers: Mapping[str, FixedLinear]) -> None:
         """Start to prepare the passes."""
-        self._task = asyncio.ensure_future(self._prepare(layers, numbers))
+        self._task = asyncio.ensure_future(self._prepare(layers))
+
+    def mark(self, number: int) -> None:
+        """Before anything is said of a pass: if it takes a piece that is laid by, mark it as used. StoreError."""
+        if self._laid is not None and self._store is not None:
+            self._store.mark(self._laid.stock.id, self._piece_of(number))
+
+    def over(self, number: int) -> None:
+        """The pass of this number is over."""
+        self._between_passes.release()
+        if self._laid is not None and self._store is not None:
+            self._store.drop(self._laid.stock.id, self._piece_of(number))
+
+    @property
+    def lays_by(self) -> bool:
+        """Whether more is to be laid by."""
+        return self._parts < self._parts_wanted
+
+    @property
+    def pieces_laid(self) -> int:
+        """How many pieces are laid by in this session."""
+        return self._parts // len(self._stages)
+
+    async def lay_by(self) -> bool:
+        """Order the next part of a piece, and keep it. False if it is not kept: then nothing more is laid by."""
+        if not self.lays_by or self._store is None:
+            return False
+        piece, place = divmod(self._parts, len(self._stages))
+        requests = self._stages[place].requests(self._agreed.batch, self._numbers)
+        first = self._order(requests)
+        wanted, self._parts_wanted = self._parts_wanted, 0
+        try:
+            new = self._new
+            if new is None:
+                self._new = new = await self._worker(self._begun, first)
+                self._store.begin(new)
+            part = self._store.part(new, piece, place)
+            await self._worker(part.begin)
+            for _ in self._sizes(requests):
+                await self._worker(part.add, (await self._conversation.expect(MaterialArrived)).data)
+            await self._worker(part.finish)
+            # A session that is over does not count what the next one may have swept away.
+            if place + 1 == len(self._stages) and self._conversation.ended is None:
+                self._store.add(new.stock.id)
+        except OSError as error:
+            self._store.told(f"no more material is laid by with {self._agreed.peer}: {error.strerror or error}")
+            return False
+        self._parts, self._parts_wanted = self._parts + 1, wanted
+        return True
 
     async def ready(self) -> None:
         """Until the next pass can begin. InferenceError when the session ends before."""
-        self._wanted.release()
         await self._conversation.expect(ReadyPass)
 
     async def stages(self) -> AsyncIterator[ReadyStage]:
@@ -119,14 +196,14 @@ class Preparation:
             await ended(self._task)
         self._worker.close()
 
-    async def _prepare(self, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]) -> None:
+    async def _prepare(self, layers: Mapping[str, FixedLinear]) -> None:
         try:
             for number in range(1, self._agreed.passes + 1):
                 if self._whole_passes:
-                    await self._wanted.acquire()
+                    await self._between_passes.acquire()
                 for position, stage in enumerate(self._stages):
                     await self._room.acquire()
-                    run = await self._prepared(stage, self._agreed.images_of(number), layers, numbers)
+                    run = await self._prepared(position, number, layers)
                     self._conversation.put(ReadyStage(stage.name, run))
                     if position + 1 == self._enough:
                         self._conversation.put(ReadyPass())
@@ -136,20 +213,61 @@ class Preparation:
             self._conversation.fail(error)
             raise
 
-    async def _prepared(
-        self, stage: ModelStage, images: int, layers: Mapping[str, FixedLinear], numbers: Mapping[str, int]
-    ) -> Run:
-        requests = stage.requests(images, numbers)
-        first = self._order(requests)
+    async def _prepared(self, position: int, number: int, layers: Mapping[str, FixedLinear]) -> Run:
+        stage, images = self._stages[position], self._agreed.images_of(number)
+        requests = stage.requests(images, self._numbers)
+        kept: deque[bytearray] | None = None
+        if self._laid is None or self._store is None:
+            first = self._order(requests)
+        else:
+            piece = self._piece_of(number)
+            first = self._laid.first + self._requests_before(piece, position)
+            part, sizes = self._store.part(self._laid, piece, position), self._sizes(requests)
+            try:
+                kept = deque(await self._worker(part.read, sizes))
+            except StoreError as error:
+                self._store.void(str(error))
+                raise
         material: deque[list[torch.Tensor]] = deque()
-        for number, request in enumerate(requests, first):
-            words = await self._worker(lambda: drawn(request, number, rank=self._rank, key=self._key))  # noqa: B023
+        for place, request in enumerate(requests, first):
+            words = await self._worker(lambda: drawn(request, place, rank=self._rank, key=self._key))  # noqa: B023
             if self._receives(request):
-                data = (await self._conversation.expect(MaterialArrived)).data
+                data = (await self._conversation.expect(MaterialArrived)).data if kept is None else kept.popleft()
                 words += corrected(request, data)
             material.append(words)
         party = Party(self._rank, lambda request: material.popleft(), self._device)
         return await self._worker(stage.prepared, party, images, layers)
+
+    def _piece_of(self, number: int) -> int:
+        """The piece that a pass takes."""
+        assert self._agreed.piece is not None
+        return self._agreed.piece + number - 1
+
+    def _requests_before(self, piece: int, position: int) -> int:
+        """How many requests come before a part of a piece, from the first of the first piece on."""
+        counts = [len(stage.requests(self._agreed.batch, self._numbers)) for stage in self._stages]
+        return piece * sum(counts) + sum(counts[:position])
+
+    def _piece_digest(self) -> bytes:
+        """Of what is asked for, for a piece."""
+        parts = (encoded_requests(stage.requests(self._agreed.batch, self._numbers)) for stage in self._stages)
+        return sha256(b"".join(parts)).digest()
+
+    def _sizes(self, requests: Sequence[AnyBlockRequest]) -> list[int]:
+        """Bytes of the corrections that come to this owner."""
+        return [correction_bytes(request) for request in requests if self._receives(request)]
+
+    def _begun(self, first: int) -> Laid:
+        """What is laid by from now on; first: number of its first request."""
+        agreed = self._agreed
+        return Laid(
+            owners=(self._conversation.machine.own, agreed.peer),
+            stock=Stock(id=agreed.session, batch=agreed.batch, next=0, end=0),
+            terms=agreed.digest,
+            requests=self._piece_digest(),
+            first=first,
+            key=self._key,
+        )
 
     def _order(self, requests: Sequence[AnyBlockRequest]) -> int:
         """Order at the dealer; the number of the first request."""
@@ -166,22 +284,25 @@ class Preparation:
         return first
 
     def _receives(self, request: AnyBlockRequest) -> bool:
-        return request.receiver == self._rank and bool(request.dependent())
+        return self._rank in request.receivers and bool(request.dependent())
 
 
 async def hold_pass(
-    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor
-) -> tuple[torch.Tensor, list[RoundCost]]:
+    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor | None
+) -> tuple[torch.Tensor | None, list[RoundCost]]:
     """All stages of a pass, from this owner's share of the input to that of the output, and what they cost.
 
-    InferenceError when the session ends before.
+    The output is None if the pass was refused because it is out of range. InferenceError when the session ends before.
     """
     costs: list[RoundCost] = []
     since = time.perf_counter()
+    carried = None if share is None else Carried(share)
     async for stage in preparation.stages():
-        program = stage.run(share)
+        if carried is None:
+            continue  # What was prepared for the rest of a refused pass serves nobody.
+        program = stage.run(carried)
         advanced = await worker(_advanced, program, None, ())
-        while not isinstance(advanced, torch.Tensor):
+        while not isinstance(advanced, Carried):
             exchange, data = advanced
             if data is not None:
                 conversation.hear(conversation.machine.give(len(costs), data, conversation.now()))
@@ -189,19 +310,22 @@ async def hold_pass(
             sent, now = 0 if data is None else data.nbytes, time.perf_counter()
             costs.append(RoundCost(stage.name, exchange.operation, now - since, sent, len(received)))
             since = now
+            if conversation.kept(PassRefused) is not None:
+                program.close()
+                break
             advanced = await worker(_advanced, program, received, exchange.expected)
-        share = advanced
-    return share, costs
+        carried = advanced if isinstance(advanced, Carried) else None
+    return None if carried is None else carried.share, costs
 
 
 def _advanced(
-    program: Program[torch.Tensor], received: bytes | bytearray | None, expected: tuple[Expected, ...]
-) -> tuple[Communication, memoryview | None] | torch.Tensor:
+    program: Program[Carried], received: bytes | bytearray | None, expected: tuple[Expected, ...]
+) -> tuple[Communication, memoryview | None] | Carried:
     """Run a program up to its next exchange: that, and what it opens there; or what it returns."""
     try:
         exchange = next(program) if received is None else program.send(_words(received, expected))
     except StopIteration as stop:
-        result: torch.Tensor = stop.value
+        result: Carried = stop.value
         return result
     parts = [packed(words, bits).reshape(-1) for words, bits in exchange.sent]
     return exchange, (np.concatenate(parts) if len(parts) > 1 else parts[0]).data if parts else None

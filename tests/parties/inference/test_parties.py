@@ -13,22 +13,26 @@ import msgspec
 import pytest
 import torch
 
+from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.blocks import with_parameters
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.inference.stages import stages
 from tacit.parties.links.client_endpoint import NotAdmittedError
 from tacit.parties.links.keys import generate
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferencePolicy
+from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.schedule import pass_rounds, weight_bytes
+from tacit.simulate.world.inference import EITHER_INPUT
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
-    from conftest import Transformer
+    from conftest import Transformer, transformer
     from in_one_loop import DEALER, KEYS, MODEL_OWNER, OWNERS, ROSTER, house
 
 pytestmark = pytest.mark.asyncio
@@ -53,7 +57,7 @@ async def test_a_data_owner_gets_the_logits(
     async with house(tmp_path) as home:
         await home.dealer()
         await home.model_owner(private, input="known" if known else "shared", ahead=ahead)
-        found = await home.asks("alice", images, batch=2, ahead=ahead)
+        found = await home.asks("alice", images, batch=2, ahead=ahead, policy=EITHER_INPUT)
         over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
         await home.waits(DEALER, "session-over", code=None, owners=[MODEL_OWNER, "alice"])
     assert (over["code"], over["passes"], over["failure"]) == (None, 3, "")
@@ -63,6 +67,49 @@ async def test_a_data_owner_gets_the_logits(
     for each in found.passes:
         declared = pass_rounds(sizes, each.images, known=known)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
+
+
+async def test_a_pass_out_of_range_is_refused_and_the_session_goes_on(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path
+) -> None:
+    images = one_block.images[:5].clone()
+    images[2] = unusual(private)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        found = await home.asks("alice", images, batch=2)
+        over = await home.waits(MODEL_OWNER, "session-over", peer="alice")
+        told = [await home.waits(MODEL_OWNER, "pass", number=number) for number in (1, 2, 3)]
+    assert (over["code"], over["passes"]) == (None, 3)
+    assert [each["refused"] for each in told] == [each.refused for each in found.passes] == [False, True, False]
+    assert found.refused.tolist() == [False, False, True, True, False]
+    assert found.logits.isnan().all(dim=1).equal(found.refused)
+    answered = replace(found, logits=found.logits[~found.refused])
+    assert error_of(answered, one_block.friendly, images[~found.refused]) < 2 * BLOCK_ERROR
+    # Nothing after the bit was said.
+    for each in found.passes:
+        declared = pass_rounds(private.public.sizes, each.images, known=False)
+        assert len(each.rounds) == len(declared) - each.refused
+
+
+def unusual(model: PrivateModel) -> torch.Tensor:
+    """An image [C, S, S] within the permitted pixels, black and white in turn, whose variances are out of range."""
+    side = torch.arange(model.public.sizes.side)
+    return ((-1.0) ** (side[:, None] + side) * model.public.embedding.largest * 0.999)[None]
+
+
+async def test_a_model_of_as_many_stages_as_vit_l_is_made_ready_as_a_whole(tmp_path: Path) -> None:
+    """Every stage is an order, and an owner that needs no corrections is ahead of the other by all of them."""
+    sizes = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=24, heads=2)
+    noise = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    deep = transformer(sizes, classes=3, images=noise, std=0.1)
+    model = prepared_model(deep.friendly, noise, margin=1.5)
+    assert len(stages(model.public, known=True)) + 2 <= MOST_ORDERS
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(model, ahead=None)
+        found = await home.asks("alice", noise[:3], batch=2, ahead=None)
+    assert error_of(found, deep.friendly, noise[:3]) < 25 * BLOCK_ERROR
 
 
 async def test_several_data_owners_are_served_at_the_same_time(student: Transformer, tmp_path: Path) -> None:
@@ -134,7 +181,7 @@ REFUSALS = {
     ),
     "another roster": Refusal(Code.ROSTER, "alice", "it holds another roster", {"roster": MIXED}, {}),
     "an input that the policy does not accept": Refusal(
-        Code.POLICY, MODEL_OWNER, "offers 'known' inputs", {"policy": InferencePolicy(inputs=("shared",))}, {}
+        Code.POLICY, MODEL_OWNER, "offers 'known' inputs", {}, {"input": "known"}
     ),
     "a model that the policy does not name": Refusal(
         Code.MODEL, MODEL_OWNER, "another model than the policy", {"policy": InferencePolicy(weights=bytes(32))}, {}
@@ -263,7 +310,7 @@ LIES: dict[str, Callable[[Any], bytes]] = {
     "an absurd scale": lambda plain: changed(plain, ("blocks", 0, "value"), 1e300),
     "a scale of zero": lambda plain: changed(plain, ("embedding", "pixel"), 0.0),
     "a scale that is none": lambda plain: changed(plain, ("head", "logits"), float("nan")),
-    "steps without end": lambda plain: changed(plain, ("head", "norm", "curve", "steps"), 1 << 30),
+    "steps without end": lambda plain: changed(plain, ("head", "norm", "variance", "inverse", "steps"), 1 << 30),
     "a block too few": lambda plain: changed(plain, ("blocks",), []),
     "names of other classes": lambda plain: told(plain, classes=["a", "b"]),
     "a name that a terminal obeys": lambda plain: told(plain, classes=["a", "b", "\x1b[2J"]),
@@ -271,6 +318,8 @@ LIES: dict[str, Callable[[Any], bytes]] = {
     "a mean that is none": lambda plain: told(plain, mean=[float("nan")]),
     "means of other channels": lambda plain: told(plain, mean=[0.5, 0.5, 0.5]),
     "no white": lambda plain: told(plain, white=0),
+    "another table of cosines": lambda plain: changed(plain, ("waves",), bytes(32)),
+    "no table of cosines": lambda plain: changed(plain, ("waves",), b""),
     "streams that differ": lambda plain: changed(plain, ("blocks",), plain["blocks"] * 2),
 }
 
@@ -279,7 +328,7 @@ LIES: dict[str, Callable[[Any], bytes]] = {
 async def test_arithmetic_that_nobody_can_use_is_refused_by_the_data_owner(
     one_block: Transformer, private: PrivateModel, tmp_path: Path, case: str
 ) -> None:
-    arithmetic = LIES[case](msgspec.to_builtins(private.public))
+    arithmetic = LIES[case](msgspec.to_builtins(private.public, builtin_types=(bytes,)))
     model = LyingModel(private.public, private.weights, private.commitment, arithmetic)
     async with house(tmp_path) as home:
         await home.dealer()

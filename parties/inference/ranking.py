@@ -1,0 +1,112 @@
+"""The best classes of images, in order, from shares of logits: nobody learns a logit, a rank, or another class.
+
+A step (schedule.py) works within groups of classes. All pairs are compared at once: the difference of two logits is
+looked up (lookup.py), which gives shares of whether the first is smaller. Their sums are shares of ranks. These are
+looked up in turn, in tables that are 1 at one rank and 0 elsewhere: words that pick a class out of its group. What is
+picked goes into the next step, with its logit, by one product of matrices; after the last step it is the answer.
+
+Of equal logits the first class is the better one, in all steps: so ranks of a group are all different, and the answer
+is that of a stable sort. Where classes do not fill the last group, what fills it loses, whatever is compared.
+
+Compared are whole numbers of RANKED bits, each within a quarter of that ring, so that no difference wraps. It stands in
+the highest bits of what is looked up, with nothing below: the comparison is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch.nn import functional
+
+from tacit.parties.inference.lookup import LookedUp, Range
+from tacit.parties.inference.material import Lookup, Matrix
+from tacit.parties.inference.operations import MODEL, MatrixValue, Party, Program
+from tacit.protocol.inference.schedule import PLACE, RANKED, RankingStep, ranking_steps
+
+_NOT_NEGATIVE: Final = Range(0, 1 << (RANKED - 1))
+
+Requests = tuple[Lookup, Lookup, Matrix | None]
+
+
+class Ranking:
+    """One use, for logits of so many images, made ahead of them; it asks the party for `ranking_requests`."""
+
+    def __init__(self, party: Party, images: int, classes: int, labels: int) -> None:
+        self._steps = [_StepProgram(party, step, requests) for step, requests in _planned(images, classes, labels)]
+        self.images = images
+        self._rank, self._shape = party.rank, (images, classes)
+
+    def run(self, share: torch.Tensor) -> Program[torch.Tensor]:
+        """From shares of logits modulo 2^RANKED, [images, classes], those of the numbers of the best classes."""
+        numbers = torch.arange(self._shape[1], device=share.device).expand(self._shape)
+        labels = numbers if self._rank == MODEL else torch.zeros_like(numbers)
+        for step in self._steps:
+            share, labels = yield from step.run(share, labels)
+        return labels
+
+
+def ranking_requests(images: int, classes: int, labels: int) -> tuple[Lookup | Matrix, ...]:
+    """What a Ranking asks for, in this order."""
+    planned = _planned(images, classes, labels)
+    return tuple(request for _, requests in planned for request in requests if request is not None)
+
+
+def _planned(images: int, classes: int, labels: int) -> Iterator[tuple[RankingStep, Requests]]:
+    steps = ranking_steps(classes, labels)
+    for step in steps:
+        groups, bits = (images, step.groups), max((step.size - 1).bit_length(), 1)
+        columns = 1 if step is steps[-1] else 2
+        picked = Matrix("matmul", (*groups, step.kept, step.size), (*groups, step.size, columns), words=RANKED)
+        comparisons = Lookup((*groups, step.pairs), levels=RANKED)
+        ranks = Lookup((*groups, step.size), domain=bits, index=bits, levels=1)
+        yield step, (comparisons, ranks, picked if len(steps) > 1 else None)
+
+
+class _StepProgram:
+    def __init__(self, party: Party, step: RankingStep, requests: Requests) -> None:
+        comparisons, ranks, picked = requests
+        self._party, self._step, self._columns = party, step, 0
+        self._comparisons, self._ranks = LookedUp(party, comparisons), LookedUp(party, ranks)
+        self._tables = torch.eye(1 << ranks.index, dtype=torch.int64)[: step.kept]
+        if picked is not None:
+            self._picked = MatrixValue(party, picked.left, picked.right, RANKED)
+            self._columns = picked.right[-1]
+
+    def run(self, share: torch.Tensor, labels: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """Logits and numbers of classes [images, n] to those of the best of each group."""
+        (images, count), (groups, size, kept) = share.shape, self._step
+        words = functional.pad(torch.stack([share, labels], -1), (0, 0, 0, groups * size - count))
+        words = words.reshape(images, groups, size, 2)
+        one_hot = yield from self._one_hot(words[..., 0], count)
+        if self._columns:
+            right = words[..., 2 - self._columns :]
+            opened = yield from self._party.open(
+                "ranking", self._picked.masked_left(one_hot), self._picked.masked_right(right)
+            )
+            best = self._picked.settle(opened[0], opened[1])
+        else:  # Of a first step, that is the only one: which class is where is public.
+            best = (one_hot * torch.arange(size, device=share.device)).sum(-1, keepdim=True)
+        # What a last group of few classes keeps beyond them is at the end.
+        last = min(count - (groups - 1) * size, kept)
+        best = best.reshape(images, groups * kept, -1)[:, : (groups - 1) * kept + last]
+        return best[..., 0], best[..., -1]
+
+    def _one_hot(self, logits: torch.Tensor, count: int) -> Program[torch.Tensor]:
+        """From [images, groups, size], of which the first `count` are no filling, to [images, groups, kept, size]: 1
+        where a class has this rank, 0 elsewhere."""
+        size = self._step.size
+        first, second = torch.triu_indices(size, size, 1, device=logits.device)
+        difference = logits[..., first] - logits[..., second]
+        (opened,) = yield from self._party.open("ranking", self._comparisons.masked(difference << (PLACE - RANKED)))
+        self._comparisons.place(opened)
+        smaller = self._comparisons.outside(_NOT_NEGATIVE)
+        starts = torch.arange(self._step.groups, device=logits.device)[:, None] * size
+        smaller = smaller.masked_fill(starts + second >= count, 0)
+        larger = int(self._party.rank == MODEL) - smaller
+        ranks = torch.zeros_like(logits).index_add_(-1, first, smaller).index_add_(-1, second, larger)
+        (opened,) = yield from self._party.open("ranking", self._ranks.masked(ranks))
+        self._ranks.place(opened)
+        flat = torch.zeros_like(self._tables[0])
+        return torch.stack([self._ranks.value(table, flat) for table in self._tables], -2)
