@@ -14,7 +14,7 @@ WORKERS ?= 2
 # `:=`, so that the number is drawn once.
 SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 
-.PHONY: help setup demo test end-to-end network soak exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
+.PHONY: help setup demo test end-to-end network soak ckks exhaustive fuzz fuzz-minute mutants check format docs vectors bench clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ demo: setup ## five clients train a ViT under secure aggregation
 	$(BIN)/tacit simulate
 
 test: setup ## run the test suite, less what has a target of its own below
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end and not network"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not exhaustive and not end_to_end and not network and not ckks"
 
 end-to-end: setup ## make whole runs of the command, with kills and wrong input (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "end_to_end and not exhaustive and not network"
@@ -37,6 +37,10 @@ ROUNDS ?= 300
 soak: setup ## run ROUNDS=300 rounds in network namespaces, with kills and partitions by SEED=... (20 minutes on two cores; needs root)
 	@echo "SEED=$(SEED)"
 	$(BIN)/python -m tests.network.soak --rounds $(ROUNDS) --seed $(SEED)
+
+ckks: setup ## encrypt a block by the extra of that name, which it installs; for use that is not commercial (minutes; 19 GB)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt "desilofhe==2.*"
+	$(BIN)/python -m pytest -rs -m ckks tests/simulate/bench/test_ckks.py
 
 exhaustive: setup ## run the enumerations that take minutes
 	$(BIN)/python -m pytest -m exhaustive

@@ -10,7 +10,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.inference_figures import show_blocks, show_ckks, show_student
 from tacit.cli.output import FAILED, json_option, measured, say, table
+from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 
 JsonFile = Annotated[Path | None, json_option("Write the figures to this file.")]
 Progress = Callable[[str], None]
@@ -148,9 +150,24 @@ def inference(
     blocks: Annotated[int, typer.Option(min=1, max=64, help="Without DIR: so many blocks, one after the other.")] = 1,
     known: Annotated[
         Literal["known", "shared"],
-        typer.Option("--input", help="Without DIR: the data owner knows the input of every block, or nobody does."),
-    ] = "known",
-    against: Annotated[Literal["crypten"] | None, typer.Option(help="Without DIR: measure stock CrypTen too.")] = None,
+        typer.Option(
+            "--input",
+            help="Without DIR: nobody knows the input of a block (shared), or the data owner does (known): "
+            f"{KNOWN_GIVES_AWAY}.",
+        ),
+    ] = "shared",
+    against: Annotated[
+        Literal["crypten", "shaft"] | None,
+        typer.Option(help="Without DIR: measure stock CrypTen too; with shaft, SHAFT (NDSS 2025) beside both."),
+    ] = None,
+    checkout: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="With --against shaft: a checkout of github.com/andeskyl/SHAFT, which is run. Without: figures "
+            "measured once, scaled by CrypTen's time here.",
+        ),
+    ] = None,
     latency: Annotated[
         float | None, typer.Option(metavar="MS", help="Without DIR: delay the link between the owners, one way.")
     ] = None,
@@ -165,12 +182,18 @@ def inference(
 
     With DIR: a distilled student on its test images, on CrypTen with our transport and dealer. Without: transformer
     blocks of a model with random weights, by the protocol of our own, on a link of the two owners that can be shaped;
-    it is shaped for CrypTen too. Dealer and third party are not delayed.
+    it is shaped for CrypTen and SHAFT too. Dealer and third party are not delayed. All parties run on two cores, and
+    the sustained seconds are those of passes back to back, with the material that they use up made beside them.
 
     Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
 
-    In the JSON file: "ours", and with CrypTen "crypten" and "crypten_ttp", each with "online_seconds",
-    "online_bytes_sent" by party, "rounds" and "relative_error"; "ours" has "offline_bytes" and "per_operation" as well.
+    Ours is measured twice: with softmax, GELU and LayerNorm themselves, beside which SHAFT is to be seen, and with the
+    polynomials of friendly blocks, which CrypTen computes too.
+
+    In the JSON file: "true_functions" and "polynomials", beside them "crypten", "crypten_ttp" and "shaft", each with
+    "online_seconds", "sustained_seconds", "online_bytes_sent", "dealer_bytes" and "peak_bytes" by party, "rounds",
+    "total" ("bytes", "rounds") and "relative_error"; ours have "per_operation" and "far" (their scores reach far) as
+    well, and "shaft" the "scale" of figures that were not measured here.
     """
 
     def work(progress: Progress) -> dict[str, Any]:
@@ -192,11 +215,38 @@ def inference(
             repeats=repeats,
             device=device,
             shaping=Shaping(latency_ms=latency, bandwidth_mbit=bandwidth),
+            against=against,
+            checkout=checkout,
         )
-        return measured_blocks.measure(setting, progress, against_crypten=against == "crypten")
+        return measured_blocks.measure(setting, progress)
 
-    show, schema = (_show_blocks, "bench-blocks") if directory is None else (_show_student, "bench-student")
+    show, schema = (show_blocks, "bench-blocks") if directory is None else (show_student, "bench-student")
     _measured(work, show, json_file, schema)
+
+
+@app.command()
+def ckks(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `tacit distill`.")],
+    json_file: JsonFile = None,
+) -> None:
+    """The first block of a distilled student on values that are encrypted by CKKS, with bootstrapping.
+
+    Needs the extra "ckks", 19 GB of memory, and minutes: most of them make keys and refresh ciphertexts.
+
+    Exit status: 0 the block is right within 1e-2; 1 it is not, the library failed, or the file cannot be written;
+    2 wrong input, or something that it needs is not there; 130 Ctrl-C.
+
+    In the JSON file: "seconds" of the block, "relative_error", bytes of keys and ciphertexts, "peak_bytes",
+    "bootstraps", "asked_of_data_owner" (ciphertexts that it had to refresh) and "per_operation".
+    """
+
+    def work(progress: Progress) -> dict[str, Any]:
+        from tacit.simulate.bench.ckks import measure
+
+        return measure(directory, progress)
+
+    figures = _measured(work, show_ckks, json_file, "bench-ckks")
+    raise typer.Exit(0 if figures["within_tolerance"] else FAILED)
 
 
 def _measured(
@@ -212,7 +262,7 @@ def _measured(
 
 
 _OF_STUDENTS = {"images", "check"}
-_OF_BLOCKS = {"model", "blocks", "known", "against", "latency", "bandwidth", "repeats", "device"}
+_OF_BLOCKS = {"model", "blocks", "known", "against", "checkout", "latency", "bandwidth", "repeats", "device"}
 
 
 def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
@@ -224,49 +274,6 @@ def _refuse(context: typer.Context, names: set[str], remedy: str) -> None:
             given.append(parameter.opts[0])
     if given:
         raise ValueError(f"{', '.join(given)}: {remedy}")
-
-
-def _show_student(console: Console, figures: dict[str, Any]) -> None:
-    say(
-        console,
-        f"{figures['images']} images: the same label on shares and in the clear for {figures['agreement']:.2%}; "
-        f"logits differ by at most {figures['largest_difference']:.4f}; test accuracy {figures['accuracy']:.3f} on "
-        f"shares, {figures['accuracy_in_the_clear']:.3f} in the clear",
-    )
-    say(
-        console,
-        f"{figures['seconds_per_image'] * 1000:.0f} ms, {figures['megabytes_per_image']:.2f} MB for an image, "
-        f"{figures['rounds_per_batch']:.0f} rounds for a batch of {figures['batch']}",
-    )
-
-
-def _show_blocks(console: Console, figures: dict[str, Any]) -> None:
-    def row(name: str, seconds: float, sent: dict[str, int], rounds: int, error: str = "") -> tuple[str, ...]:
-        return name, f"{seconds:.3f}", " / ".join(f"{count / 1e6:.2f}" for count in sent.values()), str(rounds), error
-
-    title = f"{figures['model']}, blocks: {figures['blocks']}, batch: {figures['batch']}, input: {figures['input']}"
-    for key, unit in (("latency_ms", "ms"), ("bandwidth_mbit", "Mbit/s")):
-        if figures[key] is not None:
-            title += f", {figures[key]:g} {unit}"
-    ours = figures["ours"]
-    names = {"ours": "tacit", "crypten": "CrypTen", "crypten_ttp": "CrypTen, third party"}
-    found = [(name, figures[key]) for key, name in names.items() if key in figures]
-    rows = [
-        row(name, one["online_seconds"], one["online_bytes_sent"], one["rounds"], f"{one['relative_error']:.1e}")
-        for name, one in found
-    ]
-    rows += [
-        row(f"  {operation}", one["seconds"], one["bytes_sent"], one["rounds"])
-        for operation, one in ours["per_operation"].items()
-    ]
-    headings = ("", "seconds", "MB sent by\nmodel / data owner", "rounds", "error")
-    console.print(table(headings, rows, title=title))
-    say(
-        console,
-        f"ahead of each pass: {ours['offline_bytes'] / 1e6:.1f} MB from the dealer, {ours['offline_seconds']:.2f} s; "
-        f"a pass with the material fetched beside it: {ours['overlapped_seconds']:.2f} s; once for the weights: "
-        f"{ours['weights_bytes'] / 1e6:.1f} MB",
-    )
 
 
 def _show_network(console: Console, figures: dict[str, Any]) -> None:

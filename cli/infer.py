@@ -10,13 +10,16 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 
-from tacit.cli.output import json_option, measured, say, table
+from tacit.cli.output import all_answered, answered_images, json_option, measured, say, table
+from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 
 _SHOWN = 20
 
 
 def infer(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Results of `tacit distill`.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A run of `tacit simulate`, or results of `tacit distill`.")
+    ],
     images: Annotated[
         str | None,
         typer.Option(
@@ -27,27 +30,41 @@ def infer(
     data: Annotated[
         str | None,
         typer.Option(
-            metavar="SOURCE", help='Where test images come from, if not where the student\'s did: "digits", or an .npz.'
+            metavar="SOURCE", help='Where test images come from, if not where the model\'s did: "digits", or an .npz.'
         ),
     ] = None,
     batch: Annotated[int, typer.Option(min=1, max=4096, help="Images at a time.")] = 16,
     input: Annotated[
         Literal["known", "shared"],
-        typer.Option("--input", help="The data owner is told the input of every block, as in the paper, or nobody is."),
-    ] = "known",
+        typer.Option(
+            "--input",
+            help="Nobody is told the input of a block (shared), or the data owner is, as in the paper (known): "
+            f"{KNOWN_GIVES_AWAY}.",
+        ),
+    ] = "shared",
     data_owners: Annotated[
         int, typer.Option(min=1, max=64, help="Share the images among so many data owners, served at the same time.")
     ] = 1,
+    labels: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=16,
+            help="Data owners are told so many labels of an image alone, the best first, and no confidence; 0: logits.",
+        ),
+    ] = 0,
     device: Annotated[str, typer.Option(help="Where both owners compute: cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, json_option("Write the figures here.", metavar="FILE")] = None,
 ) -> None:
-    """Private inference: a model owner's student classifies images that only their owner sees.
+    """Private inference: a model owner's model classifies images that only their owner sees.
 
+    The model is a vision transformer of timm's that `tacit simulate` has trained, as it is, or a distilled student.
     Model owner, data owners and dealer are processes of this machine that talk over ZeroMQ with CURVE. Only the data
-    owner learns labels and confidences. Both are compared with the student in the clear, which a real data owner
-    does not have.
+    owner learns labels, and confidences unless it is told labels alone. They are compared with the model in the clear,
+    which a real data owner does not have.
 
-    Exit status: 0 done; 1 a party failed, or the file cannot be written; 2 wrong input; 130 Ctrl-C.
+    Exit status: 0 all are answered; 1 a party failed, an image was refused, or the file cannot be written; 2 wrong
+    input; 130 Ctrl-C.
     """
     from tacit.simulate.federation.processes import ProcessError, warm_up
     from tacit.simulate.private_inference.inference_request import InferenceRequest
@@ -62,15 +79,15 @@ def infer(
         from tacit.simulate.private_inference import private_images
 
         options: dict[str, Any] = {"input": input, "batch": batch, "data_owners": data_owners, "device": device}
+        options["labels"] = labels
         return private_images.infer(request, **options, progress=progress)
 
-    measured(work, _show, json_file, schema="inference", failed=ProcessError)
+    all_answered(measured(work, _show, json_file, schema="inference", failed=ProcessError)["images"])
 
 
 def _show(console: Console, figures: dict[str, Any]) -> None:
     images, operations = figures["images"], figures["per_operation"]
-    shown = [(row["image"], row["label"], f"{row['confidence']:.3f}") for row in images[:_SHOWN]]
-    console.print(table(("image", "label", "confidence"), shown, left=("label",)))
+    console.print(answered_images(images[:_SHOWN]))
     if len(images) > _SHOWN:
         console.print(f"and {len(images) - _SHOWN} more; --json FILE has all of them")
     keys = ("seconds", "data_owner_bytes", "model_owner_bytes", "rounds")
@@ -80,12 +97,15 @@ def _show(console: Console, figures: dict[str, Any]) -> None:
         for name, row in [*operations.items(), ("all", total)]
     ]
     console.print(table(("operation", "seconds", "MB sent by data owner", "by model owner", "rounds"), rows))
-    count = len(images)
+    count, answered = len(images), figures["agreement"] is not None
     known = "" if figures["accuracy"] is None else f", {figures['accuracy']:.1%} of them right"
+    compared = f"the same label in the clear for {figures['agreement']:.1%}" if answered else ""
+    if figures["largest_difference"] is not None:
+        compared += f", logits differ by at most {figures['largest_difference']:.4f}"
+    compared += "; " if answered else ""
     say(
         console,
-        f"{count} images{known}; the same label in the clear for {figures['agreement']:.1%}, logits differ by at most "
-        f"{figures['largest_difference']:.4f}; {1000 * figures['online_seconds'] / count:.0f} ms an image online, and "
+        f"{count} images{known}; {compared}{1000 * figures['online_seconds'] / count:.0f} ms an image online, and "
         f"{1000 * figures['waited_for_material_seconds'] / count:.0f} ms of waiting for material; masked weights: "
         f"{figures['weights_bytes'] / 1e6:.1f} MB",
     )

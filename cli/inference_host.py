@@ -7,19 +7,35 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import typer
 from rich.console import Console
-from rich.text import Text
 
 from tacit.cli import output
 from tacit.cli.host import PartyToml, Quiet, connecting
 
 _SHOWN = 20
+_MOST_AHEAD = 1 << 20
+"""As the protocol has it; its modules are not loaded for the help of the command."""
 
 
-def dealer(party: PartyToml, quiet: Quiet = False) -> None:
+def dealer(
+    party: PartyToml,
+    ahead: Annotated[
+        int,
+        typer.Option(
+            "--ahead",
+            metavar="N",
+            min=0,
+            max=_MOST_AHEAD,
+            help="After the passes of a session deal for N images more, which both owners keep for later ones.",
+        ),
+    ] = 0,
+    quiet: Quiet = False,
+) -> None:
     """Deal the random words of private inference, until it is stopped.
 
-    It sees neither weights nor images; killed and started again, it deals fresh ones.
+    It sees neither weights nor images; killed and started again, it deals fresh ones. What it deals ahead serves
+    without it, and is kept by the owners alone.
 
     Exit status: 1 it failed; 2 wrong input; 130 Ctrl-C or SIGTERM.
     """
@@ -38,7 +54,7 @@ def dealer(party: PartyToml, quiet: Quiet = False) -> None:
         # Loads torch: what is wrong with the files is said before.
         from tacit.parties.hosting.inference_host import run_dealer
 
-        asyncio.run(interruptible(run_dealer(opened, show=partial(_show_serving, console))))
+        asyncio.run(interruptible(run_dealer(opened, ahead=ahead, show=partial(_show_serving, console))))
 
 
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
@@ -73,8 +89,8 @@ def data_owner(
     Killed and started again with the same command, it goes on after the last answer, and asks nothing where all is
     answered. What is answered is in the folder of the party.
 
-    Exit status: 0 all is answered; 1 it failed, or one of the others refused; 2 wrong input; 4 one of the others was
-    not reached, or lost; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 all is answered; 1 it failed, one of the others refused, or an image was out of range; 2 wrong input;
+    4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -100,6 +116,7 @@ def data_owner(
             raise output.failure(error, output.SERVER_LOST if lost else output.FAILED) from None
     output.keep_json(json_file, "answers", figures)
     _show_answers(console, figures)
+    output.all_answered(figures["images"])
 
 
 def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> None:
@@ -125,6 +142,8 @@ def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"session with {who} over: {fields['detail']}", style="yellow" if fields["code"] else "")
     elif event == "refused":
         say(f"  refused: {fields['member']}: {fields['detail']}", style="yellow")
+    elif event == "laid-by":
+        say(f"  {fields['reason']}")
     elif event == "stranger":
         say(f"  stranger: {fields['reason']}", style="yellow")
 
@@ -136,8 +155,11 @@ def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
         say(f"{fields['images']} images{answered}")
     elif event == "agreed":
         say(f"model {fields['weights']}, {fields['input']} input")
+    elif event == "laid-by":
+        say(f"  {fields['reason']}")
     elif event == "answered":
-        say(f"  {fields['images']} of {fields['of']} images")
+        refused = f", {fields['refused']} of them refused: out of range" if fields["refused"] else ""
+        say(f"  {fields['images']} of {fields['of']} images{refused}")
     elif event == "not-connected":
         say(f"  {fields['reason']}", style="yellow")
     elif event == "session-over":
@@ -146,9 +168,7 @@ def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:
 
 def _show_answers(console: Console, figures: dict[str, Any]) -> None:
     images = figures["images"]
-    # Text: names are those of files, or the model owner's, and no markup.
-    rows = [(Text(row["image"]), Text(row["label"]), f"{row['confidence']:.3f}") for row in images[:_SHOWN]]
-    console.print(output.table(("image", "label", "confidence"), rows, left=("label",)))
+    console.print(output.answered_images(images[:_SHOWN]))
     count, right = len(images), figures["accuracy"]
     if count > _SHOWN:
         output.say(console, f"and {count - _SHOWN} more; --json FILE has all of them")

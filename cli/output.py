@@ -98,6 +98,19 @@ def table(
     return made
 
 
+def answered_images(images: Iterable[Mapping[str, Any]]) -> Table:
+    """What a data owner was told of each image: a label and its confidence, or the best labels alone."""
+
+    def cells(row: Mapping[str, Any]) -> tuple[str, str, str]:
+        if row["refused"]:
+            return row["image"], REFUSED, ""
+        confidence = row["confidence"]
+        told = ", ".join(row["labels"] or [row["label"]])
+        return row["image"], told, "not told" if confidence is None else f"{confidence:.3f}"
+
+    return table(("image", "label", "confidence"), map(cells, images), left=("label",))
+
+
 def warn(remark: object) -> None:
     """Says on standard error what a user must know who sees nothing else."""
     say(Console(stderr=True, highlight=False), f"tacit: {remark}", style="yellow")
@@ -182,6 +195,20 @@ def keep_json(json_file: Path | None, schema: str, figures: Mapping[str, Any]) -
     if json_file is not None:
         with complaining((OSError, FAILED)):
             write_output(schema, figures, json_file)
+
+
+REFUSED: Final = "refused: out of range, ask again with another image"
+"""What is shown in the place of a label."""
+
+
+def all_answered(images: Sequence[Mapping[str, Any]]) -> None:
+    """Ends the command of a data owner if some of its images were refused, and says what that means."""
+    if refused := sum(image["refused"] for image in images):
+        raise failure(
+            f"{refused} of {len(images)} images refused: out of range, ask again with another image; of a pass with an "
+            "image out of range all are refused, and count against the model owner's daily limits",
+            FAILED,
+        )
 
 
 def device_option(help: str) -> Any:

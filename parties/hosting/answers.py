@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -32,8 +32,11 @@ class AnsweredBy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="pass"):
     """What one pass has brought; the images are the next ones."""
 
-    logits: tuple[tuple[float, ...], ...]
-    """A row for each image, a number for each class."""
+    logits: tuple[tuple[float, ...] | None, ...]
+    """A row for each image, a number for each class; None for an image of a pass that was refused, or of which labels
+    alone were told."""
+    labels: tuple[tuple[int, ...] | None, ...] = ()
+    """Where these were: a row for each image, the numbers of the best classes; None for an image that was refused."""
     online_seconds: float
     offline_seconds: float
     """That it waited for material before."""
@@ -41,6 +44,13 @@ class AnsweredPass(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bytes of shares, of this owner."""
     received: int
     """Of the model owner."""
+
+
+class AnsweredRow(NamedTuple):
+    """What a data owner knows of one image: one of these, or none if it was refused."""
+
+    logits: Sequence[float] | None
+    labels: Sequence[int] | None
 
 
 _DECODER: Final = msgspec.json.Decoder(AnsweredBy | AnsweredPass)
@@ -65,13 +75,17 @@ class Answers:
 
     @property
     def count(self) -> int:
-        """How many images are answered; they are the first."""
+        """How many images are answered, or refused; they are the first."""
         return sum(len(each.logits) for each in self.passes)
 
     @property
-    def logits(self) -> list[Sequence[float]]:
-        """Of the images that are answered, [count, classes]."""
-        return [row for each in self.passes for row in each.logits]
+    def rows(self) -> list[AnsweredRow]:
+        """Of the images that are answered."""
+        return [
+            AnsweredRow(*row)
+            for each in self.passes
+            for row in zip(each.logits, each.labels or (None,) * len(each.logits), strict=True)
+        ]
 
     def write(self, entry: AnsweredBy | AnsweredPass) -> None:
         """Keep it, and return when it is on the disk. AnswersError."""
@@ -94,5 +108,15 @@ class Answers:
             return
         self.passes.append(entry)
         classes = 0 if self.by is None else len(self.by.classes)
-        if self.count > self._images or any(len(row) != classes for row in entry.logits):
+        misfit = (
+            any(row is not None and len(row) != classes for row in entry.logits)
+            or len(entry.labels) not in (0, len(entry.logits))
+            or any(row is not None and not _labels(row, classes) for row in entry.labels)
+        )
+        if self.count > self._images or misfit:
             raise ValueError("it does not fit the images")
+
+
+def _labels(row: Sequence[int], classes: int) -> bool:
+    """Whether these are numbers of classes, at least one."""
+    return len(row) > 0 and min(row) >= 0 and max(row) < classes

@@ -1,8 +1,8 @@
 """The data owner of private inference on a host of its own: it asks about its images until all are answered.
 
 Whoever dies, it itself included, costs the pass that was going on: what is answered is on the disk, and the rest is
-asked in another session, which has other keys and other material. A model that is not the one that has answered before
-is refused, so that answers of two are never mixed.
+asked in another session, which has other keys and other material, or the next piece of what both have laid by. A model
+that is not the one that has answered before is refused, so that answers of two are never mixed.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 
 from tacit.models.device import resolve_device
-from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, Answers, AnswersError
+from tacit.parties.hosting.answers import AnsweredBy, AnsweredPass, AnsweredRow, Answers, AnswersError
 from tacit.parties.hosting.opening import OpenedParty, at_work
 from tacit.parties.hosting.own_images import OwnImages, own_images
 from tacit.parties.hosting.party_file import DataOwnerFile
@@ -25,6 +26,7 @@ from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Answer, DataOwnerSettings, ask
 from tacit.parties.inference.model import Interface, PublicModel
 from tacit.parties.inference.owner import Waiting
+from tacit.parties.inference.store import StoreError
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.errors import Code
@@ -68,6 +70,8 @@ class _Asking:
             patience=file.answer,
             waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
             device=resolve_device(file.device),
+            laid_by=party.folder.material,
+            told=lambda reason: diary.write("laid-by", reason=reason),
         )
 
     async def finish(self) -> None:
@@ -80,6 +84,9 @@ class _Asking:
             wish, policy = wanted(self._file, self._images, answers)
             try:
                 await ask(replace(self._settings, policy=policy), wish, self._prepare, self._take)
+            except StoreError as error:
+                # It is deleted, so this does not come again.
+                self._diary.write("session-over", code=Code.LOCAL.name, detail=str(error))
             except InferenceError as error:
                 self._diary.write("session-over", code=error.code and error.code.name, detail=str(error))
                 if answers.count > before:
@@ -104,14 +111,16 @@ class _Asking:
         costs = answer.costs
         self._answers.write(
             AnsweredPass(
-                logits=tuple(map(tuple, answer.logits.tolist())),
+                logits=(None,) * costs.images if answer.logits is None else tuple(map(tuple, answer.logits.tolist())),
+                labels=() if answer.labels is None else tuple(map(tuple, answer.labels.tolist())),
                 online_seconds=costs.online_seconds,
                 offline_seconds=costs.offline_seconds,
                 sent=sum(cost.sent for cost in costs.rounds),
                 received=sum(cost.received for cost in costs.rounds),
             )
         )
-        self._diary.write("answered", images=self._answers.count, of=len(self._images.names))
+        counts = {"images": self._answers.count, "of": len(self._images.names)}
+        self._diary.write("answered", **counts, refused=costs.images if costs.refused else 0)
 
 
 def wanted(file: DataOwnerFile, images: OwnImages, answers: Answers) -> tuple[Wish, InferencePolicy]:
@@ -121,7 +130,9 @@ def wanted(file: DataOwnerFile, images: OwnImages, answers: Answers) -> tuple[Wi
         raise ValueError(f"policy.weights: {answers.count} images are answered by another model; {remove(answers)}")
     weights = bytes.fromhex(known or file.policy.weights) or None
     wish = Wish(images=len(images.names) - answers.count, batch=file.batch)
-    return wish, InferencePolicy(inputs=file.policy.inputs, weights=weights)
+    own = file.policy
+    policy = InferencePolicy(inputs=own.inputs, bits=own.logits_bits, labels=own.labels, weights=weights)
+    return wish, policy
 
 
 def interface_of(public: PublicModel, answers: Answers) -> Interface:
@@ -139,19 +150,17 @@ def remove(answers: Answers) -> str:
 
 
 def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:
-    """What is known when all is answered: a label for each image, and what it has cost."""
+    """What is known when all is answered: a label for each image that was not refused, and what it has cost."""
     by, passes = answers.by, answers.passes
     assert by is not None
-    confidences, classes = torch.tensor(answers.logits, dtype=torch.float64).softmax(dim=1).max(dim=1)
-    labels = [by.classes[number] for number in classes.tolist()]
-    right = None if images.labels is None else sum(map(str.__eq__, labels, images.labels)) / len(labels)
-    rows = zip(images.names, labels, confidences.tolist(), answers.logits, strict=True)
+    rows = [
+        {"image": name, **_answered(told, by.classes)} for name, told in zip(images.names, answers.rows, strict=True)
+    ]
+    labels = images.labels or [None] * len(rows)
+    right = [row["label"] == label for row, label in zip(rows, labels, strict=True) if not row["refused"]]
     return {
-        "images": [
-            {"image": name, "label": label, "confidence": confidence, "logits": list(logits)}
-            for name, label, confidence, logits in rows
-        ],
-        "accuracy": right,
+        "images": rows,
+        "accuracy": None if images.labels is None or not right else sum(right) / len(right),
         "classes": list(by.classes),
         "weights": by.weights,
         "input": by.input,
@@ -161,3 +170,15 @@ def figures(images: OwnImages, answers: Answers) -> dict[str, Any]:
         "data_owner_bytes": sum(each.sent for each in passes),
         "model_owner_bytes": sum(each.received for each in passes),
     }
+
+
+def _answered(told: AnsweredRow, classes: Sequence[str]) -> dict[str, Any]:
+    """What is known of one image."""
+    row: dict[str, Any] = dict.fromkeys(("label", "labels", "confidence", "logits")) | {"refused": False}
+    if told.labels is not None:
+        labels = [classes[number] for number in told.labels]
+        return row | {"label": labels[0], "labels": labels}
+    if told.logits is None:
+        return row | {"refused": True}
+    confidence, number = torch.tensor(told.logits, dtype=torch.float64).softmax(dim=0).max(dim=0)
+    return row | {"label": classes[int(number)], "confidence": confidence.item(), "logits": list(told.logits)}

@@ -8,6 +8,7 @@ memory/NAME.safetensors what a client must remember from round to round, until t
 plain-model.safetensors with model encryption: the model in the clear, which one client keeps
 logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
+material/PEER/          what an owner has laid by of the dealer's material with another; as secret as its keys
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 """
@@ -33,6 +34,8 @@ class PartyFolder:
         self.status = path / "status.json"
         self.plain_model = path / "plain-model.safetensors"
         self.salt = path / "salt"
+        self.ledger = path / "ledger.json"
+        self.material = path / "material"
         self._lock = path / "party.lock"
 
     def make(self) -> None:

@@ -1,7 +1,8 @@
 """The dealer and the model owner of private inference, each on a host of its own: they serve until they are stopped.
 
-Neither keeps anything of a session. What a model owner keeps is a secret salt, so that the same model has the same
-commitment when it is started again, and data owners go on with it.
+A dealer keeps nothing of a session. What a model owner keeps is a secret salt, so that the same model has the same
+commitment when it is started again, and data owners go on with it; what each data owner has used of its quota; and the
+material that a dealer deals ahead.
 """
 
 from __future__ import annotations
@@ -18,19 +19,22 @@ from tacit.parties.hosting.state import Status
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
 from tacit.parties.inference.owner import Waiting
-from tacit.parties.runs.student import read_student
+from tacit.parties.runs.served import read_served
 from tacit.parties.session.diary import Diary, Tell
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.inference.quota import Quota
 
 
-async def run_dealer(party: OpenedParty[DealerFile], *, show: Tell) -> None:
-    """Serve, for ever. ValueError for a roster with another dealer as well; EndpointError if it cannot listen."""
+async def run_dealer(party: OpenedParty[DealerFile], *, ahead: int, show: Tell) -> None:
+    """Serve, for ever; after the passes of a session deal for so many images ahead.
+
+    ValueError for a roster with another dealer as well; EndpointError if it cannot listen."""
     file, roster = party.file, party.roster
     # That there is one alone.
     status = Status(name=roster.dealer.name, role=file.role, process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
-        settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer)
+        settings = DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer, ahead=ahead)
         await DealerParty(settings, Diary(log, tell)).run()
 
 
@@ -42,7 +46,7 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
     status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
         diary = Diary(log, tell)
-        model = read_student(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
+        model = read_served(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
         diary.write("model", weights=model.commitment.hex())
         settings = ModelOwnerSettings(
             address=file.bind,
@@ -52,11 +56,15 @@ async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> 
             input=file.input,
             most_images=file.most_images,
             most_batch=file.most_batch,
+            results=file.results,
+            quota=Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
+            ledger=party.folder.ledger,
             patience=file.answer,
             waiting=Waiting(
                 seconds=file.patience, told=lambda reason: diary.write("not-connected", peer=dealer.name, reason=reason)
             ),
             device=device,
+            laid_by=party.folder.material,
         )
         await ModelOwnerParty(settings, model, diary).run()
 

@@ -22,7 +22,9 @@ from tacit.parties.links.address import host_of
 from tacit.parties.runs.explain import literal, read_section, refusal
 from tacit.parties.runs.reference import commented_toml, tables
 from tacit.protocol.core.roster import Role
+from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 from tacit.protocol.inference.messages import Images, Input
+from tacit.protocol.inference.schedule import LOGITS, MOST_LABELS, Results
 
 Seconds = Annotated[float, Meta(gt=0.0, le=604_800.0)]
 Device = Annotated[Literal["cpu", "cuda"], Meta(description="Where it computes.")]
@@ -150,6 +152,40 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     answer: AnswerSeconds = 60.0
 
 
+class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[policy] of a model owner."""
+
+    known: Annotated[bool, Meta(description=f'Whether input = "known" is allowed: {KNOWN_GIVES_AWAY}.')] = False
+    logits_bits: Annotated[
+        int,
+        Meta(
+            description="Fractional bits of the logits that data owners are told: fewer tell less of the model.",
+            ge=1,
+            le=16,
+        ),
+    ] = LOGITS.bits
+    labels: Annotated[
+        int,
+        Meta(
+            description="0: data owners are told logits; more: so many labels of an image alone, the best first, and "
+            "no confidence.",
+            ge=0,
+            le=MOST_LABELS,
+        ),
+    ] = 0
+    images_a_day: Annotated[
+        int, Meta(description="Images that each data owner may ask about in a day (UTC), refused ones too.", ge=1)
+    ] = 10_000
+    refused_a_day: Annotated[
+        int,
+        Meta(
+            description="Images of each data owner that may be refused in a day because they are out of range, or "
+            "whose pass is broken off: chosen images search the bounds of the model.",
+            ge=1,
+        ),
+    ] = 500
+
+
 class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="model-owner"):
     """role = "model-owner"."""
 
@@ -165,26 +201,44 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     model: Annotated[
         str,
         Meta(
-            description="The folder that `tacit distill` has written. The images that the student has learned from "
-            "are needed too, where they were, for the bounds of the numbers.",
+            description="The folder that `tacit distill` or `tacit simulate` has written. The images that the model "
+            "has learned from are needed too, where they were, for the bounds of the numbers.",
             min_length=1,
         ),
     ]
     input: Annotated[
         Input,
         Meta(
-            description='"known": data owners are told what goes into every block, which is faster; "shared": nobody '
-            "is."
+            description='"shared": nobody is told what goes into blocks; "known": data owners are, which takes '
+            f"`policy.known`: {KNOWN_GIVES_AWAY}."
         ),
-    ] = "known"
+    ] = "shared"
     most_images: Annotated[Images, Meta(description="How many images a data owner may ask about in a session.")] = 65536
     most_batch: Annotated[Images, Meta(description="How many images go through the model at a time.")] = 64
     patience: PatienceSeconds = 3600.0
     answer: AnswerSeconds = 60.0
 
+    policy: Annotated[OfferSection, Meta(description="What this model owner lets data owners have.")] = OfferSection()
+
+    @property
+    def results(self) -> Results:
+        """What data owners are told of each image."""
+        labels = self.policy.labels
+        return Results(labels=labels, bits=0 if labels else self.policy.logits_bits)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_addresses(dealer=self.dealer)
+        if self.input == "known" and not self.policy.known:
+            raise ValueError(
+                f'input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to give it away'
+            )
+        for name in ("images_a_day", "refused_a_day"):
+            if (limit := getattr(self.policy, name)) < self.most_batch:
+                raise ValueError(
+                    f"policy.{name} = {limit}: no pass of most_batch = {self.most_batch} images could begin; set "
+                    "most_batch to at most as many"
+                )
 
 
 class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -193,10 +247,23 @@ class InferenceSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     inputs: Annotated[
         tuple[Input, ...],
         Meta(
-            description='Accepted input: "shared" alone refuses a model owner that gives away what goes into blocks.',
+            description='Accepted input; with "known" a model owner tells what goes into every block: '
+            f"{KNOWN_GIVES_AWAY}.",
             min_length=1,
         ),
-    ] = ("known", "shared")
+    ] = ("shared",)
+    logits_bits: Annotated[
+        int,
+        Meta(description="Fractional bits that the logits must have at least; 0: labels alone will do.", ge=0, le=16),
+    ] = 0
+    labels: Annotated[
+        int,
+        Meta(
+            description="How many labels of an image it must be told at least; logits tell all of them.",
+            ge=0,
+            le=MOST_LABELS,
+        ),
+    ] = 0
     weights: Annotated[
         str,
         Meta(

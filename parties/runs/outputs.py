@@ -244,9 +244,11 @@ class AnsweredImage(TypedDict):
     """What a model says of an image."""
 
     image: str
-    label: str
-    confidence: float
-    logits: list[float]
+    label: str | None
+    labels: list[str] | None
+    confidence: float | None
+    logits: list[float] | None
+    refused: bool
 
 
 class AnswerFigures(TypedDict):

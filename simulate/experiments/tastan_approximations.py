@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 import msgspec
@@ -72,7 +72,8 @@ class Measurement(Claim):
         """That of a row; what is not varied is as in the paper."""
         from tacit.models.friendly.blocks import Approximation
 
-        return Approximation(**{self.varies: degree})
+        varied: Any = {self.varies: degree}
+        return Approximation(**varied)
 
 
 @dataclass(frozen=True, kw_only=True)

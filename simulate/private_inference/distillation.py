@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tacit.parties.runs.directory import write_output, writing
+from tacit.parties.runs.experiment import Kind
 from tacit.parties.runs.student import DistillationExperiment
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
     return figures
 
 
-def with_data(experiment: DistillationExperiment, source: str | None) -> DistillationExperiment:
+def with_data(experiment: Kind, source: str | None) -> Kind:
     """The same with images from this source ("digits", or an .npz file); as it is without one."""
     if source is None:
         return experiment

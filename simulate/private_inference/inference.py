@@ -7,6 +7,7 @@ the model; what each of them did comes back as its figures.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -25,7 +26,9 @@ from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.messages import Input
+from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.federation.processes import Message, ProcessError
@@ -40,13 +43,17 @@ _LISTEN: Final = "tcp://127.0.0.1:*"
 class InferencePlan:
     """How to run."""
 
-    input: Input = "known"
+    input: Input = "shared"
     batch: int
+    results: Results = LOGITS
+    """What data owners are told."""
     ahead: int | None = AHEAD
     """As of DataOwnerSettings."""
     patience: float = 120.0
     device: str = "cpu"
     """Where both owners compute."""
+    cores: frozenset[int] | None = None
+    """Of the processor, where all parties run; None: wherever they may."""
     relayed: Callable[[str], str] = str
     """From the model owner's address, the one at which data owners find it."""
 
@@ -123,6 +130,11 @@ class _Seat:
         """Of both owners."""
         return {**self.settings, "ahead": self.plan.ahead, "device": torch.device(self.plan.device)}
 
+    def take(self) -> None:
+        """Once in the party's process."""
+        if self.plan.cores is not None:
+            os.sched_setaffinity(0, self.plan.cores)
+
     def diary(self, control: Control) -> Diary:
         """Its event log, which does not last; for the supervisor its address, and why it could not go on."""
 
@@ -136,15 +148,18 @@ class _Seat:
 
 
 async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
+    seat.take()
     await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.diary(control)).run()
 
 
 async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, str], model: PrivateModel) -> None:
+    seat.take()
     plan = seat.plan
     settings = ModelOwnerSettings(
         address=_LISTEN,
         dealer_address=addresses[DEALER],
         input=plan.input,
+        results=plan.results,
         most_batch=plan.batch,
         **seat.owner_settings,
     )
@@ -154,9 +169,13 @@ async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, st
 async def _data_owner(
     control: Control, *, seat: _Seat, addresses: dict[str, str], images: torch.Tensor
 ) -> dict[str, Any]:
+    seat.take()
     found = await infer(
         DataOwnerSettings(
-            model_owner_address=addresses[MODEL_OWNER], dealer_address=addresses[DEALER], **seat.owner_settings
+            model_owner_address=addresses[MODEL_OWNER],
+            dealer_address=addresses[DEALER],
+            policy=InferencePolicy(inputs=(seat.plan.input,)),
+            **seat.owner_settings,
         ),
         images,
         batch=seat.plan.batch,
@@ -164,9 +183,16 @@ async def _data_owner(
     )
     return {
         "logits": found.logits.tolist(),
+        "labels": found.labels.tolist(),
         "weights_bytes": found.weights_bytes,
         "passes": [
-            (each.images, each.offline_seconds, each.online_seconds, [astuple(cost) for cost in each.rounds])
+            (
+                each.images,
+                each.offline_seconds,
+                each.online_seconds,
+                [astuple(cost) for cost in each.rounds],
+                each.refused,
+            )
             for each in found.passes
         ],
     }
@@ -175,7 +201,8 @@ async def _data_owner(
 def _inferred(plain: dict[str, Any]) -> Inferred:
     """What a data owner's process has sent."""
     passes = tuple(
-        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds))
-        for images, offline, online, rounds in plain["passes"]
+        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds), refused)
+        for images, offline, online, rounds, refused in plain["passes"]
     )
-    return Inferred(torch.tensor(plain["logits"], dtype=torch.float64), passes, plain["weights_bytes"])
+    logits, labels = torch.tensor(plain["logits"], dtype=torch.float64), torch.tensor(plain["labels"])
+    return Inferred(logits, labels, passes, plain["weights_bytes"])

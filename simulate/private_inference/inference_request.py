@@ -5,25 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tacit.parties.runs.student import distilled
+from tacit.parties.runs.served import served_experiment
 
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceRequest:
-    """Images to ask a student about.
+    """Images to ask a model about.
 
-    Raises ValueError for a directory without a student, and for images that are not there.
+    Raises ValueError for a directory without a model that can be asked, and for images that are not there.
     """
 
     directory: Path
-    """Results of `tacit distill`."""
+    """Results of `tacit distill`, or a run of `tacit simulate`."""
     images: str | None = None
     """A number of test images, an image file or a folder of them; None: all test images."""
     source: str | None = None
-    """Where test images come from, if not where the student's did: "digits", or an .npz file."""
+    """Where test images come from, if not where the model's did: "digits", or an .npz file."""
 
     def __post_init__(self) -> None:
-        distilled(self.directory)
+        served_experiment(self.directory)
         if (path := self.path) is None:
             return
         if not self.images or not (path.is_file() or path.is_dir()):

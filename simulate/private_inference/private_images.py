@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from tacit.models.device import resolve_device
 from tacit.models.friendly.gauge import ActivationError
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred
-from tacit.parties.runs.student import DistillationExperiment, Student, read_student
+from tacit.parties.inference.results import check_labels
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.served import ServedModel, read_served
 from tacit.protocol.inference.messages import Input
+from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.private_inference.distillation import with_data
 from tacit.simulate.private_inference.inference import InferencePlan, data_owner_names, run
 from tacit.simulate.private_inference.inference_request import InferenceRequest
@@ -36,14 +40,14 @@ class Chosen:
     """int64 [N], where they are known."""
 
 
-def chosen(request: InferenceRequest, student: Student) -> Chosen:
-    """The images of the request, normalised as those are that the student has learned from.
+def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
+    """The images of the request, normalised as those are that the model has learned from.
 
-    ValueError for more test images than there are, and for images that cannot be decoded or are none for this student.
+    ValueError for more test images than there are, and for images that cannot be decoded or are none for this model.
     """
-    data = student.data
+    data = model.data
     if request.path is None:
-        test = _test_images(student.experiment, data, request.source)
+        test = _test_images(model.experiment, data, request.source)
         count = len(test.labels) if request.count is None else request.count
         if not 1 <= count <= len(test.labels):
             raise ValueError(f"--images {count}: there are {len(test.labels)} test images, ask for 1 or more of them")
@@ -53,7 +57,7 @@ def chosen(request: InferenceRequest, student: Student) -> Chosen:
         files = image_files(request.path)
     except ValueError as error:
         raise ValueError(f"--images {request.images}: {error}") from None
-    pixels = data.normalised(ScaledFiles(files, white=student.white))
+    pixels = data.normalised(ScaledFiles(files, white=model.white))
     return Chosen(tuple(str(file) for file in files), pixels, None)
 
 
@@ -64,21 +68,27 @@ def infer(
     batch: int,
     data_owners: int,
     device: str,
+    labels: int,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """What the student says of the images, by private inference; with its costs.
+    """What the model says of the images, by private inference; with its costs. labels: how many of an image are told,
+    the best first; 0: logits.
 
     Raises ValueError or OSError for what cannot be used, and ProcessError.
     """
     resolve_device(device)
-    progress("reading the student")
-    student = read_student(request.directory)
-    images = chosen(request, student)
+    progress("reading the model")
+    served = read_served(request.directory)
+    images = chosen(request, served)
     if data_owners > len(images.names):
         raise ValueError(f"--data-owners {data_owners}: there are {len(images.names)} images for them")
-    progress("asking the student in the clear")
-    clear = _in_the_clear(student.transformer, images, batch)
-    model = student.prepared()
+    results = Results(labels=labels, bits=0) if labels else LOGITS
+    if labels:
+        check_labels(served.data.classes, labels)
+    progress("asking the model in the clear")
+    clear = in_the_clear(served.transformer, images.pixels, batch)
+    progress("finding out what its values reach")
+    model = served.prepared()
     parts = torch.tensor_split(images.pixels, data_owners)
     done = dict.fromkeys(data_owner_names(data_owners), 0)
 
@@ -87,51 +97,92 @@ def infer(
         progress(f"{sum(done.values())} of {len(images.names)} images")
 
     progress("starting the parties")
-    found = run(model, parts, InferencePlan(input=input, batch=batch, device=device), show)
-    return _figures(images, student.data, clear, found) | {"input": input, "batch": batch, "data_owners": data_owners}
+    found = run(model, parts, InferencePlan(input=input, batch=batch, device=device, results=results), show)
+    return _figures(images, served.data, clear, found) | {
+        "input": input,
+        "batch": batch,
+        "data_owners": data_owners,
+        "labels": labels,
+    }
 
 
-def _test_images(experiment: DistillationExperiment, data: Dataset, source: str | None) -> Samples:
-    """Those of the student's own source, or of another. ValueError if that has classes that the student has not."""
+def _test_images(experiment: Experiment, data: Dataset, source: str | None) -> Samples:
+    """Those of the model's own source, or of another. ValueError if that has classes that the model has not."""
     if source is None:
         return data.source.test
     other = read_images(with_data(experiment, source).data)
     if len(other.class_names) > data.classes:
         raise ValueError(
-            f"--data {source}: there are {len(other.class_names)} classes, and {data.classes} that the student knows"
+            f"--data {source}: there are {len(other.class_names)} classes, and {data.classes} that the model knows"
         )
     return other.test
 
 
-def _in_the_clear(student: FriendlyTransformer, images: Chosen, batch: int) -> torch.Tensor:
-    """Logits [N, classes]. ValueError for an image for which the student is not valid, with its name."""
+def in_the_clear(model: FriendlyTransformer, pixels: torch.Tensor, batch: int) -> torch.Tensor:
+    """Logits [N, classes] of images [N, C, S, S]; nan for an image for which a student's polynomials are not valid."""
     with torch.no_grad():
-        try:
-            return torch.cat([student(pixels) for pixels in torch.split(images.pixels, batch)])
-        except ActivationError:
-            for name, pixels in zip(images.names, torch.split(images.pixels, 1), strict=True):
-                try:
-                    student(pixels)
-                except ActivationError as error:
-                    raise ValueError(f"{name} is unlike what the student was calibrated on: {error}") from error
-            raise
+        return torch.cat([_logits(model, part) for part in torch.split(pixels, batch)])
+
+
+def _logits(model: FriendlyTransformer, pixels: torch.Tensor) -> torch.Tensor:
+    try:
+        logits: torch.Tensor = model(pixels)
+    except ActivationError:
+        if len(pixels) > 1:
+            return torch.cat([_logits(model, image) for image in torch.split(pixels, 1)])
+        return torch.full((1, len(model.head.weight)), torch.nan)
+    return logits
 
 
 def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence[Inferred]) -> dict[str, Any]:
-    logits = torch.cat([each.logits for each in found])
-    confidences, labels = logits.softmax(dim=1).max(dim=1)
+    logits, labels, refused = (
+        torch.cat([getattr(each, name) for each in found]) for name in ("logits", "labels", "refused")
+    )
+    confidences = logits.softmax(dim=1).amax(dim=1)
+    rows = zip(images.names, labels.tolist(), confidences.tolist(), refused.tolist(), strict=True)
     figures: dict[str, Any] = {
         "images": [
-            {"image": name, "label": data.source.class_names[label], "confidence": confidence}
-            for name, label, confidence in zip(images.names, labels.tolist(), confidences.tolist(), strict=True)
+            {"image": name, **_told(data.source.class_names, best, confidence, refused=out)}
+            for name, best, confidence, out in rows
         ],
-        "agreement": (labels == clear.argmax(dim=1)).double().mean().item(),
-        "largest_difference": (logits - clear).abs().max().item(),
-        "accuracy": None if images.labels is None else (labels == images.labels).double().mean().item(),
-        "relative_error": ((logits - clear).norm() / clear.norm()).item(),
+        **_compared(images, clear, logits, labels[:, 0], ~refused),
         "weights_bytes": sum(each.weights_bytes for each in found),
     }
     return figures | costs(found)
+
+
+def _told(classes: Sequence[str], labels: list[int], confidence: float, *, refused: bool) -> dict[str, Any]:
+    """Of one image."""
+    if refused:
+        return {"label": None, "labels": None, "confidence": None, "refused": True}
+    names = [classes[label] for label in labels]
+    # Where logits were told, they have said which labels come next.
+    known = not math.isnan(confidence)
+    return {
+        "label": names[0],
+        "labels": None if known else names,
+        "confidence": confidence if known else None,
+        "refused": False,
+    }
+
+
+def _compared(
+    images: Chosen, clear: torch.Tensor, logits: torch.Tensor, labels: torch.Tensor, answered: torch.Tensor
+) -> dict[str, Any]:
+    """How answers are beside those in the clear; None where there is none. answered: bool [N]."""
+    found: dict[str, Any] = dict.fromkeys(("agreement", "largest_difference", "accuracy", "relative_error"))
+    if images.labels is not None and answered.any():
+        found["accuracy"] = (labels == images.labels)[answered].double().mean().item()
+    # A student in the clear refuses what is beyond its polynomials.
+    both = answered & clear.isfinite().all(dim=1)
+    if both.any():
+        found["agreement"] = (labels == clear.argmax(dim=1))[both].double().mean().item()
+    both &= logits.isfinite().all(dim=1)
+    if both.any():
+        difference = (logits - clear)[both]
+        found["largest_difference"] = difference.abs().max().item()
+        found["relative_error"] = (difference.norm() / clear[both].norm()).item()
+    return found
 
 
 def costs(found: Sequence[Inferred]) -> dict[str, Any]:

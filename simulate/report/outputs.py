@@ -12,8 +12,10 @@ class InferredImage(TypedDict):
     """What a student says of an image."""
 
     image: str
-    label: str
-    confidence: float
+    label: str | None
+    labels: list[str] | None
+    confidence: float | None
+    refused: bool
 
 
 class OperationFigures(TypedDict):
@@ -29,10 +31,10 @@ class InferenceFigures(TypedDict):
     """Private inference, and what it cost."""
 
     images: list[InferredImage]
-    agreement: float
-    largest_difference: float
+    agreement: float | None
+    largest_difference: float | None
     accuracy: float | None
-    relative_error: float
+    relative_error: float | None
     weights_bytes: int
     passes: int
     online_seconds: float
@@ -41,6 +43,7 @@ class InferenceFigures(TypedDict):
     input: str
     batch: int
     data_owners: int
+    labels: int
 
 
 class TeacherFigures(TypedDict):
@@ -229,6 +232,28 @@ class StudentBenchmarkFigures(TypedDict):
     rounds_per_batch: float
 
 
+class CkksBenchmarkFigures(TypedDict):
+    """A student's block under CKKS. Bytes of keys are sent once, those of ciphertexts for an image."""
+
+    tokens: int
+    width: int
+    seconds: float
+    keys_seconds: float
+    encryption_seconds: float
+    decryption_seconds: float
+    relative_error: float
+    within_tolerance: bool
+    largest_difference: float
+    bytes_to_model_owner: int
+    bytes_to_data_owner: int
+    keys_bytes: int
+    peak_bytes: int
+    levels: int
+    bootstraps: int
+    asked_of_data_owner: int
+    per_operation: dict[str, dict[str, float]]
+
+
 class CheckedVectors(TypedDict):
     """A file of test vectors; `fault` is empty if all of it holds."""
 
@@ -269,9 +294,16 @@ class BlockBenchmarkFigures(TypedDict):
     device: str
     latency_ms: float | None
     bandwidth_mbit: float | None
-    ours: dict[str, Any]
+    against: str | None
+    checkout: str | None
+    """Of SHAFT, if it was run."""
+    cores: int
+    """Where all parties have run."""
+    true_functions: dict[str, Any]
+    polynomials: dict[str, Any]
     crypten: NotRequired[dict[str, Any]]
     crypten_ttp: NotRequired[dict[str, Any]]
+    shaft: NotRequired[dict[str, Any]]
 
 
 class ComparedRound(TypedDict):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from click.testing import Result
 
-from tacit.parties.runs.student import read_student
+from tacit.parties.runs.served import read_served
 from tests.cli import warm
 from tests.cli.hosts import Process, free_port
 
@@ -97,7 +97,7 @@ class House:
 
 def in_the_clear(student: Path, images: Path) -> torch.Tensor:
     """What the student says of the test images of a file: logits [N, classes]."""
-    found = read_student(student)
+    found = read_served(student)
     pixels = np.load(images)["x_test"][..., None]
     normalised = (pixels.astype(np.float32) - found.data.mean) / found.data.deviation
     with torch.no_grad():

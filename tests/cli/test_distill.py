@@ -17,7 +17,7 @@ from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.layout import Layout
 from tacit.models.vision_transformer import build
 from tacit.parties.runs.explain import keys, literal
-from tacit.parties.runs.student import read_student
+from tacit.parties.runs.served import read_student
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:

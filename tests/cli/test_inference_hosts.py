@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from tacit.protocol.inference.schedule import Sizes, pass_rounds
-from tests.cli.inference_house import ROLES, House, check_answers
+from tests.cli.inference_house import ROLES, House, check_answers, in_the_clear
 from tests.cli.outputs import check_output
 
 with pytest.MonkeyPatch.context() as patch:
@@ -56,10 +56,10 @@ def test_private_inference_between_hosts(house: House, student: Path, images: Pa
     figures = check_output(house.path / "alice" / "answers.json", "answers")
     check_answers(figures, student, images)
     assert [row["image"] for row in figures["images"]] == [f"test {index}" for index in range(12)]
-    assert (figures["passes"], figures["input"]) == (3, "known")
-    assert (figures["model_owner_bytes"], figures["data_owner_bytes"]) == costs(SIZES, [5, 5, 2], known=True)
+    assert (figures["passes"], figures["input"]) == (3, "shared")
+    assert (figures["model_owner_bytes"], figures["data_owner_bytes"]) == costs(SIZES, [5, 5, 2], known=False)
     assert sum(line.startswith("│ test ") for line in alice.said) == 12
-    assert f"model {figures['weights']}, known input" in alice.said
+    assert f"model {figures['weights']}, shared input" in alice.said
     assert f"model {figures['weights']}" in owner.said
     owner.until("session with alice over: the session is closed")
     told = house.status("alice")
@@ -78,6 +78,21 @@ def test_private_inference_between_hosts(house: House, student: Path, images: Pa
     assert "12 images, 12 of them answered" in again.said
 
 
+def test_labels_alone_between_hosts(house: House, student: Path, images: Path) -> None:
+    house.model_owner(**{"policy.labels": 2})
+    house.alice(**{"policy.labels": 2})
+    for name in ("dealer", "owner"):
+        house.start(name)
+    alice = house.start("alice", "--json", "answers.json")
+    assert alice.end() == 0, alice.everything
+    figures = check_output(house.path / "alice" / "answers.json", "answers")
+    best = in_the_clear(student, images).sort(dim=1, descending=True).indices[:, :2].tolist()
+    for row, labels in zip(figures["images"], best, strict=True):
+        named = [figures["classes"][label] for label in labels]
+        assert (row["label"], row["labels"], row["confidence"], row["logits"]) == (named[0], named, None, None)
+    assert sum("not told" in line for line in alice.said) == len(best)
+
+
 @pytest.fixture(scope="module")
 def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A hundred images to ask about."""
@@ -90,7 +105,6 @@ def many(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_whoever_is_killed_costs_the_pass_that_was_going_on(house: House, student: Path, many: Path) -> None:
     """kill -9 to each of the three, one after the other: each goes on by the same command, with fresh material."""
     house.alice(batch=1, images=str(many))
-    house.model_owner(input="shared")
     running = {name: house.start(name) for name in ("dealer", "owner")}
     alice = running["alice"] = house.start("alice", "--json", "answers.json")
     for name, count in (("dealer", 5), ("owner", 25), ("alice", 50)):
@@ -166,7 +180,7 @@ ALONE: dict[str, tuple[str, Callable[[House], Path], str, int]] = {
     ),
     "no model": (
         "model-owner", lambda house: house.model_owner(model="nowhere"),
-        r"owner/nowhere/distillation\.json cannot be read: .*; name a directory that `tacit distill", 2,
+        r"owner/nowhere holds neither distillation\.json nor experiment\.toml; name a directory that `tacit distill", 2,
     ),
     "no images": (
         "data-owner", lambda house: house.alice(images="nowhere"), "images = '.*/alice/nowhere': no such file or", 2,
@@ -210,3 +224,28 @@ def test_both_sides_say_that_a_key_is_not_in_the_roster(house: House) -> None:
     (line,) = alice.complained
     assert re.search("does not know this key .*; ask its operator .* to add 'alice'", line), line
     dealer.until("stranger: this key is not in the roster")
+
+
+def test_a_quota_is_told_and_outlives_kill_9(house: House) -> None:
+    """Seven of twelve images a day: a pass of five, none of five more, whoever is killed, and one of two."""
+    quota = {"most_batch": 5, "policy.images_a_day": 7, "policy.refused_a_day": 5}
+    house.alice(batch=5)
+    house.model_owner(**quota)
+    house.start("dealer")
+    for already in (0, 5):
+        owner = house.start("owner")
+        alice = house.start("alice")
+        assert alice.end() == 1, alice.everything
+        assert (f"12 images, {already} of them answered" if already else "12 images") in alice.said
+        (line,) = alice.complained
+        assert re.search(r"alice: the quota: 7 images a day a data owner may ask about, 2 are left until \d{4}-", line)
+        owner.signal(signal.SIGKILL)
+        assert owner.end() == -signal.SIGKILL
+    house.alice(batch=2)
+    owner = house.start("owner")
+    alice = house.start("alice")
+    assert alice.end() == 1, alice.everything
+    assert "  7 of 12 images" in alice.said
+    assert "0 are left" in alice.complained[0]
+    ledger = house.path / "owner" / "state" / "ledger.json"
+    assert ledger.stat().st_mode & 0o777 == 0o600

@@ -122,7 +122,7 @@ def test_a_data_owner_tries_its_images_with_what_is_offered(
     assert (result.exit_code, result.stderr, tuple(found)) == (0, "", LINES["alice"])
     assert {state for state, _ in found.values()} == {"ok"}
     (weights,) = {event["weights"] for event in house.events("owner", "model")}
-    assert found["terms"][1] == f"model {weights}, known input, 3 classes; it takes images of 1 x 8 x 8"
+    assert found["terms"][1] == f"model {weights}, shared input, 3 classes; it takes images of 1 x 8 x 8"
     assert found["pixels"][1] == "12 images fit the model, 5 at a time, on cpu"
     assert found["answers"][1] == "none yet"
     for name in ("dealer", "owner"):
@@ -227,9 +227,9 @@ LACKING: dict[str, tuple[Callable[[House], Path], str, str]] = {
     ),
     "another roster": (another_roster, "terms", "alice: it holds another roster: give all parties the same file"),
     "inputs": (
-        lambda house: policy(house, 'inputs = ["shared"]'),
+        lambda house: policy(house, 'inputs = ["known"]'),
         "terms",
-        "owner: it offers 'known' inputs; the policy here accepts shared",
+        "owner: it offers 'shared' inputs; the policy here accepts known",
     ),
     "weights": (
         lambda house: policy(house, f'weights = "{"0" * 64}"'),
@@ -265,7 +265,11 @@ def misfit_role(house: House) -> Path:
 
 
 SERVERS: dict[str, tuple[Callable[[House], Path], str, str]] = {
-    "no model": (no_model, "model", r"distillation\.json cannot be read: .*; name a directory that `tacit distill"),
+    "no model": (
+        no_model,
+        "model",
+        r"holds neither distillation\.json nor experiment\.toml; name a directory that `tacit distill",
+    ),
     "salt": (spoilt_salt, "model", "salt holds no salt: remove it; data owners are then offered what looks like"),
     "device": (lambda house: free(house, "owner", device="cuda"), "model", "no CUDA device here"),
     "role": (misfit_role, "roster", "'owner' has the role 'server' in it, not 'dealer': use the roster, or the party"),

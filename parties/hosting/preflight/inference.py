@@ -27,10 +27,11 @@ _WHAT: Final = "weights, images, and the longest round of a pass"
 
 
 def model(subject: ModelOwnerSubject) -> str:
-    """The student can be read, and offered."""
+    """The model can be read, and offered."""
     file, own = subject.file, subject.model
     device = resolve_device(file.device)
-    sizes = own.terms(input=file.input, most_images=file.most_images, most_batch=file.most_batch).sizes
+    most = {"most_images": file.most_images, "most_batch": file.most_batch}
+    sizes = own.terms(input=file.input, results=file.results, **most).sizes
     kept = subject.folder.salt.exists()
     which = own.commitment.hex() if kept else "without a commitment before its first start"
     return f"{which}: {_takes(sizes)}, {sizes.blocks} blocks, {sizes.classes} classes, on {device.type}"

@@ -36,7 +36,7 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.learning.task import configure
 from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.student import read_student
+from tacit.parties.runs.served import read_served
 from tacit.protocol.core.messages import Message
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.results import Agreed
@@ -157,7 +157,7 @@ class ModelOwnerSubject(
     def model(self) -> PrivateModel:
         """As data owners are offered it, if it has been offered once. ValueError, OSError."""
         salt = kept_salt(self.folder.salt) if self.folder.salt.exists() else None
-        return read_student(Path(self.file.model)).prepared(salt=salt)
+        return read_served(Path(self.file.model)).prepared(salt=salt)
 
 
 class DataOwnerSubject(_InferenceSubject[DataOwnerFile], ConnectingSubject[DataOwnerFile]):

@@ -18,6 +18,7 @@ from tacit.parties.hosting.party_file import (
     read_party,
 )
 from tacit.parties.learning.policy import ClientPolicy
+from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
 
 CLIENT = 'role = "client"\nkey = "a.key"\nconnect = "tcp://server:7007"\n'
 MODEL_OWNER = (
@@ -81,6 +82,12 @@ def test_paths_of_private_inference(tmp_path: Path) -> None:
     assert read_party(DataOwnerFile, written(tmp_path, DATA_OWNER)).images == str(tmp_path / "images")
     digits = DATA_OWNER.replace('"images"', '"digits"')
     assert read_party(DataOwnerFile, written(tmp_path, digits)).images == "digits"
+
+
+def test_known_input_takes_the_policy_of_the_model_owner(tmp_path: Path) -> None:
+    assert read_party(ModelOwnerFile, written(tmp_path, MODEL_OWNER)).input == "shared"
+    allowed = written(tmp_path, MODEL_OWNER + 'input = "known"\n[policy]\nknown = true\n')
+    assert read_party(ModelOwnerFile, allowed).input == "known"
 
 
 def test_what_the_roster_calls_them() -> None:
@@ -147,6 +154,14 @@ REFUSED: dict[str, tuple[str, str]] = {
         'party.toml: policy.weights = "abc": expected ',
     ),
     "no input": (DATA_OWNER + "[policy]\ninputs = []\n", "party.toml: policy.inputs = []: expected "),
+    "a quota below a pass": (
+        MODEL_OWNER + "most_batch = 9\n[policy]\nrefused_a_day = 8\n",
+        "party.toml: policy.refused_a_day = 8: no pass of most_batch = 9 images could begin; set most_batch to at most",
+    ),
+    "known input without a policy": (
+        MODEL_OWNER + 'input = "known"\n',
+        f'party.toml: input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to ',
+    ),
     "no TOML": (CLIENT + "]", "party.toml: is not TOML: "),
     "a folder without a place": (CLIENT + '[data]\nsource = "folder"\n', 'party.toml: data.source "folder" needs'),
 }

@@ -50,7 +50,9 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
     private, expected = model
     done: dict[str, list[int]] = {}
     parts = (images[:5], images[5:7])
-    plan = InferencePlan(batch=2, ahead=None, relayed=lambda address: address.replace("127.0.0.1", "localhost"))
+    plan = InferencePlan(
+        input="known", batch=2, ahead=None, relayed=lambda address: address.replace("127.0.0.1", "localhost")
+    )
     found = run(private, parts, plan, lambda name, count: done.setdefault(name, []).append(count))
     assert done == {"data-owner-1": [2, 4, 5], "data-owner-2": [2]}
     # 2e-3 are promised for a block; both ends are no worse than one more.
@@ -60,6 +62,21 @@ def test_data_owners_are_processes_of_their_own(model: tuple[PrivateModel, torch
         declared = pass_rounds(private.public.sizes, each.images, known=True)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
     assert multiprocessing.active_children() == []
+
+
+def test_all_parties_keep_to_the_cores(model: tuple[PrivateModel, torch.Tensor], images: torch.Tensor) -> None:
+    cores = frozenset({max(os.sched_getaffinity(0))})
+    elsewhere: dict[str, int] = {}
+
+    def show(name: str, count: int) -> None:
+        # The last pass is not looked at, since the data owner may be gone after it.
+        for process in multiprocessing.active_children() if count < 20 else ():
+            threads = os.listdir(f"/proc/{process.pid}/task")
+            elsewhere[process.name] = sum(os.sched_getaffinity(int(thread)) != cores for thread in threads)
+
+    run(model[0], (images,), InferencePlan(batch=4, cores=cores), show)
+    # The thread that waits for the supervisor's word was there before the party.
+    assert elsewhere == dict.fromkeys((DEALER, MODEL_OWNER, "data-owner"), int(len(os.sched_getaffinity(0)) > 1))
 
 
 def killing(victim: str) -> Show:

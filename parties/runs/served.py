@@ -1,0 +1,162 @@
+"""A model that others may ask, as its owner finds it: the experiment that it came from, its images, and its weights.
+
+Two kinds of directories hold one. `tacit distill` leaves a student, whose functions are polynomials (student.py). A run
+of `tacit simulate` leaves the global model, which keeps its functions: softmax, GELU and LayerNorm themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from tacit.parties.runs import experiment as experiments
+from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.student import FIGURES, STUDENT, distilled
+
+if TYPE_CHECKING:
+    import torch
+
+    from tacit.models.data import Dataset
+    from tacit.models.friendly.transformer import FriendlyTransformer
+    from tacit.parties.inference.private_model import PrivateModel
+
+_TYPICAL_IMAGES: Final = 2048
+_TYPICAL_TOKENS: Final = 1 << 17
+"""Fewer images where they have many tokens: each shows more, and takes longer."""
+_MARGIN: Final = 1.5
+"""How much wider bounds are than what typical images reach (docs/inference.md, "Bounds")."""
+_WHITE: Final = 255
+_WHITE_OF_DIGITS: Final = 16
+"""Of the source "digits"; all others have whole bytes."""
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What `tacit distill` or a run has left."""
+
+    experiment: Experiment
+    data: Dataset
+    transformer: FriendlyTransformer = field(repr=False)
+
+    @property
+    def white(self) -> int:
+        """The number of a white pixel in its images."""
+        return _WHITE_OF_DIGITS if self.experiment.data.source == "digits" else _WHITE
+
+    def prepared(self, *, salt: bytes | None = None) -> PrivateModel:
+        """The model for private inference, its bounds those of typical images; salt: as of prepared_model().
+
+        ValueError for classes whose names cannot be told.
+        """
+        from tacit.parties.inference.model import Interface
+        from tacit.parties.inference.private_model import prepared_model
+
+        mean, std = self.data.normalisation
+        told = {"mean": mean, "std": std, "white": self.white, "classes": self.data.source.class_names}
+        try:
+            interface = msgspec.convert(told, Interface)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"what data owners are told of the model's images: {error}") from None
+        return prepared_model(self.transformer, self.typical(), margin=_MARGIN, interface=interface, salt=salt)
+
+    def typical(self) -> torch.Tensor:
+        """Training images [N, C, S, S] that show what values reach: evenly spaced, since some sources are sorted."""
+        count = min(_TYPICAL_IMAGES, _TYPICAL_TOKENS // self.transformer.size[0], len(self.data.y_train))
+        images, _ = self.data.share(np.arange(count) * len(self.data.y_train) // count)
+        return images
+
+
+def served_experiment(directory: Path) -> Experiment:
+    """The experiment of a directory whose model can be asked, as far as that shows without torch. ValueError."""
+    return distilled(directory) if _is_student(directory) else _trained(RunDirectory(directory))
+
+
+def read_served(directory: Path) -> ServedModel:
+    """The student of a finished distillation, or the global model of a run.
+
+    Raises ValueError or OSError for a directory that holds neither, a model that cannot be asked, or images that are
+    not there any more.
+    """
+    return read_student(directory) if _is_student(directory) else _read_trained(RunDirectory(directory))
+
+
+def read_student(directory: Path) -> ServedModel:
+    """The student of a finished distillation. Raises as read_served()."""
+    from tacit.models.friendly import checkpoint
+
+    experiment = distilled(directory)
+    data = _images(experiment, told_by=directory / FIGURES)
+    student = checkpoint.load(directory / STUDENT, experiment.model, classes=data.classes, channels=data.channels)
+    return ServedModel(experiment, data, student)
+
+
+def _is_student(directory: Path) -> bool:
+    if (directory / FIGURES).exists():
+        return True
+    if RunDirectory(directory).experiment.exists():
+        return False
+    raise ValueError(
+        f"{directory} holds neither {FIGURES} nor {RunDirectory(directory).experiment.name}; name a directory that "
+        "`tacit distill --out` or `tacit simulate --out` has written"
+    )
+
+
+def _trained(run: RunDirectory) -> Experiment:
+    """The experiment of a run whose global model is one for all, in the clear, and trained."""
+    experiment = experiments.load(run.experiment)
+    if experiment.model.factory:
+        raise _not_served(run, f"model.factory = {experiment.model.factory!r}: it is a model of one's own")
+    if experiment.encryption is not None:
+        raise _not_served(run, "[encryption]: its global model is encrypted under a key of the clients")
+    if experiment.protection.personal:
+        raise _not_served(
+            run, f'protection.scheme = "{experiment.protection.scheme}": every client has a model of its own'
+        )
+    if not run.model.is_file():
+        raise ValueError(f"there is no {run.model}: wait until the run has finished a round")
+    try:
+        if run.progress().round == 0:
+            raise ValueError(f"{run.model} is as the run began with it: wait until a round is finished")
+    except RunDirectoryError as error:
+        raise ValueError(str(error)) from None
+    return experiment
+
+
+def _read_trained(run: RunDirectory) -> ServedModel:
+    from tacit.models.friendly import checkpoint
+    from tacit.models.friendly.convert import ConversionError
+
+    experiment = _trained(run)
+    try:
+        if (pixels := run.kept_statistics()) is not None:
+            given = experiment.data.given(pixels.mean, pixels.std)
+            experiment = msgspec.structs.replace(experiment, data=given)
+    except RunDirectoryError as error:
+        raise ValueError(str(error)) from None
+    data = _images(experiment, told_by=run.experiment)
+    try:
+        model = checkpoint.load_stock(run.model, experiment.model, classes=data.classes, channels=data.channels)
+    except ConversionError as error:
+        raise _not_served(run, f"model.name = {experiment.model.name!r}: {error}") from None
+    return ServedModel(experiment, data, model)
+
+
+def _not_served(run: RunDirectory, reason: str) -> ValueError:
+    return ValueError(f"{run.path} has no vision transformer of timm's that could be asked: {reason}")
+
+
+def _images(experiment: Experiment, *, told_by: Path) -> Dataset:
+    from tacit.models.data import load as load_images
+
+    try:
+        return load_images(experiment.data, image_size=experiment.model.image_size)
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"the images that {told_by} tells of are needed, and not there: {error}; paths count from the directory "
+            "where the command ran that wrote it"
+        ) from error

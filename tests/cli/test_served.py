@@ -1,0 +1,243 @@
+"""The global model of a run can be asked as it is; where a run has none that could be, one line says what it has."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from click.testing import Result
+from PIL import Image
+
+from tacit.models import checkpoint
+from tacit.models.friendly.reach import reach_of
+from tacit.models.layout import Layout
+from tacit.models.vision_transformer import build
+from tacit.parties.runs.directory import Progress
+from tacit.parties.runs.experiment import built, load
+from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.served import read_served
+from tacit.simulate.private_inference.inference_request import InferenceRequest
+from tacit.simulate.private_inference.private_images import chosen, in_the_clear
+from tests.cli.outputs import check_output
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def run(held_run: tuple[Result, Path]) -> Path:
+    return held_run[1]
+
+
+def changed(run: Path, directory: Path, **sections: dict[str, Any]) -> Path:
+    """The run, as if its experiment had said this."""
+    shutil.copytree(run, directory / "run")
+    content = msgspec.to_builtins(load(run / "experiment.toml"))
+    for name, keys in sections.items():
+        content[name] = {**(content[name] or {}), **keys}
+    (directory / "run" / "experiment.toml").write_text(experiment_toml(built(content, "changed")))
+    return directory / "run"
+
+
+def test_the_global_model_of_a_run_is_read_as_it_is(run: Path) -> None:
+    served = read_served(run)
+    trained: Any = build(served.experiment.model, classes=3, channels=1, seed=0)
+    layout = Layout.of(trained)
+    layout.load_into(trained, checkpoint.load(run / "model.safetensors", layout)[0])
+    images, labels = served.data.x_test, served.data.y_test
+    with torch.no_grad():
+        expected = trained.eval()(images)
+    clear = in_the_clear(served.transformer, images, batch=5)
+    assert torch.allclose(clear, expected, rtol=0, atol=1e-5)
+    summary = json.loads((run / "summary.json").read_bytes())
+    accuracy = (clear.argmax(dim=1) == labels).double().mean().item()
+    assert accuracy == pytest.approx(summary["final_accuracy"])
+    assert served.white == 255
+
+
+def test_its_training_images_tell_what_its_values_reach(run: Path) -> None:
+    served = read_served(run)
+    assert len(served.typical()) == 60
+    found = reach_of(served.transformer, served.typical(), margin=1.5)
+    assert (len(found.blocks), len(found.blocks[0].queries)) == (1, 2)
+    assert found.pixel == pytest.approx(1.5 * served.data.x_train.abs().max().item())
+
+
+def test_pixels_that_clients_have_summed_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
+    copy = changed(run, tmp_path, data={"statistics": "sum", "channels": 1})
+    told = {"clients": 4, "pixels": 3840, "mean": [0.25], "std": [0.5]}
+    (copy / "statistics.json").write_text(json.dumps(told))
+    mean, std = read_served(copy).data.normalisation
+    assert (mean, std) == (pytest.approx([0.25]), pytest.approx([0.5]))
+
+
+def test_where_a_student_is_not_valid_there_is_nothing_in_the_clear(distilled: tuple[Result, Path]) -> None:
+    """It has seen dark images alone."""
+    served = read_served(distilled[1] / "out")
+    white = (255 - torch.from_numpy(served.data.mean)) / torch.from_numpy(served.data.deviation)
+    images = torch.cat([served.data.x_test[:3], white.reshape(1, 1, 1, 1).expand(1, 1, 8, 8)])
+    clear = in_the_clear(served.transformer, images, batch=4)
+    assert clear.isnan().all(dim=1).tolist() == [False, False, False, True]
+    assert torch.equal(clear[:3], in_the_clear(served.transformer, images[:3], batch=1))
+
+
+def without_model(run: Path, directory: Path) -> Path:
+    copy = changed(run, directory)
+    (copy / "model.safetensors").unlink()
+    return copy
+
+
+def untrained(run: Path, directory: Path) -> Path:
+    copy = changed(run, directory)
+    served = read_served(run)
+    layout = Layout.of(served.transformer)
+    metadata = Progress(round=0, split_seed=1).metadata()
+    checkpoint.save(
+        copy / "model.safetensors", layout=layout, flat=layout.flatten(served.transformer), metadata=metadata
+    )
+    return copy
+
+
+def no_model_at_all(run: Path, directory: Path) -> Path:
+    copy = changed(run, directory)
+    (copy / "model.safetensors").write_bytes(b"nothing")
+    return copy
+
+
+def spoiled_statistics(run: Path, directory: Path) -> Path:
+    copy = changed(run, directory)
+    (copy / "statistics.json").write_text("{}")
+    return copy
+
+
+DIGITS = """
+name = "digits"
+[federation]
+clients = 3
+rounds = 8
+seed = 1
+[data]
+source = "digits"
+partition = "iid"
+[model]
+image_size = 8
+patch_size = 4
+width = 32
+depth = 2
+heads = 2
+[training]
+epochs = 3
+batch_size = 16
+"""
+
+
+@pytest.fixture(scope="module")
+def digits(tacit: Invoke, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on the data set of real digits. Tests only read it."""
+    directory = tmp_path_factory.mktemp("digits")
+    (directory / "digits.toml").write_text(DIGITS)
+    result = tacit("simulate", directory / "digits.toml", "--out", directory / "run")
+    assert result.exit_code == 0, result.stderr
+    return directory / "run"
+
+
+@pytest.mark.end_to_end
+def test_a_run_is_asked_as_it_is_about_all_digits(tacit: Invoke, digits: Path, tmp_path: Path) -> None:
+    """Its softmax, GELU and LayerNorm are those of the clear, and no digit of the test images is out of range."""
+    served = read_served(digits)
+    count = len(served.data.y_test)
+    assert count == 360
+    result = tacit("infer", digits, "--images", count, "--batch", 20, "--json", tmp_path / "figures.json")
+    assert (result.exit_code, result.stderr) == (0, "")
+    figures = check_output(tmp_path / "figures.json", "inference")
+    clear = in_the_clear(served.transformer, served.data.x_test, batch=60)
+    labels = [served.data.source.class_names[label] for label in clear.argmax(dim=1)]
+    assert [row["label"] for row in figures["images"]] == labels
+    assert not any(row["refused"] for row in figures["images"])
+    assert (figures["agreement"], figures["input"]) == (1.0, "shared")
+    # Not one label for all of them.
+    assert figures["accuracy"] > 0.8
+    # The promise for a block, of two blocks and both ends.
+    assert figures["largest_difference"] < 4e-3 * clear.norm(dim=1).max()
+
+
+@pytest.mark.end_to_end
+def test_a_checkerboard_is_refused_or_right(tacit: Invoke, digits: Path, tmp_path: Path) -> None:
+    """Its pixels are permitted, and no digit looks like it; one image a pass, as a refusal is of a whole pass."""
+    served = read_served(digits)
+    folder = tmp_path / "boards"
+    folder.mkdir()
+    rows, columns = np.indices((8, 8))
+    for side in (1, 2, 4):
+        for phase in (0, 1):
+            board = 255 * ((rows // side + columns // side + phase) % 2).astype(np.uint8)
+            Image.fromarray(board).save(folder / f"{side} {phase}.png")
+    result = tacit("infer", digits, "--images", folder, "--batch", 1, "--json", tmp_path / "figures.json")
+    figures = check_output(tmp_path / "figures.json", "inference")
+    request = InferenceRequest(directory=digits, images=str(folder))
+    pixels = chosen(request, served).pixels
+    clear = in_the_clear(served.transformer, pixels, batch=1).argmax(dim=1)
+    refused = [row["refused"] for row in figures["images"]]
+    for row, label in zip(figures["images"], clear, strict=True):
+        assert row["refused"] or row["label"] == served.data.source.class_names[label]
+    assert result.exit_code == int(any(refused))
+
+
+NOT_SERVED: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
+    "a convolutional network": (
+        lambda run, tmp: changed(run, tmp, model={"name": "lenet"}),
+        "has no vision transformer of timm's that could be asked: model.name = 'lenet': a LeNet cannot be converted",
+    ),
+    "a transformer with layer scale": (
+        lambda run, tmp: changed(run, tmp, model={"name": "deit3_small_patch16_224", "image_size": 32}),
+        "model.name = 'deit3_small_patch16_224': the model cannot be converted: blocks.0.ls1 (LayerScale): ",
+    ),
+    "a model of one's own": (
+        lambda run, tmp: changed(run, tmp, model={"factory": "some:made"}, policy={"factories": ["some:made"]}),
+        "could be asked: model.factory = 'some:made': it is a model of one's own",
+    ),
+    "an encrypted model": (
+        lambda run, tmp: changed(run, tmp, encryption={}),
+        "could be asked: [encryption]: its global model is encrypted under a key of the clients",
+    ),
+    "a model of each client": (
+        lambda run, tmp: changed(run, tmp, protection={"scheme": "fedsplit"}),
+        'could be asked: protection.scheme = "fedsplit": every client has a model of its own',
+    ),
+    "no model yet": (without_model, "model.safetensors: wait until the run has finished a round"),
+    "no round yet": (untrained, "model.safetensors is as the run began with it: wait until a round is finished"),
+    "no model": (no_model_at_all, "model.safetensors is no model of a run ("),
+    "no statistics": (spoiled_statistics, "statistics.json has no statistics ("),
+    "no images any more": (
+        lambda run, tmp: changed(run, tmp, data={"source": "gone.npz"}),
+        "experiment.toml tells of are needed, and not there: data.source 'gone.npz' is no file",
+    ),
+    "another architecture": (
+        lambda run, tmp: changed(run, tmp, model={"width": 16}),
+        "model.safetensors' holds another architecture: ",
+    ),
+    "a file of something else": (
+        lambda run, tmp: changed(run, tmp, data={"source": str(no_images(tmp))}), "none.npz",
+    ),
+}  # fmt: skip
+
+
+def no_images(directory: Path) -> Path:
+    np.savez(directory / "none.npz", x_test=np.zeros((2, 8, 8), np.uint8), y_test=np.arange(2))
+    return directory / "none.npz"
+
+
+@pytest.mark.parametrize("case", NOT_SERVED)
+def test_a_run_without_a_model_to_ask_is_refused_in_one_line(
+    tacit: Invoke, run: Path, tmp_path: Path, case: str
+) -> None:
+    make, reason = NOT_SERVED[case]
+    result = tacit("infer", make(run, tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("tacit: ")
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
