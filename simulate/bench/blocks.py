@@ -1,45 +1,64 @@
-"""Blocks of a vision transformer on shares, by our protocol and by stock CrypTen: seconds, bytes, rounds and error.
+"""Blocks of a vision transformer on shares, by our protocol, by stock CrypTen and by SHAFT: what a pass costs in all.
 
-Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback
-TCP, for a model of so many blocks with random weights, calibrated on random images and asked about others. What is
-counted are the rounds of its blocks; those of the embedding and the head come apart. Material is fetched before the
-clock of a pass starts, and once more beside the passes, as it is in use. CrypTen (stock_blocks.py) computes the same
-polynomials over gloo. One thread for each process. A link that is shaped is the one between model owner and data owner,
-in all three; links of the dealer and of the third party never are.
+Ours is a session as of `tacit infer`: model owner, data owner and dealer, each a process, over CURVE on loopback TCP,
+for a model of so many blocks with random weights, calibrated on random images and asked about others: once with
+softmax, GELU and LayerNorm themselves, and once with the polynomials of friendly blocks in their place. What is
+counted are the rounds of its blocks; those of the embedding and the head come apart. In one session material is
+fetched before the clock of a pass starts: the online seconds. In another one passes follow each other while material
+is made and fetched, as in use: the sustained seconds, of whole passes, embedding and head included. CrypTen
+(stock_blocks.py) computes the same polynomials over gloo, SHAFT (shaft.py) the functions themselves; both make their
+material while they compute. One thread for each process, and all of them on two cores. A link that is shaped is the
+one between model owner and data owner, in all; links of the dealer and of the third party never are.
 """
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from statistics import median
-from typing import Any, Final
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from typing import Any, Final, Literal
 
 import timm
 import torch
 
 from tacit.models.device import resolve_device
-from tacit.models.friendly.blocks import Approximation, Block, with_parameters
+from tacit.models.friendly.blocks import STOCK, Approximation, Block, with_parameters
 from tacit.models.friendly.calibration import calibrate
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.data_owner import Inferred, PassCosts
 from tacit.parties.inference.material import correction_bytes
+from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.owner import AHEAD
 from tacit.parties.inference.passes import RoundCost
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import BlockStage, stages
 from tacit.protocol.inference.messages import Input
 from tacit.protocol.inference.schedule import layer_shapes, weight_bytes
-from tacit.simulate.bench import stock_blocks
+from tacit.simulate.bench import shaft, stock_blocks
 from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.peak import highest_bytes
 from tacit.simulate.bench.relay import Shaping, relaying
 from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER, InferencePlan, run
 
 _CALIBRATION_IMAGES: Final = 4
-_MARGIN: Final = 2.0
+_MARGIN: Final = 1.5
+"""As of a model that is served."""
+_TOKEN: Final = 0.5
+"""Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
+model has."""
 _BLOCK: Final = "block"
+_CORES: Final = 2
+
+Against = Literal["crypten", "shaft"]
+TRUE, POLYNOMIALS = "true_functions", "polynomials"
+"""What ours computes, and the keys of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,18 +69,37 @@ class BlockBenchmark:
     """A vision transformer of timm's; only its first blocks are made."""
     blocks: int = 1
     batch: int = 1
-    input: Input = "known"
+    input: Input = "shared"
     repeats: int = 5
     device: str = "cpu"
     """Where both owners of ours compute; CrypTen stays on the CPU."""
     shaping: Shaping = field(default_factory=Shaping)
     """Of the link between model owner and data owner."""
+    against: Against | None = None
+    """What is measured beside; with SHAFT, CrypTen too."""
+    checkout: Path | None = None
+    """Of SHAFT; None: figures that were measured once, of the model `shaft.MODEL` and one image over loopback."""
+
+    def __post_init__(self) -> None:
+        if self.checkout is not None:
+            if self.against != "shaft":
+                raise ValueError("--checkout is of SHAFT: give --against shaft with it")
+            object.__setattr__(self, "checkout", shaft.checked(self.checkout))
+        elif self.against == "shaft" and (
+            (self.model, self.batch, self.shaping) != (shaft.MODEL, 1, Shaping()) or self.device != "cpu"
+        ):
+            raise ValueError(
+                f"without --checkout, figures of SHAFT are there for blocks of {shaft.MODEL} and one image over "
+                "loopback only: name a checkout, or leave out what differs"
+            )
 
 
 @dataclass(frozen=True, repr=False)
 class _Task:
     """The model and an input, in the clear and in whole numbers."""
 
+    original: Any
+    """Timm's."""
     friendly: FriendlyTransformer
     exact: FriendlyTransformer
     """The same in float64."""
@@ -70,86 +108,152 @@ class _Task:
 
     def error(self, logits: torch.Tensor) -> float:
         """Of these logits, relative to the norm of those in the clear."""
-        expected = self.exact(self.images.double())
-        error: float = ((logits - expected).norm() / expected.norm()).item()
-        return error
+        return _relative(logits, self.exact(self.images.double()))
 
 
-def measure(
-    setting: BlockBenchmark, progress: Callable[[str], object], *, against_crypten: bool = False
-) -> dict[str, Any]:
+def _relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    error: float = ((found - expected).norm() / expected.norm()).item()
+    return error
+
+
+def measure(setting: BlockBenchmark, progress: Callable[[str], object]) -> dict[str, Any]:
     """The figures, under stable keys. ValueError for a model that cannot be computed, ProcessError if a party fails,
     BenchmarkError if none can be run here.
 
-    Bytes are those of shares, of one pass of all blocks; `relayed_bytes` are all that have passed the relay of a shaped
-    link, from the first greeting on. Errors are those of the logits behind the blocks, relative to their norm; the head
-    is private in ours, and in the clear behind CrypTen's blocks. CrypTen counts what a party sends and receives; half
-    of that is given, the data owner's for both, since what rank 0 receives from the third party is no exchange with its
-    peer.
+    Bytes are those of shares, of one pass of all blocks: between the owners, and what the dealer, or the third party,
+    sends each of them; `relayed_bytes` are all that have passed the relay of a shaped link, from the first greeting on.
+    `total` has all bytes, and rounds with those in which material is asked for: ours ahead of its use, one for each
+    block. Peaks of memory are those of processes, with what they have loaded. Errors are those of the logits behind the
+    blocks, relative to the norm of those in the clear of the same model in float64; the head is private in ours, and in
+    the clear behind the others' blocks. `far`: whether scores reach so far that their exponentials are squares of those
+    of half the scores; the model's typical images decide it. CrypTen and SHAFT count what a party sends and receives;
+    half of that is given, the data owner's for both.
     """
     resolve_device(setting.device)
-    progress("making the model")
-    task = _task(setting)
-    figures = asdict(setting)
+    tasks = {}
+    for name, approximation in ((TRUE, STOCK), (POLYNOMIALS, Approximation())):
+        progress(f"making the model: {_said(name)}")
+        tasks[name] = _task(setting, approximation)
+    cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
+    figures = asdict(setting) | {"cores": len(cores)}
     figures |= figures.pop("shaping")
+    figures["checkout"] = None if setting.checkout is None else str(setting.checkout)
     try:
-        figures["ours"] = _ours(setting, task, progress)
-        if against_crypten:
-            blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
-            given = task.friendly.embed(task.friendly.patches(task.images))
-            for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
-                row = stock_blocks.measure(
-                    blocks,
-                    given,
-                    provider=provider,
-                    repeats=setting.repeats,
-                    shaping=setting.shaping,
-                    progress=progress,
-                )
-                output = row.pop("output")
-                figures[key] = row | {"relative_error": task.error(task.exact.classify(output))}
+        for name, task in tasks.items():
+            figures[name] = _ours(setting, task, cores, partial(_of, name, progress))
+        if setting.against is not None:
+            figures |= _others(setting, tasks, cores, progress)
     except OSError as error:
         raise BenchmarkError(f"the parties cannot be run here: {error}") from error
     return figures
 
 
-def _task(setting: BlockBenchmark) -> _Task:
+def _of(name: str, progress: Callable[[str], object], text: str) -> None:
+    progress(f"{_said(name)}, {text}")
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _others(
+    setting: BlockBenchmark, tasks: dict[str, _Task], cores: frozenset[int], progress: Callable[[str], object]
+) -> dict[str, Any]:
+    """Rows of CrypTen, on the polynomials, and of SHAFT if it is asked for, on the functions themselves."""
+    task = tasks[POLYNOMIALS]
+    given = task.friendly.embed(task.friendly.patches(task.images))
+    common: dict[str, Any] = {
+        "repeats": setting.repeats,
+        "shaping": setting.shaping,
+        "cores": cores,
+        "progress": progress,
+    }
+    blocks: list[Block] = list(task.friendly.blocks)  # type: ignore[arg-type]
+    stock = stock_blocks.StockBlocks(tuple(blocks))
+    rows: dict[str, Any] = {}
+    for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
+        row = stock_blocks.measure(stock, given, provider=provider, **common)
+        rows[key] = row | {"relative_error": task.error(task.exact.classify(row.pop("output")))}
+    if setting.against != "shaft":
+        return rows
+    if setting.checkout is None:
+        found = shaft.published(blocks=setting.blocks, crypten_seconds=rows["crypten"]["online_seconds"])
+        return rows | {
+            "shaft": {
+                "scale": found["scale"],
+                "online_seconds": found["seconds"],
+                "sustained_seconds": found["seconds"],
+                "online_bytes_sent": dict.fromkeys((MODEL_OWNER, DATA_OWNER), found["bytes"] // 2),
+                "dealer_bytes": dict.fromkeys((MODEL_OWNER, DATA_OWNER), 0),
+                "rounds": found["rounds"],
+                "total": {"bytes": found["bytes"], "rounds": found["rounds"]},
+                "peak_bytes": {},
+                "relayed_bytes": None,
+                "relative_error": None,
+            }
+        }
+    task = tasks[TRUE]
+    fork = shaft.ShaftBlocks.of(setting.checkout, task.original.blocks)
+    row = stock_blocks.measure(fork, task.friendly.embed(task.friendly.patches(task.images)), **common)
+    return rows | {"shaft": row | {"scale": None, "relative_error": task.error(task.exact.classify(row.pop("output")))}}
+
+
+def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:
+    """A polynomial stands for the exponential of a student, whose scores were kept small when it was distilled. Random
+    ones can be twice as large: the queries are halved for it."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         try:
             model: Any = timm.create_model(setting.model, pretrained=False, depth=setting.blocks).eval()
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"{setting.model} is no vision transformer of timm's: {error}") from error
-        friendly = convert(model, Approximation())
+        torch.nn.init.normal_(model.cls_token, std=_TOKEN)
+        if approximation.softmax_degree is not None:
+            _halve_queries(model)
+        friendly = convert(model, approximation)
         side, channels = model.patch_embed.img_size[0], model.patch_embed.proj.in_channels
         images = torch.randn(_CALIBRATION_IMAGES + setting.batch, channels, side, side)
     typical, mine = images[:_CALIBRATION_IMAGES], images[_CALIBRATION_IMAGES:]
     calibrate(friendly, typical, margin=_MARGIN)
     friendly.requires_grad_(False)
     private = prepared_model(friendly, typical, margin=_MARGIN)
-    return _Task(friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
+    return _Task(model, friendly, with_parameters(friendly, lambda name, tensor: tensor.double()), private, mine)
 
 
-def _ours(setting: BlockBenchmark, task: _Task, progress: Callable[[str], object]) -> dict[str, Any]:
+@torch.no_grad()
+def _halve_queries(model: Any) -> None:
+    for block in model.blocks:
+        for values in (block.attn.qkv.weight, block.attn.qkv.bias):
+            values[: len(values) // 3] /= 2
+
+
+def _ours(
+    setting: BlockBenchmark, task: _Task, cores: frozenset[int], progress: Callable[[str], object]
+) -> dict[str, Any]:
     images = task.images.repeat(1 + setting.repeats, 1, 1, 1)
-    passes, relayed = _session(setting, task, images, None, progress)
-    timed = sorted(passes.passes[1:], key=_block_seconds)
+    found, relayed, _ = _session(setting, task, images, None, cores, progress)
+    timed = sorted(found.passes[1:], key=_block_seconds)
     middle = timed[len(timed) // 2]
     costs = _block_costs(middle)
-    beside, _ = _session(setting, task, images, AHEAD, progress)
-    sizes = task.model.public.sizes
+    # Beside the last pass no more material is made for another one: it does not count.
+    following = task.images.repeat(2 + setting.repeats, 1, 1, 1)
+    beside, _, peaks = _session(setting, task, following, AHEAD, cores, progress)
+    sent, dealt, sizes = _bytes_sent(costs), _dealer_bytes(setting, task.model), task.model.public.sizes
     return {
+        "far": sizes.far,
         "online_seconds": _block_seconds(middle),
-        "online_bytes_sent": _bytes_sent(costs),
+        "sustained_seconds": mean(each.offline_seconds + each.online_seconds for each in beside.passes[1:-1]),
+        "online_bytes_sent": sent,
+        "dealer_bytes": dealt,
         "rounds": len(costs),
-        "relative_error": task.error(passes.logits[-setting.batch :]),
+        "total": {"bytes": sum(sent.values()) + sum(dealt.values()), "rounds": len(costs) + setting.blocks},
+        "peak_bytes": peaks,
+        "relative_error": task.error(found.logits[-setting.batch :]),
         "relayed_bytes": relayed,
         "online_seconds_by_block": [
             sum(cost.seconds for cost in costs if cost.stage == f"{_BLOCK} {index}") for index in range(setting.blocks)
         ],
         "offline_seconds": median(each.offline_seconds for each in timed),
-        "offline_bytes": _offline_bytes(setting, task.model),
-        "overlapped_seconds": median(each.offline_seconds + each.online_seconds for each in beside.passes[1:]),
         "weights_bytes": sum(
             size for name, size in zip(layer_shapes(sizes), weight_bytes(sizes), strict=True) if "." in name
         ),
@@ -159,14 +263,26 @@ def _ours(setting: BlockBenchmark, task: _Task, progress: Callable[[str], object
 
 
 def _session(
-    setting: BlockBenchmark, task: _Task, images: torch.Tensor, ahead: int | None, progress: Callable[[str], object]
-) -> tuple[Inferred, int | None]:
-    """One session over all images, and the bytes that passed the relay. BenchmarkError if the relay has missed any."""
+    setting: BlockBenchmark,
+    task: _Task,
+    images: torch.Tensor,
+    ahead: int | None,
+    cores: frozenset[int],
+    progress: Callable[[str], object],
+) -> tuple[Inferred, int | None, dict[str, int]]:
+    """One session over all images, the bytes that passed the relay, and the peak of each party's memory. BenchmarkError
+    if the relay has missed any bytes."""
+    peaks: dict[str, int] = {}
 
     def show(name: str, done: int) -> None:
-        number = done // setting.batch
+        for party in multiprocessing.active_children():
+            # The data owner may have ended after its last pass; then its peak is that of the passes before.
+            with suppress(OSError, BenchmarkError):
+                if party.pid is not None:
+                    peaks[party.name] = highest_bytes(party.pid)
+        number, passes = done // setting.batch, len(images) // setting.batch
         how = "material ahead of every pass" if ahead is None else "material beside the passes"
-        progress(f"{how}: pass {number} of {1 + setting.repeats}")
+        progress(f"{how}: pass {number} of {passes}")
 
     with relaying(setting.shaping) as relay:
         plan = InferencePlan(
@@ -174,23 +290,25 @@ def _session(
             batch=setting.batch,
             ahead=ahead,
             device=setting.device,
+            cores=cores,
             relayed=relay.address if relay else str,
         )
         (found,) = run(task.model, [images], plan, show)
         sent = sum(cost.sent + cost.received for each in found.passes for cost in each.rounds)
-        return found, stock_blocks.relayed_bytes(relay, sent)
+        return found, stock_blocks.relayed_bytes(relay, sent), peaks
 
 
-def _offline_bytes(setting: BlockBenchmark, model: PrivateModel) -> int:
-    """Of the dealer's corrections for the blocks in one pass."""
+def _dealer_bytes(setting: BlockBenchmark, model: PrivateModel) -> dict[str, int]:
+    """Of the dealer's corrections for the blocks in one pass, by the owner that receives them."""
     public = model.public
     numbers = {name: number for number, name in enumerate(layer_shapes(public.sizes))}
-    return sum(
-        correction_bytes(request)
-        for stage in stages(public, known=setting.input == "known")
-        if isinstance(stage, BlockStage)
-        for request in stage.requests(setting.batch, numbers)
-    )
+    sums = {MODEL_OWNER: 0, DATA_OWNER: 0}
+    for stage in stages(public, known=setting.input == "known"):
+        if isinstance(stage, BlockStage):
+            for request in stage.requests(setting.batch, numbers):
+                for rank in request.receivers:
+                    sums[MODEL_OWNER if rank == MODEL else DATA_OWNER] += correction_bytes(request)
+    return sums
 
 
 def _block_costs(done: PassCosts) -> list[RoundCost]:

@@ -24,7 +24,7 @@ from tacit.parties.crypten.dealer import Dealer
 from tacit.parties.crypten.link import connect, listen
 from tacit.parties.crypten.shared_model import share_model
 from tacit.parties.links.keys import generate
-from tacit.parties.runs.student import read_student
+from tacit.parties.runs.served import read_student
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results

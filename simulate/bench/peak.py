@@ -1,8 +1,9 @@
-"""What this process used at most above its size at some moment, in bytes, as Linux accounts it (VmHWM)."""
+"""What a process has used at most, in bytes, as Linux accounts it (VmHWM): in all, or above its size at some moment."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from tacit.simulate.bench.ends import BenchmarkError
 
@@ -24,8 +25,14 @@ def resident_bytes() -> int:
     return _status_bytes("VmRSS")
 
 
-def _status_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+def highest_bytes(process: int | Literal["self"] = "self") -> int:
+    """The most that this process, or that of this number, has had in memory. OSError or BenchmarkError if it has
+    ended."""
+    return _status_bytes("VmHWM", process)
+
+
+def _status_bytes(field: str, process: int | Literal["self"] = "self") -> int:
+    for line in Path(f"/proc/{process}/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise BenchmarkError(f"this system does not tell {field}; memory is measured on Linux only")

@@ -1,14 +1,19 @@
-"""Stock CrypTen on the blocks of a transformer, over gloo on loopback: what our protocol is compared with."""
+"""CrypTen, or a fork of it, on the blocks of a transformer, over gloo on loopback: what our protocol is compared with.
+
+Both make their tuples while they compute: their time is with material included.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import torch
 
@@ -16,39 +21,85 @@ from tacit.models.friendly.blocks import Block, with_parameters
 from tacit.parties.crypten.compatibility import crypten
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.peak import highest_bytes
 from tacit.simulate.bench.relay import Relay, Shaping, relaying
 from tacit.simulate.bench.relayed_gloo import prepare
 from tacit.simulate.federation.child import Control
 from tacit.simulate.federation.in_turn import Program, results
-from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
+from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER
 
 _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 """In the order of their ranks."""
 
 
+class ComparedBlocks(Protocol):
+    """Blocks, and what computes them on shares; every process gets it."""
+
+    NAME: ClassVar[str]
+    """Of what computes."""
+
+    def library(self) -> Any:
+        """CrypTen or its fork, once in a process."""
+
+    def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
+        """The blocks, with weights that `share` has made shares of."""
+
+
+@dataclass(frozen=True)
+class StockBlocks:
+    """Blocks of polynomials, computed by CrypTen."""
+
+    NAME: ClassVar[str] = "CrypTen"
+    blocks: tuple[Block, ...] = field(repr=False)
+
+    def library(self) -> Any:
+        """CrypTen."""
+        return crypten
+
+    def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
+        """As of ComparedBlocks."""
+        return [with_parameters(block, lambda name, tensor: share(tensor)) for block in self.blocks]
+
+
 def measure(
-    blocks: list[Block],
+    compared: ComparedBlocks,
     x: torch.Tensor,
     *,
-    provider: str,
+    provider: str = "TFP",
     repeats: int,
     shaping: Shaping,
+    cores: Collection[int],
     progress: Callable[[str], object],
 ) -> dict[str, Any]:
     """Figures of a pass of x [B, T, D] through the blocks, and its `output`. ProcessError if a process fails.
 
-    provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party.
+    provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party; cores: where all processes run.
     """
-    names = [*_OWNERS, *(["crypten-third-party"] if provider == "TTP" else [])]
+    parties = [*_OWNERS, *([DEALER] if provider == "TTP" else [])]
     with relaying(shaping) as relay, TemporaryDirectory() as meeting:
-        given = {"meeting": meeting, "relay": relay, "provider": provider, "blocks": blocks, "x": x, "repeats": repeats}
-        programs: dict[str, Program] = {name: (_stock, {"rank": rank, **given}) for rank, name in enumerate(names)}
-        data = asyncio.run(results(programs, lambda name, message: progress(message["progress"])))[DATA_OWNER]
-        relayed = relayed_bytes(relay, (1 + repeats) * 2 * data["bytes_sent"])
+        given = {
+            "meeting": meeting,
+            "relay": relay,
+            "provider": provider,
+            "compared": compared,
+            "x": x,
+            "repeats": repeats,
+            "cores": cores,
+        }
+        programs: dict[str, Program] = {party: (_stock, {"rank": rank, **given}) for rank, party in enumerate(parties)}
+        found = asyncio.run(results(programs, lambda party, message: progress(message["progress"])))
+        data, first = found[DATA_OWNER], found[MODEL_OWNER]
+        relayed = relayed_bytes(relay, (1 + repeats) * data["bytes"])
+    # What rank 0 counts beyond its peer it has asked of the third party, and received from it.
+    dealt = first["bytes"] - data["bytes"]
     return {
-        "online_seconds": data["seconds"],
-        "online_bytes_sent": dict.fromkeys(_OWNERS, data["bytes_sent"]),
+        "online_seconds": median(data["seconds"]),
+        "sustained_seconds": mean(data["seconds"]),
+        "online_bytes_sent": dict.fromkeys(_OWNERS, data["bytes"] // 2),
+        "dealer_bytes": {MODEL_OWNER: dealt, DATA_OWNER: 0},
         "rounds": data["rounds"],
+        "total": {"bytes": data["bytes"] + dealt, "rounds": first["rounds"]},
+        "peak_bytes": {party: found[party]["peak_bytes"] for party in parties},
         "relayed_bytes": relayed,
         "output": torch.tensor(data["output"]).double().reshape(x.shape),
     }
@@ -68,7 +119,9 @@ def relayed_bytes(relay: Relay | None, sent: int) -> int | None:
 
 
 async def _stock(control: Control, *, addresses: dict[str, str], **arguments: Any) -> dict[str, Any]:
-    return await asyncio.to_thread(_run_stock, control, **arguments)
+    os.sched_setaffinity(0, arguments.pop("cores"))
+    figures = await asyncio.to_thread(_run_stock, control, **arguments)
+    return figures | {"peak_bytes": highest_bytes()}
 
 
 def _run_stock(
@@ -78,28 +131,27 @@ def _run_stock(
     meeting: str,
     relay: Relay | None,
     provider: str,
-    blocks: list[Block],
+    compared: ComparedBlocks,
     x: torch.Tensor,
     repeats: int,
 ) -> dict[str, Any]:
-    """One process of stock CrypTen. Its model owner shares the weights, its data owner the input, beforehand."""
+    """One process. Its model owner shares the weights, its data owner the input, beforehand."""
     prepare(Path(meeting) / "gloo", rank, relay)
-    crypten.cfg.mpc.provider = provider
-    crypten.cfg.communicator.verbose = True
+    library = compared.library()
+    library.cfg.mpc.provider = provider
+    library.cfg.communicator.verbose = True
     if rank == len(_OWNERS):
-        crypten.mpc.provider.ttp_provider.TTPServer()
+        library.mpc.provider.ttp_provider.TTPServer()
         return {}
-    crypten.init()
-    communicator = crypten.communicator.get()
-    with crypten.no_grad():
-        shared = [
-            with_parameters(block, lambda name, tensor: crypten.cryptensor(tensor, src=MODEL)) for block in blocks
-        ]
+    library.init()
+    communicator = library.communicator.get()
+    with library.no_grad():
+        shared = compared.shared(lambda tensor: library.cryptensor(tensor, src=MODEL))
         seconds = []
         for repeat in range(repeats + 1):
             if rank == DATA:
-                control.send({"progress": f"CrypTen, {provider}, pass {repeat} of {repeats}"})
-            stream = crypten.cryptensor(x.float(), src=DATA)
+                control.send({"progress": f"{compared.NAME}, {provider}, pass {repeat} of {repeats}"})
+            stream = library.cryptensor(x.float(), src=DATA)
             communicator.barrier()
             communicator.reset_communication_stats()
             begin = time.perf_counter()
@@ -109,10 +161,10 @@ def _run_stock(
         costs = communicator.get_communication_stats()
         output = stream.get_plain_text(dst=DATA)
     communicator.barrier()
-    crypten.uninit()
+    library.uninit()
     return {
-        "seconds": median(seconds[1:]),
-        "bytes_sent": int(costs["bytes"]) // 2,
+        "seconds": seconds[1:],
+        "bytes": int(costs["bytes"]),
         "rounds": int(costs["rounds"]),
         "output": output.flatten().tolist() if rank == DATA else None,
     }
