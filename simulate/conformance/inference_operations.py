@@ -1,4 +1,5 @@
-"""Operations of private inference that need no machine: terms, commitments, schedules, keys, and the dealer's material.
+"""Operations of private inference that need no machine: terms, commitments, schedules, keys, the dealer's material, and
+public numbers.
 
 What computes with tensors needs torch, which is imported when such an operation is performed.
 """
@@ -15,7 +16,7 @@ from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.inference.material import material_key
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
 from tacit.protocol.inference.results import Agreed
-from tacit.protocol.inference.schedule import Sizes, layer_shapes, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import LOGITS, Sizes, layer_shapes, pass_rounds, weight_bytes
 from tacit.simulate.conformance.message_operations import Fields, MessageFamily, fields_of, structure_of
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.operations import Operations
@@ -69,7 +70,9 @@ def schedule(*, sizes: Sizes, input: Input, images: int, batch: int, number: int
     """The pass of this number of a session: its images; of every round the operation, and the bytes that the model
     owner and the data owner open.
     """
-    terms = Terms(sizes=sizes, input=input, weights=b"", most_images=images, most_batch=batch, arithmetic=b"")
+    terms = Terms(
+        sizes=sizes, input=input, results=LOGITS, weights=b"", most_images=images, most_batch=batch, arithmetic=b""
+    )
     own = Agreed("", b"", terms, b"", images, batch).images_of(number)
     return {"images": own, "rounds": [list(each) for each in pass_rounds(sizes, own, known=input == "known")]}
 
@@ -123,9 +126,62 @@ def correct_material(*, keys: Two, requests: Octets) -> list[dict[str, Any] | No
     dealing = Dealing(keys)
     found: list[dict[str, Any] | None] = []
     for number, request in enumerate(decoded_requests(requests)):
-        words = encoded_correction(dealing.correction(request, number))
-        found.append(None if words is None else {"to": request.receiver, "words": bytes(words)})
+        words = encoded_correction(request, dealing.correction(request, number))
+        found.append(None if words is None else {"to": list(request.receivers), "words": bytes(words)})
     return found
+
+
+def evaluate_trees(
+    *, key: Octets, number: int, requests: Octets, rank: Rank, correction: Octets, places: tuple[int, ...]
+) -> dict[str, Any]:
+    """Of one encoded request, a `Lookup`, with what the dealer sent for it, an owner's shares: for each tree of
+    thresholds whether each of these places is below; for each tree of points both words of every place, as 8-byte
+    words.
+    """
+    import numpy as np
+
+    from tacit.parties.correlated.trees import below, point_words
+    from tacit.parties.inference.lookup import trees_of
+    from tacit.parties.inference.material import Lookup, corrected, decoded_requests, drawn
+
+    (request,) = decoded_requests(requests)
+    if not isinstance(request, Lookup):
+        raise ValueError(f"{request} has no trees")
+    _, *roots = drawn(request, number, rank=rank, key=key)
+    trees = trees_of(request, [*roots, *corrected(request, bytearray(correction))])
+    compared = np.tile(np.array(places, np.uint64), (len(trees.threshold_roots), 1))
+    return {
+        "below": below(rank, trees.threshold_roots, trees.thresholds, compared).tolist(),
+        "points": []
+        if trees.points is None
+        else [each.tobytes() for each in point_words(rank, trees.point_roots, trees.points)],
+    }
+
+
+def cosines(*, places: tuple[int, ...]) -> dict[str, Any]:
+    """The table of cosines at these places, and its digest."""
+    from tacit.parties.inference.waves import cosines, table_digest
+
+    return {"digest": table_digest(), "values": cosines()[list(places)].tolist()}
+
+
+def wave_factors(*, wave: Fields, places: tuple[int, ...]) -> list[list[int]]:
+    """The public factors of a sum of waves where these places are opened: of the first cosine, the first sine, ..."""
+    import torch
+
+    from tacit.parties.inference.waves import Wave, factors
+
+    found = factors(msgspec.convert(wave, Wave), torch.device("cpu"))
+    return [factor[list(places)].tolist() for factor in found]
+
+
+def inverse_table(*, inverse: Fields, index: int, slope: int) -> dict[str, list[int]]:
+    """Values and slopes of an inverse, with so many bits of an interval and of a place in it."""
+    from tacit.parties.inference.tables import Table
+
+    place = {"factor": 1, "low": 0, "high": 1, "domain": 32, "index": index, "slope": slope}
+    values, slopes = msgspec.convert(place | {"inverse": inverse}, Table).words
+    return {"values": values.tolist(), "slopes": slopes.tolist()}
 
 
 INFERENCE_OPERATIONS: Final[Operations] = {
@@ -140,5 +196,9 @@ INFERENCE_OPERATIONS: Final[Operations] = {
     "read requests": read_requests,
     "draw material": draw_material,
     "correct material": correct_material,
+    "evaluate trees": evaluate_trees,
+    "cosines": cosines,
+    "wave factors": wave_factors,
+    "inverse table": inverse_table,
 }
 """By the names that vectors use."""

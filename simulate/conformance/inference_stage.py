@@ -20,24 +20,54 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, TERMS_LIMIT, Input, Stock, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.quota import MOST_A_DAY, Quota, Spent
 from tacit.protocol.inference.results import (
     Agreed,
+    Charged,
     Deal,
     InferenceEnded,
     KeysDealt,
+    LayByAnswered,
+    LayByAsked,
     MaskedLayer,
     MaterialArrived,
     MaterialKey,
     Opened,
     PassAsked,
     PassBegun,
+    PassRefused,
 )
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
+from tacit.protocol.inference.stock import Held
 from tacit.simulate.conformance.notation import Octets
 from tacit.simulate.conformance.primitive_operations import MemberInput, roster_of
 from tacit.simulate.conformance.stage import Done, Stage, entropy_of, event, found
+
+
+class StockInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """A stock of material."""
+
+    id: Octets
+    batch: int
+    next: int
+    end: int
+
+
+class HeldInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What an owner has laid by."""
+
+    stock: StockInput
+    terms: Octets
+    """Digest of those on which it was dealt."""
+
+
+def _held(given: HeldInput | None) -> Held | None:
+    if given is None:
+        return None
+    stock = given.stock
+    return Held(Stock(id=stock.id, batch=stock.batch, next=stock.next, end=stock.end), given.terms)
 
 
 class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -50,10 +80,13 @@ class DataOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     side: int
     inputs: tuple[Input, ...]
     """Its policy: the kinds of input that it accepts."""
+    bits: int = 0
+    """Fractional bits that it wants of logits."""
     weights: Octets | None
     """The commitment to weights that it wants; any if null."""
     entropy: Octets
     patience: float
+    held: HeldInput | None = None
 
 
 class ModelOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -63,6 +96,11 @@ class ModelOwnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Encoded."""
     entropy: Octets
     patience: float
+    images_a_day: int = MOST_A_DAY
+    """Of the quota."""
+    refused_a_day: int = MOST_A_DAY
+    held: HeldInput | None = None
+    """For every data owner."""
 
 
 class InferenceDealerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -70,6 +108,7 @@ class InferenceDealerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=T
 
     entropy: Octets
     patience: float
+    ahead: int = 0
 
 
 class CorrectionInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,7 +126,10 @@ class InferenceStage(Stage):
         MaskedLayer: ("layer", "layer", "data"),
         PassAsked: ("pass asked", "number"),
         Opened: ("opened", "step", "data"),
-        MaterialKey: ("material key", "key"),
+        PassRefused: ("pass refused", "number"),
+        MaterialKey: ("material key", "key", "ahead"),
+        LayByAsked: ("lay by asked",),
+        LayByAnswered: ("lay by answered", "kept"),
         MaterialArrived: ("material", "number", "data"),
         KeysDealt: ("keys", "owners", "keys"),
         Deal: ("deal", "first", "count"),
@@ -102,6 +144,8 @@ class InferenceStage(Stage):
         # By owner and data owner.
         self._agreed: dict[tuple[str, str], Agreed] = {}
         self._material: dict[tuple[str, str], MaterialOwner] = {}
+        self._spent: dict[str, Spent] = {}
+        """What data owners have used of their quota."""
         self._own: dict[str, dict[str, Any]] = {}
         """What every party has by itself: what it draws, and its patience."""
 
@@ -128,19 +172,35 @@ class InferenceStage(Stage):
                 owner.name,
                 members,
                 wish=Wish(images=owner.images, batch=owner.batch, channels=owner.channels, side=owner.side),
-                policy=InferencePolicy(inputs=owner.inputs, weights=owner.weights),
+                policy=InferencePolicy(inputs=owner.inputs, bits=owner.bits, weights=owner.weights),
                 patience=owner.patience,
+                held=_held(owner.held),
             )
         if model_owner is not None:
-            terms = decode_structure(model_owner.terms, Terms, limit=TERMS_LIMIT)
+            terms, held = decode_structure(model_owner.terms, Terms, limit=TERMS_LIMIT), _held(model_owner.held)
             self._services[host] = ModelOwnerService(
-                lambda data_owner: InferenceModelOwner(data_owner, members, terms=terms, **self._own[host])
+                lambda data_owner: InferenceModelOwner(
+                    data_owner,
+                    members,
+                    terms=terms,
+                    quota=Quota(images=model_owner.images_a_day, refused=model_owner.refused_a_day),
+                    spent=self._spent.get(data_owner, Spent()),
+                    held=held,
+                    **self._own[host],
+                )
             )
         if dealer is not None:
+            ahead = dealer.ahead
             self._services[self._dealer] = DealerService(
                 members,
                 lambda data_owner, session, now: InferenceDealer(
-                    self._dealer, members, data_owner=data_owner, session=session, now=now, **self._own[self._dealer]
+                    self._dealer,
+                    members,
+                    data_owner=data_owner,
+                    session=session,
+                    now=now,
+                    ahead=ahead,
+                    **self._own[self._dealer],
                 ),
             )
         return members.hash
@@ -168,13 +228,24 @@ class InferenceStage(Stage):
         """A data owner wants the next pass."""
         return self.did(party, lambda owner: owner.ask(now))
 
-    def begin_pass(self, *, party: str, weights: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
-        """The model owner has its material for the pass, and now computes with the model of this commitment."""
-        return self.did(party, lambda own: own.begin(weights, now), self._machine(party, data_owner))
+    def begin_pass(
+        self, *, party: str, weights: Octets, data_owner: str | None = None, at: float = 0.0, now: float = 0.0
+    ) -> Done:
+        """The model owner has its material for the pass, and now computes with the model of this commitment. at: Unix
+        time."""
+        return self.did(party, lambda own: own.begin(weights, at, now), self._machine(party, data_owner))
 
     def give(self, *, party: str, step: int, data: Octets, data_owner: str | None = None, now: float = 0.0) -> Done:
         """An owner opens something in a round."""
         return self.did(party, lambda own: own.give(step, data, now), self._machine(party, data_owner))
+
+    def lay_by(self, *, party: str, now: float = 0.0) -> Done:
+        """A data owner wants the next part of a piece laid by."""
+        return self.did(party, lambda owner: owner.lay_by(now))
+
+    def laid_by(self, *, party: str, kept: bool, data_owner: str | None = None, now: float = 0.0) -> Done:
+        """The model owner has laid it by, or has not and never will."""
+        return self.did(party, lambda own: own.laid_by(kept, now), self._machine(party, data_owner))
 
     def close(self, *, party: str, now: float = 0.0) -> Done:
         """A data owner has what it wanted."""
@@ -263,7 +334,11 @@ class InferenceStage(Stage):
         match output:
             case Agreed():
                 self._agreed[self._key(party, output.peer)] = output
-                return [{"event": "agreed", "terms": output.digest, "images": output.images, "batch": output.batch}]
+                plain = {"images": output.images, "batch": output.batch, "piece": output.piece}
+                return [{"event": "agreed", "terms": output.digest, **plain}]
+            case Charged():
+                self._spent[output.peer] = output.spent
+                return [event("charged", output.spent, "day", "images", "refused")]
             case PassBegun():
                 return [event("pass begun", output, "number") | {"rounds": len(output.rounds)}]
         return super()._events(party, output)

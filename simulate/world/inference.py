@@ -24,20 +24,25 @@ from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.material import MaterialOwner
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
+from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Stock, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import (
     Agreed,
+    Charged,
     Deal,
     InferenceEnded,
+    LayByAnswered,
+    LayByAsked,
     MaterialArrived,
     MaterialKey,
     Opened,
     PassAsked,
     PassBegun,
 )
-from tacit.protocol.inference.schedule import Round, Sizes, weight_bytes
+from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, weight_bytes
 from tacit.protocol.inference.service import DealerService, ModelOwnerService
+from tacit.protocol.inference.stock import Held
 from tacit.protocol.inference.tables import DealerState, InferenceState
 from tacit.simulate.world.network import Parcel, written
 from tacit.simulate.world.streams import Streams, new_members
@@ -46,6 +51,8 @@ from tacit.simulate.world.world import Timer, World
 MODEL_OWNER: Final = "model-owner"
 DEALER: Final = "dealer"
 PATIENCE: Final = 60.0
+EITHER_INPUT: Final = InferencePolicy(inputs=("known", "shared"))
+"""Of a data owner that takes what it is offered."""
 Side = Literal["owners", "dealer"]
 Kind = TypeVar("Kind")
 
@@ -76,8 +83,8 @@ def small_terms(**changes: Any) -> Terms:
         }.items()
     }  # fmt: skip
     fields: dict[str, Any] = {
-        "sizes": Sizes(**sizes), "input": "known", "weights": bytes(range(32)), "most_images": 3, "most_batch": 2,
-        "arithmetic": b"scales",
+        "sizes": Sizes(**sizes), "input": "known", "results": LOGITS, "weights": bytes(range(32)), "most_images": 3,
+        "most_batch": 2, "arithmetic": b"scales",
     }  # fmt: skip
     return Terms(**(fields | changes))
 
@@ -105,6 +112,10 @@ class Owner:
     """Rounds of the pass in which this owner has opened something."""
     opened: set[int] = field(default_factory=set)
     """Rounds of the pass in which the peer has."""
+    ahead: int = 0
+    """For how many images material may be laid by."""
+    lays_by: bool = False
+    """Whether a piece is ordered that is not on the disk yet."""
 
     @property
     def rank(self) -> int:
@@ -149,19 +160,59 @@ class Owner:
     def go_on(self) -> None:
         """Do what can be done now."""
         machine, world = self.machine, self.world
-        if not self.ordered or self.due or self.name in world.idle:
+        waits = not self.ordered and (machine._agreed is None or machine.agreed.piece is None)
+        if waits or self.due or self.name in world.idle:
             return
         if isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.PREPARING:
-            self.tell("owners", machine.begin(world.weights, world.now))
+            self._mark(machine.number)
+            self.tell("owners", machine.begin(world.weights, world.clock, world.now))
+        elif isinstance(machine, InferenceModelOwner) and machine.state is InferenceState.LAYING_BY:
+            self._keep()
+            self.tell("owners", machine.laid_by(True, world.now))
         elif isinstance(machine, InferenceDataOwner) and machine.state is InferenceState.IDLE:
-            if machine.number == machine.agreed.passes:
-                self.tell("owners", machine.finish(world.now))
-            else:
+            if self.lays_by:
+                self._keep()
+            if machine.number < machine.agreed.passes:
+                self._mark(machine.number + 1)
                 asked = machine.ask(world.now)
+                if machine.agreed.piece is None:
+                    world.order(self)
+                self.tell("owners", asked)
+            elif machine.agreed.stock is None and self._laid() * machine.agreed.batch < self.ahead:
+                self.lays_by = True
+                asked = machine.lay_by(world.now)
                 world.order(self)
                 self.tell("owners", asked)
+            else:
+                self.tell("owners", machine.finish(world.now))
         elif machine.state is InferenceState.COMPUTING:
             self._open()
+
+    def _mask(self) -> None:
+        """Say the masked weights, as the model owner."""
+        machine = self.machine
+        if isinstance(machine, InferenceModelOwner):
+            for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):
+                masked = content(size, "masked", self.data_owner, layer)
+                self.tell("owners", machine.mask(layer, masked, self.world.now))
+
+    def _mark(self, number: int) -> None:
+        """Mark the piece that the pass of this number takes."""
+        agreed = self.machine.agreed
+        if agreed.piece is not None:
+            piece = agreed.piece + number - 1
+            self.world.used.append((self.name, agreed.stock.id if agreed.stock else b"", piece))
+            self.world.hold(self, next=piece + 1)
+
+    def _keep(self) -> None:
+        """A piece is on the disk."""
+        self.lays_by = False
+        self.world.hold(self, end=self._laid() + 1)
+
+    def _laid(self) -> int:
+        """How many pieces this session has laid by."""
+        held = self.world.held.get((self.name, self.data_owner))
+        return 0 if held is None or held.stock.id != self.machine.session else held.stock.end
 
     def _open(self) -> None:
         """Open what the schedule says, up to the first round in which the peer still has to open something."""
@@ -169,15 +220,23 @@ class Owner:
             own, peers = sizes[self.rank], sizes[1 - self.rank]
             if own and step not in self.given:
                 self.given.add(step)
-                data = content(own, "opening", self.name, self.data_owner, self.machine.number, step)
-                self.tell("owners", self.machine.give(step, data, self.world.now))
-            if peers and step not in self.opened:
+                self.tell("owners", self.machine.give(step, self._words(step, own), self.world.now))
+            if self.machine.state is not InferenceState.COMPUTING or (peers and step not in self.opened):
                 return
+
+    def _words(self, step: int, size: int) -> bytes:
+        """What it opens in a round: of the range 0, or 1 at a data owner whose pass is refused."""
+        if self.schedule[step].operation == RANGE:
+            refused = (self.name, self.machine.number) in self.world.out_of_range
+            return refused.to_bytes(size, "little")
+        return content(size, "opening", self.name, self.data_owner, self.machine.number, step)
 
     def _act(self, side: Side, output: Output) -> None:
         world, machine = self.world, self.machine
         match output:
-            case Agreed():
+            case Agreed(piece=int()) if isinstance(machine, InferenceModelOwner):
+                self._mask()
+            case Agreed(piece=None):
                 self.material = MaterialOwner(
                     self.name,
                     world.roster,
@@ -187,18 +246,26 @@ class Owner:
                     patience=PATIENCE,
                 )
                 self.tell("dealer", self.material.start(world.now))
-            case MaterialKey():
+            case MaterialKey(ahead=ahead):
+                self.ahead = ahead
                 world.order(self)
-                if isinstance(machine, InferenceModelOwner):
-                    for layer, size in enumerate(weight_bytes(machine.agreed.terms.sizes)):
-                        masked = content(size, "masked", self.data_owner, layer)
-                        self.tell("owners", machine.mask(layer, masked, world.now))
+                self._mask()
             case MaterialArrived(number=number):
                 self.due.remove(number)
-            case PassAsked():
+            case PassAsked() if machine.agreed.piece is None:
                 world.order(self)
+            case LayByAsked():
+                if self._laid() * machine.agreed.batch < self.ahead:
+                    world.order(self)
+                elif isinstance(machine, InferenceModelOwner):
+                    self.tell("owners", machine.laid_by(False, world.now))
+            case LayByAnswered(kept=False):
+                self.ahead, self.lays_by = 0, False
+                self.due.clear()
             case PassBegun():
                 self.schedule, self.given, self.opened = output.rounds, set(), set()
+            case Charged():
+                world.spent[output.peer] = output.spent
             case Opened(step=step):
                 self.opened.add(step)
             case InferenceEnded(code=None) if side == "owners" and self.material is not None:
@@ -216,7 +283,7 @@ class MemoryInference(World[Parcel]):
 
     wishes: of the data owners by name; policies: of those that do not hold the default one. requests: what both owners
     order for every pass, as bytes of corrections for the model owner and for the data owner. roster: in the place of a
-    new one.
+    new one. ahead: for how many images the dealer lets material be laid by.
     """
 
     def __init__(
@@ -228,8 +295,14 @@ class MemoryInference(World[Parcel]):
         requests: Sequence[tuple[int, int]] = ((24, 0), (0, 16)),
         seed: bytes = b"inference",
         roster: Roster | None = None,
+        ahead: int = 0,
     ) -> None:
         super().__init__(Streams(seed))
+        self.ahead = ahead
+        self.held: dict[tuple[str, str], Held] = {}
+        """What every owner has laid by, with which data owner; it survives the death of the owner."""
+        self.used: list[tuple[str, bytes, int]] = []
+        """Owner, stock and piece, whenever one is marked as used."""
         self.wishes, self.terms, self.policies = wishes, terms or small_terms(), policies or {}
         self.requests = requests
         roles: dict[str, Role] = {MODEL_OWNER: "server", **dict.fromkeys(self.wishes, "client"), DEALER: "dealer"}
@@ -238,6 +311,13 @@ class MemoryInference(World[Parcel]):
         self.dealer_name = next(member.name for member in self.roster.members if member.role == "dealer")
         self.weights = self.terms.weights
         """The commitment to the model as it is now."""
+        self.out_of_range: set[tuple[str, int]] = set()
+        """Passes that are refused: data owner and number."""
+        self.quota = Quota()
+        self.spent: dict[str, Spent] = {}
+        """What data owners have used, as the model owner's disk has it."""
+        self.clock = 0.0
+        """Unix time."""
         self.told: list[Told] = []
         self.idle: set[str] = set()
         """Parties that do nothing by themselves: they neither open nor deal."""
@@ -267,18 +347,41 @@ class MemoryInference(World[Parcel]):
     def join(self, name: str) -> InferenceDataOwner:
         """A new session of a data owner, which is yet to start."""
         self.network.forget(lambda link: link[1] == name)
-        policy = self.policies.get(name, InferencePolicy())
-        machine = InferenceDataOwner(name, self.roster, wish=self.wishes[name], policy=policy, patience=PATIENCE)
+        policy = self.policies.get(name, EITHER_INPUT)
+        machine = InferenceDataOwner(
+            name,
+            self.roster,
+            wish=self.wishes[name],
+            policy=policy,
+            patience=PATIENCE,
+            held=self.held.get((name, name)),
+        )
         self.owners[name] = Owner(self, name, name, machine)
         return machine
 
     def serve(self, data_owner: str) -> InferenceModelOwner:
         """A new session of the model owner, which is yet to be greeted."""
         machine = InferenceModelOwner(
-            data_owner, self.roster, terms=self.terms, entropy=self.streams.of(self.host), patience=PATIENCE
+            data_owner,
+            self.roster,
+            terms=self.terms,
+            entropy=self.streams.of(self.host),
+            patience=PATIENCE,
+            quota=self.quota,
+            spent=self.spent.get(data_owner, Spent()),
+            held=self.held.get((self.host, data_owner)),
         )
         self.served[data_owner] = Owner(self, self.host, data_owner, machine)
         return machine
+
+    def hold(self, owner: Owner, **changes: int) -> None:
+        """An owner writes what it has laid by, of which this has changed."""
+        key, machine = (owner.name, owner.data_owner), owner.machine
+        agreed, old = machine.agreed, self.held.get(key)
+        known = agreed.stock.id if agreed.stock else machine.session
+        if old is None or old.stock.id != known:
+            old = Held(Stock(id=known, batch=agreed.batch, next=0, end=0), agreed.digest)
+        self.held[key] = Held(msgspec.structs.replace(old.stock, **changes), old.terms)
 
     def note(self, told: Told) -> None:
         """A machine has told something."""
@@ -402,6 +505,7 @@ class MemoryInference(World[Parcel]):
             entropy=self.streams.of(self.dealer_name),
             patience=PATIENCE,
             now=now,
+            ahead=self.ahead,
         )
 
     def verdicts(self, *, unheard: bool = False) -> set[tuple[Code | None, str]]:

@@ -1,15 +1,19 @@
 """Parties of private inference that cheat; tests/protocol/inference/test_cheating.py has many more of them."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tacit.protocol.core.errors import Code
-from tacit.protocol.inference.data_owner import Wish
+from tacit.parties.hosting.party_file import ModelOwnerFile, PartyFileError, read_party
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.inference.data_owner import InferencePolicy, Wish
 from tacit.protocol.inference.messages import Opening, StartPass
+from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import Deal, KeysDealt, MaterialArrived, PassBegun
+from tacit.protocol.inference.schedule import pass_rounds
 from tacit.simulate.world.inference import DEALER, MODEL_OWNER, MemoryInference, data_owner_names
 from tacit.simulate.world.network import Parcel, altered
 
@@ -42,6 +46,91 @@ def test_a_data_owner_gets_no_pass_beyond_those_agreed_on() -> None:
     run.say_instead("close-inference", DATA_OWNER, lambda parcel: [altered(parcel, message=third, round=3)])
     assert (Code.POLICY, DATA_OWNER) in run.run().verdicts()
     assert [begun.number for begun in run.outcome(PassBegun, MODEL_OWNER)] == [1, 2]
+
+
+@pytest.mark.threat("data-owner/known-input")
+def test_known_input_takes_the_policies_of_both_owners(tmp_path: Path) -> None:
+    run = MemoryInference({DATA_OWNER: WISH}, policies={DATA_OWNER: InferencePolicy()})
+    assert run.terms.input == "known"
+    assert run.run().verdicts() == {(Code.POLICY, MODEL_OWNER)}
+    path = tmp_path / "party.toml"
+    path.write_text(
+        'role = "model-owner"\nkey = "m.key"\nbind = "tcp://0.0.0.0:7009"\ndealer = "tcp://d:7008"\nmodel = "student"\n'
+        'input = "known"\n'
+    )
+    with pytest.raises(PartyFileError, match="it gives the model away"):
+        read_party(ModelOwnerFile, path)
+
+
+@pytest.mark.threat("data-owner/searches-bounds")
+def test_a_quota_holds_over_sessions_and_days_and_verdicts_that_are_kept_back() -> None:
+    """Three images: two in the first pass, one in the second; the first is always out of range."""
+    run = world()
+    run.quota = Quota(images=7, refused=4)
+    run.out_of_range.add((DATA_OWNER, 1))
+    run.clock = 86400.0
+    assert run.run().verdicts() == {(None, "")}
+    assert run.spent[DATA_OWNER] == Spent(day=1, images=3, refused=2)
+    # In the next session it keeps its word about the range to itself, and leaves.
+    run.told.clear()
+    run.start(DATA_OWNER)
+    last = len(pass_rounds(run.terms.sizes, 2, known=True)) - 2
+    assert run.advance(lambda: last in run.served[DATA_OWNER].given or last in run.owners[DATA_OWNER].given)
+    owner = run.owners[DATA_OWNER]
+    owner.tell("owners", owner.machine.give_up(RemoteProtocolError(Code.LOCAL, "it leaves"), run.now))
+    run.network.forget(lambda link: link[0] == DATA_OWNER)
+    run.start(DATA_OWNER)
+    run.settle()
+    assert run.spent[DATA_OWNER] == Spent(day=1, images=5, refused=4)
+    over = run.ended(MODEL_OWNER)
+    assert over is not None
+    assert (over.code, over.culprit) == (Code.POLICY, DATA_OWNER)
+    assert "4 images a day of a data owner may be refused, 0 are left until 1970-01-03T00:00:00Z" in over.detail
+    # A clock that goes back renews nothing; the next day does.
+    for at, code in ((0.0, Code.POLICY), (2 * 86400.0, None)):
+        run.clock = at
+        run.start(DATA_OWNER)
+        run.settle()
+        over = run.ended(MODEL_OWNER)
+        assert over is not None
+        assert over.code is code
+    assert run.spent[DATA_OWNER] == Spent(day=2, images=3, refused=2)
+
+
+@pytest.mark.threat("data-owner/asks-out-of-range")
+def test_nothing_is_told_of_a_pass_out_of_range() -> None:
+    run = world()
+    run.out_of_range.add((DATA_OWNER, 2))
+    assert run.run().verdicts() == {(None, "")}
+    last = len(pass_rounds(run.terms.sizes, 1, known=True)) - 1
+    told = {
+        parcel.packet.envelope.round
+        for parcel in run.log
+        if isinstance(parcel.message, Opening) and parcel.message.step == last
+    }
+    assert told == {1}
+
+
+@pytest.mark.threat("data-owner/wrong-shares")
+@pytest.mark.parametrize("operation", ["gelu", "count"])
+def test_a_data_owner_that_opens_wrong_words_is_counted_and_not_found_out(operation: str) -> None:
+    run, changed = world(), []
+    run.quota = Quota(images=3, refused=3)
+    step = [each.operation for each in pass_rounds(run.terms.sizes, 2, known=True)].index(operation)
+
+    def wrong(parcel: Parcel) -> list[Parcel]:
+        message = parcel.message
+        assert isinstance(message, Opening)
+        if (parcel.packet.envelope.round, message.step) != (1, step):
+            return [parcel]
+        octets = bytes(parcel.packet.payload or b"")
+        changed.append(octets)
+        return [altered(parcel, payload=bytes([octets[0] ^ 1]) + octets[1:])]
+
+    run.say_instead("opening", DATA_OWNER, wrong, at=None)
+    assert run.run().verdicts() == {(None, "")}
+    assert len(changed) == 1
+    assert run.spent[DATA_OWNER].images == 3
 
 
 @pytest.mark.threat("model-owner/other-model")

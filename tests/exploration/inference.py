@@ -2,8 +2,9 @@
 
 Whatever was ever sent may arrive at its receiver at any time, any number of times, or never; so may the letters of a
 former session of the same two, one of every type. Hence the network has no state but the set of what was sent. An owner
-does what it has to at once or later, and any deadline may pass. The machines and their links are the real ones; what is
-opened or masked stands for its place in its session, so that whoever takes one thing for another is seen to do so.
+does what it has to at once or later, any deadline may pass, and any pass may be out of range. The machines and their
+links are the real ones; what is opened or masked stands for its place in its session, so that whoever takes one thing
+for another is seen to do so.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.link import Link
@@ -23,8 +24,9 @@ from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.results import InferenceEnded, MaskedLayer, Opened, PassAsked
-from tacit.protocol.inference.schedule import Sizes, weight_bytes
+from tacit.protocol.inference.quota import Quota, Spent
+from tacit.protocol.inference.results import InferenceEnded, LayByAnswered, MaskedLayer, Opened, PassAsked
+from tacit.protocol.inference.schedule import LOGITS, RANGE, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.tables import InferenceState
 from tests.exploration.machines import duplicate, fingerprint
@@ -34,7 +36,10 @@ DATA_OWNER: Final = "data-owner"
 MODEL_OWNER: Final = "model-owner"
 PATIENCE: Final = 1.0
 SIZES: Final = Sizes(side=1, channels=1, patch=1, width=1, heads=1, hidden=1, blocks=1, classes=1)
+ROUNDS: Final = pass_rounds(SIZES, 1, known=True)
+RANGE_STEP: Final = [each.operation for each in ROUNDS].index(RANGE)
 Owner = InferenceDataOwner | InferenceModelOwner
+OwnerT = TypeVar("OwnerT", InferenceDataOwner, InferenceModelOwner)
 Frames = tuple[bytes, ...]
 InferenceWorldState = tuple[int, int, int]
 """Numbers of both owners' states, and the letters that were sent: a bit for each."""
@@ -77,12 +82,13 @@ def content(size: int, *place: object) -> bytes:
 
 
 class InferenceWorld:
-    """One session, after a former one. passes: of one image each; sessions: that the model owner may begin.
+    """One session, after a former one. passes: of one image each, which the data owner asks for, maybe none; parts:
+    that are laid by after them; sessions: that the model owner may begin.
 
     Greetings that are replayed begin sessions at the model owner, which nobody takes part in.
     """
 
-    def __init__(self, *, passes: int = 1, sessions: int = 2) -> None:
+    def __init__(self, *, passes: int = 1, sessions: int = 2, parts: int = 0) -> None:
         roles = {MODEL_OWNER: "server", DATA_OWNER: "client"}
         self._roster = Roster(
             tuple(
@@ -91,9 +97,15 @@ class InferenceWorld:
             )
         )
         self._terms = Terms(
-            sizes=SIZES, input="known", weights=bytes(32), most_images=passes, most_batch=1, arithmetic=b""
+            sizes=SIZES,
+            input="known",
+            results=LOGITS,
+            weights=bytes(32),
+            most_images=max(passes, 1),
+            most_batch=1,
+            arithmetic=b"",
         )
-        self._passes, self._sessions = passes, sessions
+        self._passes, self._sessions, self._parts = passes, sessions, parts
         self.letters: list[tuple[str, Frames]] = []
         """Receiver and frames by number."""
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -130,6 +142,8 @@ class InferenceWorld:
             yield "the data owner has come to the regular end, and the model owner has not"
         if owners[0].state is InferenceState.CLOSED and owners[0].number != self._passes:
             yield "the data owner has come to the regular end before its last pass"
+        if owners[0].laid > owners[1].laid and same:  # type: ignore[union-attr]
+            yield "the data owner has been told of a part that the model owner has not laid by"
 
     def outcome(self, state: InferenceWorldState) -> str:
         return " / ".join(self.machines[number].state.name for number in state[:2])
@@ -140,6 +154,8 @@ class InferenceWorld:
             return
         if self._act(machine) is not None:
             yield "acts"
+        if name == DATA_OWNER and self._next_round(machine) == RANGE_STEP:
+            yield "is out of range"
         if machine.deadline is not None:
             yield "waits no longer"
         for letter, (receiver, _) in enumerate(self.letters):
@@ -154,8 +170,9 @@ class InferenceWorld:
         return self._after[number, event]
 
     def _reached(self, machine: Owner, event: int | str) -> tuple[int, int]:
-        if event == "acts":
-            act = self._act(machine)
+        judged = machine.data._word if isinstance(machine.data, PassRounds) else None
+        if event in ("acts", "is out of range"):
+            act = self._act(machine, out_of_range=event != "acts")
             outputs = act() if act is not None else []
         elif isinstance(event, str):
             outputs = machine.expire(PATIENCE)
@@ -171,33 +188,56 @@ class InferenceWorld:
         for output in outputs:
             if isinstance(output, Transmit):
                 sent |= 1 << self._letter(output.to, tuple(bytes(frame) for frame in output.frames))
-        return self._number(machine, outputs), sent
+        return self._number(machine, outputs, judged), sent
 
-    def _act(self, machine: Owner) -> Any:
+    def _next_round(self, machine: Owner) -> int | None:
+        """The round in which it can open something now."""
+        rounds = machine.data
+        if not isinstance(rounds, PassRounds) or rounds.owed is None:
+            return None
+        return rounds.owed if rounds.arrivals.next is None or rounds.arrivals.next >= rounds.owed else None
+
+    def _act(self, machine: Owner, *, out_of_range: bool = False) -> Any:
         """What it is to do by itself now, as a call without arguments; None if there is nothing."""
-        state, rounds = machine.state, machine.data
-        if isinstance(rounds, PassRounds) and rounds.owed is not None:
-            step, size = rounds._owed[rounds._given]
-            if rounds.arrivals.next is None or rounds.arrivals.next >= step:
-                words = content(size, machine.own, machine.session, machine.number, step)
-                return lambda: machine.give(step, words, 0.0)
+        state, step = machine.state, self._next_round(machine)
+        if step is not None:
+            words = self._words(machine.own, machine.session, machine.number, step, out_of_range=out_of_range)
+            return lambda: machine.give(step, words, 0.0)
         if isinstance(machine, InferenceModelOwner):
             if state is InferenceState.MASKING:
                 layer = machine.data
                 words = content(weight_bytes(SIZES)[layer], "layer", machine.session, layer)
                 return lambda: machine.mask(layer, words, 0.0)
-            return (lambda: machine.begin(self._terms.weights, 0.0)) if state is InferenceState.PREPARING else None
+            if state is InferenceState.LAYING_BY:
+                return lambda: self._laid_by(machine)
+            return (lambda: machine.begin(self._terms.weights, 0.0, 0.0)) if state is InferenceState.PREPARING else None
         if state is InferenceState.READY:
             return lambda: machine.start(0.0)
         if state is InferenceState.IDLE:
             done = machine.number == self._passes
+            if done and machine.laid < self._parts:  # type: ignore[attr-defined]
+                return lambda: machine.lay_by(0.0)
             return (lambda: machine.finish(0.0)) if done else (lambda: machine.ask(0.0))
         return None
 
-    def _number(self, machine: Owner, outputs: list[Output] | tuple[()]) -> int:
-        faults = (*self._broken(machine, outputs),)
+    def _laid_by(self, machine: InferenceModelOwner) -> list[Output]:
+        machine.laid += 1  # type: ignore[attr-defined]
+        return machine.laid_by(True, 0.0)
+
+    @staticmethod
+    def _words(own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
+        """What an owner opens in a round."""
+        each = ROUNDS[step]
+        size = each.model_owner_bytes if own == MODEL_OWNER else each.data_owner_bytes
+        return (
+            out_of_range.to_bytes(size, "little") if step == RANGE_STEP else content(size, own, session, number, step)
+        )
+
+    def _number(self, machine: Owner, outputs: list[Output] | tuple[()], judged: int | None = None) -> int:
+        faults = (*self._broken(machine, outputs, judged),)
         # Of what is over only the end matters, and whether another session may begin.
-        end = machine.state, machine.session, machine.number, fingerprint(getattr(machine, "_entropy", None))
+        kept = machine.session, machine.number, machine.laid  # type: ignore[union-attr]
+        end = machine.state, *kept, fingerprint(getattr(machine, "_entropy", None))
         key = machine.own, end if machine.over else fingerprint(machine), faults
         if key not in self._states:
             self._states[key] = len(self.machines)
@@ -205,15 +245,23 @@ class InferenceWorld:
             self.faults_of.append(faults)
         return self._states[key]
 
-    def _broken(self, machine: Owner, outputs: list[Output] | tuple[()]) -> Iterator[str]:
+    def _broken(self, machine: Owner, outputs: list[Output] | tuple[()], judged: int | None) -> Iterator[str]:
+        """judged: the word about the range that it knew before, its own or the other's."""
         for output in outputs:
             if isinstance(output, Opened):
-                meant = content(len(output.data), machine.peer, machine.session, machine.number, output.step)
-                if output.data != meant:
+                meant = [
+                    self._words(machine.peer, machine.session, machine.number, output.step, out_of_range=refused)
+                    for refused in (False, True)
+                ]
+                if output.data not in meant:
                     yield f"{machine.own} takes something else for the opening of round {output.step}"
+                if output.step > RANGE_STEP and judged != 0:
+                    yield f"{machine.own} is told the result of a pass that is not in range"
             elif isinstance(output, MaskedLayer):
                 if output.data != content(len(output.data), "layer", machine.session, output.layer):
                     yield f"{machine.own} takes something else for layer {output.layer}"
+            elif isinstance(output, LayByAnswered):
+                machine.laid += 1  # type: ignore[union-attr]
             elif isinstance(output, PassAsked) and output.number > self._passes:
                 yield f"{machine.own} prepares a pass too many"
         waits = machine.state not in (InferenceState.AWAIT_HELLO, InferenceState.READY) and not machine.over
@@ -236,6 +284,8 @@ class InferenceWorld:
             while outputs:
                 output = outputs.pop(0)
                 ended += isinstance(output, InferenceEnded)
+                if isinstance(output, LayByAnswered):
+                    owners[DATA_OWNER].laid += 1  # type: ignore[union-attr]
                 if isinstance(output, Transmit):
                     frames = tuple(bytes(frame) for frame in output.frames)
                     found.setdefault(decode(frames, INFERENCE_MESSAGES).kind, (output.to, frames))
@@ -255,8 +305,25 @@ class InferenceWorld:
         return decode(self.letters[letter][1], INFERENCE_MESSAGES).envelope.type
 
     def _data_owner(self) -> InferenceDataOwner:
-        wish = Wish(images=self._passes, batch=1, channels=1, side=1)
-        return InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=InferencePolicy(), patience=PATIENCE)
+        wish = Wish(images=max(self._passes, 1), batch=1, channels=1, side=1)
+        policy = InferencePolicy(inputs=("known",))
+        return self._new(InferenceDataOwner(DATA_OWNER, self._roster, wish=wish, policy=policy, patience=PATIENCE))
 
     def _model_owner(self, entropy: SymbolicEntropy) -> InferenceModelOwner:
-        return InferenceModelOwner(DATA_OWNER, self._roster, terms=self._terms, entropy=entropy, patience=PATIENCE)
+        return self._new(
+            InferenceModelOwner(
+                DATA_OWNER,
+                self._roster,
+                terms=self._terms,
+                entropy=entropy,
+                patience=PATIENCE,
+                quota=Quota(),
+                spent=Spent(),
+            )
+        )
+
+    @staticmethod
+    def _new(machine: OwnerT) -> OwnerT:
+        """With a count of the parts that it has laid by, which is the shell's."""
+        machine.laid = 0  # type: ignore[attr-defined]
+        return machine

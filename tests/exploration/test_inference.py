@@ -5,14 +5,16 @@ import pytest
 from tacit.protocol.core.codec import Packet
 from tacit.protocol.core.link import Link
 from tacit.protocol.inference.model_owner import InferenceModelOwner
-from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.session import InferenceSession, PassRounds
 from tests.exploration.engine import RuleBroken, explore
 from tests.exploration.inference import InferenceWorld
 
 
-@pytest.mark.parametrize(("passes", "sessions"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.exhaustive)])
-def test_no_state_breaks_a_rule(passes: int, sessions: int) -> None:
-    outcomes = explore(InferenceWorld(passes=passes, sessions=sessions)).outcomes
+@pytest.mark.parametrize(
+    ("passes", "sessions", "parts"), [(2, 1, 0), (1, 1, 2), pytest.param(1, 2, 0, marks=pytest.mark.exhaustive)]
+)
+def test_no_state_breaks_a_rule(passes: int, sessions: int, parts: int) -> None:
+    outcomes = explore(InferenceWorld(passes=passes, sessions=sessions, parts=parts)).outcomes
     ends = {"CLOSED / CLOSED", "ABORTED / ABORTED", "ABORTED / CLOSED"}
     # Of greetings that are replayed the model owner makes sessions to which nobody comes.
     assert set(outcomes) == ends | ({"CLOSED / ABORTED"} if sessions > 1 else set())
@@ -51,6 +53,12 @@ def test_what_is_of_a_former_pass_is_found_by_its_numbers(monkeypatch: pytest.Mo
     monkeypatch.setattr(InferenceSession, "_accept", lambda session, packet: bool(session._link.accept(packet)))
     with pytest.raises(RuleBroken, match="takes something else for"):
         explore(InferenceWorld(passes=2, sessions=1))
+
+
+def test_who_goes_on_out_of_range_tells_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PassRounds, "verdict", lambda rounds, step, opened: None)
+    with pytest.raises(RuleBroken, match="told the result of a pass that is not in range"):
+        explore(InferenceWorld())
 
 
 def test_who_is_not_patient_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.material import (
     AnyBlockRequest,
     Fixed,
+    Lookup,
     Matrix,
     correction_bytes,
     decoded_requests,
@@ -52,7 +53,7 @@ _IMAGES: Final = 2
 """That our data owner has, one for a pass, if the terms admit them."""
 _ORDERS: Final[tuple[tuple[AnyBlockRequest, ...], ...]] = (
     (Weight(0, (3, 2)), Fixed(0, (5,), 0, (3, 2))),
-    (Matrix("matmul", (2, 3), (3, 4)),),
+    (Matrix("matmul", (2, 3), (3, 4)), Lookup((2,), levels=3)),
 )
 """To a live dealer: for the weights, and for the one pass."""
 
@@ -79,7 +80,7 @@ class OwnerAndDealer(OneSession):
             self.tell_dealer(dealer, dealer.give_up(refusal, self.now))
             return
         for number, request in enumerate(requests, deal.first):
-            if request.receiver == rank and (size := correction_bytes(request)):
+            if rank in request.receivers and (size := correction_bytes(request)):
                 self.tell_dealer(dealer, dealer.deliver(self.outside, number, content(size, number), self.now))
 
 
@@ -88,7 +89,7 @@ class BothOwners(OneSession):
 
     def order(self, owner: Owner) -> None:
         requests = _ORDERS[bool(owner.ordered)]
-        sizes = [correction_bytes(request) if request.receiver == owner.rank else 0 for request in requests]
+        sizes = [correction_bytes(request) if owner.rank in request.receivers else 0 for request in requests]
         owner.order(encoded_requests(requests), sizes)
 
 
@@ -225,8 +226,12 @@ class AgainstDealer(InferenceCast):
             return
         keys = [self.world.outcome(MaterialKey, own)[0].key for own in self.lines]
         dealing, dealt = Dealing(keys), {}
+        owners = tuple(self.lines)
         for number, request in enumerate(chain(*_ORDERS)):
-            if (words := encoded_correction(dealing.correction(request, number))) is not None:
-                dealt[number] = bytes(words)
-        if dealt != {each.number: bytes(each.data) for each in self.world.outcome(MaterialArrived)}:
+            if (words := encoded_correction(request, dealing.correction(request, number))) is not None:
+                dealt.update({(owners[rank], number): bytes(words) for rank in request.receivers})
+        arrived = {
+            (own, each.number): bytes(each.data) for own in owners for each in self.world.outcome(MaterialArrived, own)
+        }
+        if dealt != arrived:
             self.observed.reproach = "deals other corrections than the keys of both owners give"

@@ -31,6 +31,7 @@ from tacit.parties.session.event_log import EventLog
 from tacit.protocol.core.codec import encode_structure
 from tacit.protocol.core.errors import LocalProtocolError
 from tacit.protocol.core.roster import Role, Roster
+from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.messages import Input
 from tacit.simulate.conformance.peer.play import Side, play
 from tacit.simulate.conformance.peer.script import PeerVerdict
@@ -121,7 +122,8 @@ class InferenceBench:
         if side == "data-owner":
             settings = ModelOwnerSettings(address=self.address, input=self.input, **addresses, **common, **MOST)
             return ModelOwnerParty(settings, private_model(), diary).run
-        found = DataOwnerSettings(model_owner_address=self.address, **addresses, **common)
+        policy = InferencePolicy(inputs=(self.input,))
+        found = DataOwnerSettings(model_owner_address=self.address, policy=policy, **addresses, **common)
         left = [*range(sessions)]
 
         async def session() -> None:

@@ -158,7 +158,7 @@ MUTANTS: dict[str, tuple[Side, Input, Patch, dict[str, str]]] = {
     ),
     "data owner: any time": (
         "model-owner", "shared", (PassRounds, "check", any_time),
-        {"opening-early": "ends with LOCAL, tells both, blames clinic"},
+        {"opening-early": SILENT},
     ),
     "data owner: nothing to the dealer": (
         "model-owner", "known", (Conversation, "_end", to_itself),
