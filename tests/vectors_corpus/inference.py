@@ -18,29 +18,36 @@ from tests.vectors_corpus.script import Script
 SESSION: Final = drawn("session of inference")
 SIZES: Final = {
     "side": 6, "channels": 2, "patch": 3, "width": 8, "heads": 2, "hidden": 11, "blocks": 2, "classes": 7,
+    "far": False,
 }  # fmt: skip
 VIT_SMALL: Final = {
     "side": 224, "channels": 3, "patch": 16, "width": 384, "heads": 6, "hidden": 1536, "blocks": 12, "classes": 1000,
 }  # fmt: skip
 TERMS: Final[dict[str, Any]] = {
-    "sizes": SIZES, "input": "known", "weights": octets(drawn("weights")), "most_images": 3, "most_batch": 2,
-    "arithmetic": octets(b"scales"),
+    "sizes": SIZES, "input": "known", "results": {"labels": 0, "bits": 12}, "weights": octets(drawn("weights")),
+    "most_images": 3, "most_batch": 2, "arithmetic": octets(b"scales"),
 }  # fmt: skip
 _CONTRIBUTION: Final = {"contribution": octets(drawn("contribution"))}
+NOTHING: Final = {"id": octets(bytes(32)), "batch": 1, "next": 0, "end": 0}
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "inference-hello": {"roster": octets(drawn("roster"))},
-    "inference-terms": {"roster": octets(drawn("roster")), "terms": octets(b"\x80")},
-    "agree-terms": {"terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1},
+    "inference-terms": {"roster": octets(drawn("roster")), "terms": octets(b"\x80"), "stock": NOTHING},
+    "agree-terms": {
+        "terms": octets(drawn("terms")), "images": 1 << 20, "batch": 1,
+        "stock": {"id": octets(drawn("stock")), "batch": 1 << 20, "next": 2**31, "end": 0},
+    },
     "masked-weights": {"layer": 5, "chunk": 128},
     "start-pass": {"weights": octets(drawn("weights"))},
     "pass-started": {"weights": octets(drawn("weights"))},
     "opening": {"step": 27, "chunk": 2**31},
+    "lay-by": {},
+    "laid-by": {"kept": True},
     "close-inference": {},
     "inference-closed": {},
     "material-hello": {
         "roster": octets(drawn("roster")), "peer": "model-owner", "terms": octets(drawn("terms")), **_CONTRIBUTION
     },
-    "material-welcome": _CONTRIBUTION,
+    "material-welcome": {**_CONTRIBUTION, "ahead": 1 << 20},
     "order-material": {"first": 2**63 - 1, "count": 1 << 20, "requests": octets(b"\x90")},
     "material": {"number": 2**32, "chunk": 0},
     "material-over": {},
@@ -128,6 +135,9 @@ def inference_message_bad_value() -> Script:
         ("material-hello", {"peer": "p" * 65}), ("material-hello", {"contribution": bytes(31)}),
         ("order-material", {"first": 2**63}), ("order-material", {"count": 0}),
         ("order-material", {"count": 2**20 + 1}), ("material", {"number": 2**63}),
+        ("agree-terms", {"stock": None}), ("inference-terms", {"stock": {"id": bytes(32), "batch": 1, "next": 0}}),
+        ("inference-terms", {"stock": {"id": bytes(32), "batch": 0, "next": 0, "end": 0}}),
+        ("laid-by", {"kept": 1}), ("material-welcome", {"ahead": MOST_IMAGES + 1}),
     )  # fmt: skip
     for kind, changes in beyond:
         envelope, body, *rest = _frames(kind)
@@ -162,7 +172,8 @@ def inference_terms() -> Script:
     for changes in (
         {"side": 128, "patch": 128, "channels": 1, "input": "shared", "most_batch": MOST_IMAGES},
         {"side": 31, "patch": 1, "width": 18, "heads": 18, "most_images": MOST_IMAGES},
-        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b"")},
+        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 5, "classes": 8192, "arithmetic": octets(b""),
+         "far": True},
     ):  # fmt: skip
         written = script.do("write terms", terms=terms_with(**changes))
         script.do("read terms", encoding=written["encoding"])
@@ -175,12 +186,15 @@ def inference_terms_bad_sizes() -> Script:
     for changes in (
         {"patch": 4}, {"heads": 3}, {"side": 129, "patch": 129, "channels": 1}, {"side": 32, "patch": 1},
         {"side": 31, "patch": 1, "width": 19, "heads": 19}, {"side": 0}, {"channels": 257}, {"blocks": 257},
-        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6},
+        {"width": 4096, "heads": 8, "hidden": 16384, "blocks": 6}, {"far": 1}, {"far": None},
     ):  # fmt: skip
         changed = honest | {"sizes": honest["sizes"] | changes}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
     for fields in (
         {"input": "public"},
+        {"results": {"labels": 0, "bits": 0}},
+        {"results": {"labels": 1, "bits": 1}},
+        {"results": {"labels": 0, "bits": 17}},
         {"weights": bytes(31)},
         {"most_images": 0},
         {"most_batch": 2**20 + 1},
@@ -218,12 +232,12 @@ def inference_material_keys() -> Script:
 
 def inference_schedule() -> Script:
     script = primitive("Layers, and rounds of passes: both inputs, several sizes, and a last pass that has the rest.")
-    one = dict.fromkeys(SIZES, 1)
+    one = dict.fromkeys(SIZES, 1) | {"far": False}
     for sizes in (SIZES, VIT_SMALL | {"blocks": 1}, one):
         script.do("layers", sizes=sizes)
     passes: tuple[tuple[dict[str, int], str, int, int, int], ...] = (
         (SIZES, "known", 3, 2, 1), (SIZES, "known", 3, 2, 2), (SIZES, "shared", 3, 2, 1), (SIZES, "shared", 3, 2, 2),
-        (VIT_SMALL | {"blocks": 1}, "known", 16, 16, 1),
+        (VIT_SMALL | {"blocks": 1}, "known", 16, 16, 1), (SIZES | {"far": True}, "shared", 2, 2, 1),
     )  # fmt: skip
     for sizes, input, images, batch, number in passes:
         script.do("schedule", sizes=sizes, input=input, images=images, batch=batch, number=number)
@@ -231,21 +245,31 @@ def inference_schedule() -> Script:
 
 
 KEYS: Final = (drawn("key of the model owner"), drawn("key of the data owner"))
-CURVE: Final = {"steps": 7, "unit": 2.0**-9, "offset": 0.0625, "divisor": 8.0, "scale": 65536.0}
 WEIGHT: Final = {"type": "Weight", "owner": 0, "shape": [2, 3]}
-NARROW: Final = {"type": "Narrow", "shape": [2, 2], "bits": 16, "degree": 2, "factor": [2, 1]}
-MATRIX: Final = {"type": "Matrix", "operation": "matmul", "left": [2, 1, 3], "right": [3, 2], "arguments": []}
-TABLE: Final = {"type": "Table", "shape": [2], "index_bits": 2, "function": "inverse", "curve": CURVE}
+FIXED: Final = {"type": "Fixed", "owner": 0, "rows": [2, 1], "weight": 0, "weight_shape": [2, 3], "words": 64}
+NARROW: Final = {"type": "Narrow", "shape": [2, 2], "bits": 16, "degree": 2, "factor": [2, 1], "words": 64}
+MATRIX: Final = {
+    "type": "Matrix", "operation": "matmul", "left": [2, 1, 3], "right": [3, 2], "arguments": [], "words": 40
+}  # fmt: skip
+SCORES: Final = {"type": "Scores", "shape": [2, 3, 2], "words": 32, "queries": 20, "keys": 12}
+WAVES: Final = {"type": "Waves", "shape": [3], "harmonics": 3, "precision": 10, "words": 43}
+LOOKUP: Final = {"type": "Lookup", "shape": [2], "domain": 29, "index": 3, "slope": 4, "levels": 5}
 REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     WEIGHT,
-    {"type": "Fixed", "owner": 0, "rows": [2, 1], "weight": 0, "weight_shape": [2, 3]},
+    FIXED,
+    FIXED | {"owner": 0, "words": 40, "rows": []},
     NARROW,
-    {"type": "Narrow", "shape": [1], "bits": 64, "degree": 3, "factor": None},
-    {"type": "Narrow", "shape": [], "bits": 24, "degree": 1, "factor": None},
+    NARROW | {"shape": [1], "bits": 64, "degree": 3, "factor": None},
+    NARROW | {"shape": [], "bits": 21, "degree": 1, "factor": None, "words": 57},
     MATRIX,
-    TABLE,
-    TABLE | {"shape": [1], "function": "inverse root", "curve": CURVE | {"steps": 1}},
-    TABLE | {"shape": [1], "function": "inverse root"},
+    MATRIX | {"words": 64},
+    SCORES,
+    SCORES | {"shape": [1, 3], "words": 64, "queries": 16, "keys": 64},
+    WAVES,
+    WAVES | {"shape": [1], "precision": 28, "harmonics": 1},
+    LOOKUP,
+    LOOKUP | {"shape": [1, 1], "domain": 32, "index": 0, "slope": 0, "levels": 16},
+    LOOKUP | {"shape": [], "domain": 5, "index": 5, "slope": 0, "levels": 32},
 )
 """One of every kind, and more where there is a choice."""
 
@@ -261,18 +285,90 @@ def inference_material() -> Script:
     return script
 
 
+def inference_trees() -> Script:
+    script = primitive("Keys of trees, and what both owners compute from them at all places.")
+    for lookup, places in (
+        (LOOKUP, [*range(32)]),
+        (LOOKUP | {"shape": [2, 1], "domain": 12, "index": 1, "slope": 9, "levels": 1}, [0, 1]),
+        (LOOKUP | {"shape": [1], "index": 0, "levels": 32}, [0, 1, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1]),
+    ):
+        encoding = script.do("write requests", requests=[lookup])
+        (dealt,) = script.do("correct material", keys=KEYS, requests=encoding)
+        for rank, key in enumerate(KEYS):
+            given = {"requests": encoding, "rank": rank, "correction": dealt["words"], "places": places}
+            script.do("evaluate trees", key=key, number=0, **given)
+    return script
+
+
+def inference_waves() -> Script:
+    script = primitive("The table of cosines and its digest, factors of sums of waves, and tables of inverses.")
+    ends = (0, 1, 2, 16383, 16384, 16385, 32767, 32768, 32769, 49151, 49152, 49153, 65534, 65535)
+    script.do("cosines", places=[*ends, *range(3, 65536, 4099)])
+    for wave in (
+        {"constant": -7, "cosines": [1 << 20, -3], "sines": [5, 77777], "precision": 12, "words": 17},
+        {"constant": 1 << 32, "cosines": [1 << 32], "sines": [-(1 << 32)], "precision": 1, "words": 28},
+    ):
+        script.do("wave factors", wave=wave, places=[*ends, 8192, 24576, 40960])
+    for inverse, index, slope in (
+        ({"function": "inverse", "unit": 0.75, "offset": 0.0, "scale": 65536.0, "steps": None, "divisor": 1.0}, 4, 4),
+        ({"function": "inverse", "unit": 2.0**-9, "offset": 0.0625, "scale": 3e9, "steps": 7, "divisor": 8.0}, 3, 2),
+        ({"function": "inverse root", "unit": 1e-3, "offset": 1e-6, "scale": 2.0**40, "steps": None, "divisor": 1.0},
+         5, 0),
+        ({"function": "inverse root", "unit": 1e-2, "offset": 0.1, "scale": 2.0**40, "steps": 5, "divisor": 0.3}, 3, 1),
+        ({"function": "inverse", "unit": 2.0**-100, "offset": 0.0, "scale": 1.0, "steps": None, "divisor": 1.0}, 1, 0),
+    ):  # fmt: skip
+        script.do("inverse table", inverse=inverse, index=index, slope=slope)
+    return script
+
+
+def inference_waves_bad_number() -> Script:
+    script = primitive("Public numbers beyond their bounds.")
+    wave: dict[str, Any] = {"constant": 0, "cosines": [1, 2], "sines": [3, 4], "precision": 12, "words": 17}
+    beyond: tuple[dict[str, Any], ...] = (
+        {"sines": [3]}, {"cosines": [], "sines": []}, {"cosines": [0] * 49, "sines": [0] * 49}, {"precision": 0},
+        {"precision": 29}, {"words": 0}, {"words": 29}, {"constant": (1 << 32) + 1}, {"sines": [0, -(1 << 32) - 1]},
+        {"more": 0},
+    )  # fmt: skip
+    for changes in beyond:
+        script.refuse(INVALID, "wave factors", wave=wave | changes, places=[0])
+    inverse: dict[str, Any] = {
+        "function": "inverse",
+        "unit": 1.0,
+        "offset": 0.0,
+        "scale": 1.0,
+        "steps": None,
+        "divisor": 1.0,
+    }
+    beyond = (
+        {"function": "root"}, {"unit": 0.0}, {"unit": 2.0**101}, {"offset": -1.0}, {"scale": -1.0}, {"steps": 0},
+        {"steps": 17}, {"divisor": 0.0}, {"more": 0},
+    )  # fmt: skip
+    for changes in beyond:
+        script.refuse(INVALID, "inverse table", inverse=inverse | changes, index=4, slope=0)
+    for index, slope in ((0, 0), (15, 0), (4, 17)):
+        script.refuse(INVALID, "inverse table", inverse=inverse, index=index, slope=slope)
+    return script
+
+
 def inference_material_bad_request() -> Script:
     script = primitive("Requests that no dealer meets.")
     for changed in (
         NARROW | {"bits": 1}, NARROW | {"bits": 65}, NARROW | {"degree": 17}, NARROW | {"shape": [1 << 28]},
-        WEIGHT | {"owner": 2}, TABLE | {"index_bits": 17}, TABLE | {"function": "root"},
-        TABLE | {"curve": CURVE | {"divisor": 0.0}}, TABLE | {"curve": CURVE | {"scale": 1}}, TABLE | {"more": 1},
+        NARROW | {"words": 1}, NARROW | {"words": 65}, NARROW | {"factor": [3, 1]}, NARROW | {"factor": [1, 2, 2]},
+        NARROW | {"factor": [2, 0]}, WEIGHT | {"owner": 2}, WEIGHT | {"shape": [6]}, FIXED | {"words": 1},
         MATRIX | {"operation": "mul", "left": [2, 2], "right": [2, 2]}, MATRIX | {"arguments": [["groups", 1]]},
-        MATRIX | {"left": [3]}, dict(reversed(NARROW.items())), {"type": "Square", "shape": [1]}, {},
+        MATRIX | {"left": [3]}, MATRIX | {"left": [2, 1, 3], "right": [3, 3, 2]}, MATRIX | {"words": 65},
+        MATRIX | {"words": 40.0}, SCORES | {"shape": [4]}, SCORES | {"words": 1}, SCORES | {"queries": 0},
+        SCORES | {"keys": 65}, SCORES | {"shape": [1 << 14, 1 << 14]}, WAVES | {"harmonics": 0},
+        WAVES | {"harmonics": 49}, WAVES | {"precision": 0}, WAVES | {"precision": 29}, WAVES | {"words": 65},
+        LOOKUP | {"domain": 0}, LOOKUP | {"domain": 33}, LOOKUP | {"domain": 6}, LOOKUP | {"index": 15},
+        LOOKUP | {"slope": 17}, LOOKUP | {"levels": 0}, LOOKUP | {"levels": 33}, LOOKUP | {"shape": [1 << 23]},
+        LOOKUP | {"more": 1}, dict(reversed(NARROW.items())), dict(reversed(LOOKUP.items())),
+        {"type": "Table", "shape": [1]}, {"type": "Square", "shape": [1]}, {},
     ):  # fmt: skip
         script.refuse(INVALID, "read requests", encoding=msgpack.packb([changed]))
-    linear = REQUESTS[1] | {"weight": 1}
-    for orders in ([linear], [WEIGHT, linear], [WEIGHT | {"shape": [3, 2]}, REQUESTS[1]]):
+    linear = FIXED | {"weight": 1}
+    for orders in ([linear], [WEIGHT, linear], [WEIGHT | {"shape": [3, 2]}, FIXED], [WEIGHT, FIXED | {"owner": 1}]):
         encoding = script.do("write requests", requests=orders)
         script.refuse(INVALID, "correct material", keys=KEYS, requests=encoding)
     return script
@@ -284,7 +380,7 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
         inference_messages, inference_message_bad_field, inference_message_bad_frames, inference_message_bad_version,
         inference_message_bad_value, inference_message_bad_family, inference_terms, inference_terms_bad_sizes,
         inference_commitment, inference_material_keys, inference_schedule, inference_material,
-        inference_material_bad_request,
+        inference_material_bad_request, inference_trees, inference_waves, inference_waves_bad_number,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

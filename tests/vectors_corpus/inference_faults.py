@@ -19,6 +19,8 @@ from tacit.protocol.inference.messages import (
     AgreeTerms,
     InferenceHello,
     InferenceTerms,
+    LaidBy,
+    LayBy,
     MaskedWeights,
     Material,
     MaterialHello,
@@ -28,6 +30,7 @@ from tacit.protocol.inference.messages import (
     OrderMaterial,
     PassStarted,
     StartPass,
+    Stock,
 )
 from tacit.protocol.inference.schedule import Sizes, weight_bytes
 from tests.vectors_corpus.inference import SESSION, encoded_terms
@@ -39,6 +42,7 @@ from tests.vectors_corpus.inference_sessions import (
     WEIGHTS,
     data_owner,
     dealer,
+    held,
     model_owner,
     roster,
 )
@@ -142,8 +146,8 @@ def agree_terms_bad_number() -> Script:
 def inference_terms_bad_policy() -> Script:
     images = {"images": 3, "batch": 2}
     faults: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
-        ("POLICY", {"inputs": ["shared"]}, {}), ("MODEL", {"weights": OTHER}, {}), ("MODEL", {"side": 2}, {}),
-        ("POLICY", images, {"most_images": 2}), ("POLICY", images, {"most_batch": 1}),
+        ("POLICY", {"inputs": ["shared"]}, {}), ("POLICY", {"bits": 13}, {}), ("MODEL", {"weights": OTHER}, {}),
+        ("MODEL", {"side": 2}, {}), ("POLICY", images, {"most_images": 2}), ("POLICY", images, {"most_batch": 1}),
     )  # fmt: skip
     names = names_of(len(faults))
     played = [data_owner(name, **wish) for name, (_, wish, _) in zip(names, faults, strict=True)]
@@ -211,7 +215,7 @@ def opening_bad_round() -> Script:
     part = Part("The data owner opens what depends on an opening that it cannot have.", MODEL_OWNER,
                 model_owner=model_owner())  # fmt: skip
     session = _computing(part)
-    part.tell(Opening(step=0, chunk=0), session=session, sequence=2, round=1, payload=bytes(6))
+    part.tell(Opening(step=0, chunk=0), session=session, sequence=2, round=1, payload=bytes(5))
     part.tell(Opening(step=2, chunk=0), "UNEXPECTED", session=session, sequence=3, round=1, payload=bytes(16))
     return part
 
@@ -220,6 +224,28 @@ def start_pass_bad_model() -> Script:
     part = Part("The data owner asks for another model than was agreed on.", MODEL_OWNER, model_owner=model_owner())
     _masked(part)
     part.tell(StartPass(weights=OTHER), "MODEL", session=session_of(0, 1), sequence=1, round=1)
+    return part
+
+
+def lay_by_bad_stock() -> Script:
+    """In a session of one image in passes of one, of a stock of pieces for two."""
+    limits: dict[str, Any] = {"most_images": 2, "most_batch": 2}
+    kept = held(0, 1, batch=2, terms=limits)
+    part = Part("The data owner wants material laid by while some is left to both.", MODEL_OWNER,
+                model_owner=model_owner(**limits) | {"held": kept})  # fmt: skip
+    session, stock = session_of(0, 1), Stock(**kept["stock"])
+    part.tell(InferenceHello(roster=part.roster))
+    part.tell(AgreeTerms(terms=kept["terms"], images=1, batch=1, stock=stock), session=session)
+    for layer, size in enumerate(weight_bytes(Sizes(**ONE))):
+        part.act(MODEL_OWNER, "mask", party=MODEL_OWNER, layer=layer, data=bytes(size))
+    part.tell(LayBy(), "POLICY", session=session, sequence=1)
+    return part
+
+
+def laid_by_bad_turn() -> Script:
+    part = Part("The model owner has laid by what nobody has asked for.", DATA_OWNER, data_owners=[data_owner()])
+    _weights(part)
+    part.tell(LaidBy(kept=True), "UNEXPECTED", sender=MODEL_OWNER, session=SESSION, sequence=7)
     return part
 
 
@@ -327,7 +353,8 @@ FILES: Final[dict[str, Callable[[], Script]]] = {
     for function in (
         inference_hello_bad_form, agree_terms_bad_number, inference_terms_bad_policy, inference_terms_bad_form,
         masked_weights_bad_order, pass_started_bad_model, opening_bad_round,
-        start_pass_bad_model, material_bad_number, material_hello_bad_form, order_material_bad_number,
+        start_pass_bad_model, lay_by_bad_stock, laid_by_bad_turn,
+        material_bad_number, material_hello_bad_form, order_material_bad_number,
     )
 }  # fmt: skip
 """File name without its ending, and what makes it."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tacit.protocol.core.primitives import SigningKey
-from tacit.protocol.inference.schedule import Sizes, pass_rounds, weight_bytes
+from tacit.protocol.core.primitives import Label, SigningKey, digest
+from tacit.protocol.inference.schedule import RANGE, Sizes, pass_rounds, weight_bytes
 from tests.vectors_corpus.faults import envelope
 from tests.vectors_corpus.inference import encoded_terms
 from tests.vectors_corpus.play import Parcel, Play, ending
@@ -18,10 +18,11 @@ DATA_OWNER: Final = "data"
 SECOND: Final = "data-2"
 DEALER: Final = "dealer"
 PATIENCE: Final = 60.0
-ONE: Final = {
+ONE: Final[dict[str, Any]] = {
     "side": 1, "channels": 1, "patch": 1, "width": 1, "heads": 1, "hidden": 1, "blocks": 1, "classes": 1,
 }  # fmt: skip
 WEIGHTS: Final = drawn("weights")
+_RESULT: Final = len(pass_rounds(Sizes(**ONE), 1, known=True)) - 1
 Changes = dict[str, Any]
 
 
@@ -45,22 +46,29 @@ def data_owner(name: str = DATA_OWNER, **changes: Any) -> Changes:
     } | changes  # fmt: skip
 
 
-def model_owner(sessions: int = 1, **terms: Any) -> Changes:
+def model_owner(sessions: int = 1, *, quota: Changes | None = None, **terms: Any) -> Changes:
     """The model owner. sessions: for how many it can draw; terms: of a model with sizes of 1."""
     encoded = encoded_terms(**ONE | terms)
-    return {"terms": encoded, "entropy": drawn("model-owner entropy", 64 * sessions), "patience": PATIENCE}
+    given = {"terms": encoded, "entropy": drawn("model-owner entropy", 64 * sessions), "patience": PATIENCE}
+    return given | (quota or {})
 
 
-def dealer(sessions: int = 1) -> Changes:
+def dealer(sessions: int = 1, **changes: Any) -> Changes:
     """The dealer."""
-    return {"entropy": drawn("dealer entropy", 64 * sessions), "patience": PATIENCE}
+    return {"entropy": drawn("dealer entropy", 64 * sessions), "patience": PATIENCE} | changes
 
 
-def begun(about: str, *, with_dealer: bool = False, batch: int = 1) -> Play:
+def held(first: int, end: int, *, name: str = "stock", batch: int = 1, terms: Changes | None = None) -> Changes:
+    """What an owner has laid by: pieces with these numbers, on terms of a model with sizes of 1."""
+    agreed = digest(Label.INFERENCE_TERMS, encoded_terms(**ONE | (terms or {})))
+    return {"stock": {"id": drawn(name), "batch": batch, "next": first, "end": end}, "terms": agreed}
+
+
+def begun(about: str, *, with_dealer: bool = False, batch: int = 1, images: int = 1, **owner: Any) -> Play:
     """One session in which both owners have agreed."""
     play = Play("private inference", "session", about)
     parties: Changes = {"dealer": dealer()} if with_dealer else {}
-    parties |= {"data_owners": [data_owner(batch=batch)], "model_owner": model_owner()}
+    parties |= {"data_owners": [data_owner(batch=batch, images=images)], "model_owner": model_owner(**owner)}
     play.do("begin inference", roster=roster(DATA_OWNER), **parties)
     play.act(DATA_OWNER, "hello", party=DATA_OWNER)
     play.deliver()
@@ -74,21 +82,26 @@ def mask(play: Play) -> None:
     play.deliver()
 
 
-def start_pass(play: Play, weights: bytes = WEIGHTS) -> None:
+def start_pass(play: Play, weights: bytes = WEIGHTS, **more: Any) -> None:
     """Ask for a pass, and begin it."""
     play.act(DATA_OWNER, "ask", party=DATA_OWNER)
     play.deliver()
-    play.act(MODEL_OWNER, "begin pass", party=MODEL_OWNER, weights=weights)
+    play.act(MODEL_OWNER, "begin pass", party=MODEL_OWNER, weights=weights, **more)
     play.deliver()
 
 
-def go_through(play: Play) -> None:
-    """Go through the rounds of a pass of one image."""
-    for step, (_, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1, known=True)):
+def go_through(play: Play, *, refused_by: str = "") -> None:
+    """Go through the rounds of a pass of one image. refused_by: whose word about the range is not 0; the other's is."""
+    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1, known=True)):
         for owner, size in zip((MODEL_OWNER, DATA_OWNER), sent, strict=True):
             if size:
-                play.act(owner, "give", party=owner, step=step, data=_words(f"{owner} {step}", size))
+                words = _words(f"{owner} {step}", size)
+                if operation == RANGE:
+                    words = (owner == refused_by).to_bytes(size, "little")
+                play.act(owner, "give", party=owner, step=step, data=words)
         play.deliver()
+        if operation == RANGE and refused_by:
+            return
 
 
 def at_dealer(play: Play, *owners: str) -> None:
@@ -142,6 +155,48 @@ def start_pass_bad_number() -> Script:
     return ending(play, "ended", "POLICY")
 
 
+def opening_bad_range() -> Script:
+    play = begun(
+        "Three passes: the first is out of range, and over for both before its result; the second is in range, with "
+        "words that are not 0; of the third, which is out of range, the result is told all the same.",
+        batch=1, images=3,
+    )  # fmt: skip
+    mask(play)
+    start_pass(play)
+    go_through(play, refused_by=MODEL_OWNER)
+    play.refuse("INVALID", "give", party=MODEL_OWNER, step=_RESULT, data=_words("result", 6))
+    start_pass(play)
+    for step, (operation, *sent) in enumerate(pass_rounds(Sizes(**ONE), 1, known=True)):
+        for owner, size in zip((MODEL_OWNER, DATA_OWNER), sent, strict=True):
+            if size:
+                words = _words(f"{owner} {step} again", size)
+                if operation == RANGE:
+                    words = ((owner == MODEL_OWNER) or 2**64 - 1).to_bytes(size, "little")
+                play.act(owner, "give", party=owner, step=step, data=words)
+        play.deliver()
+    start_pass(play)
+    go_through(play, refused_by=DATA_OWNER)
+    said = [parcel for parcel in play.parcels if (parcel.sender, parcel.receiver) == (MODEL_OWNER, DATA_OWNER)]
+    result = [parcel for parcel in said if parcel.kind == "opening"][-1]
+    play.give(result, envelope(sequence=len(said))(None, result))
+    return ending(play, "ended", "UNEXPECTED")
+
+
+def start_pass_bad_quota() -> Script:
+    play = begun(
+        "A quota of one image a day: a pass that is refused, one on the next day that is in range, and then one too "
+        "many, although the clock has gone back by a second.",
+        images=3, quota={"images_a_day": 1, "refused_a_day": 1},
+    )  # fmt: skip
+    mask(play)
+    start_pass(play, at=86400.0)
+    go_through(play, refused_by=DATA_OWNER)
+    start_pass(play, at=172800.0)
+    go_through(play)
+    start_pass(play, at=172799.0)
+    return ending(play, "ended", "POLICY")
+
+
 def inference_early_end() -> Script:
     play = begun("The data owner closes before any pass.")
     mask(play)
@@ -150,13 +205,69 @@ def inference_early_end() -> Script:
     return ending(play, "ended")
 
 
+def inference_lay_by() -> Script:
+    """The dealer deals ahead: two parts are ordered after the masks, of which the model owner keeps one."""
+    play = Play("private inference", "session", "Both lay material by; of the second part the model owner does not.")
+    play.do(
+        "begin inference", roster=roster(DATA_OWNER), data_owners=[data_owner()], model_owner=model_owner(),
+        dealer=dealer(ahead=3),
+    )  # fmt: skip
+    play.act(DATA_OWNER, "hello", party=DATA_OWNER)
+    play.deliver()
+    at_dealer(play)
+    for owner in (MODEL_OWNER, DATA_OWNER):
+        order(play, owner, b"masks", 6)
+    mask(play)
+    play.refuse("INVALID", "laid by", party=MODEL_OWNER, kept=True)
+    play.act(DATA_OWNER, "lay by", party=DATA_OWNER)
+    order(play, DATA_OWNER, b"part", 2)
+    play.deliver()
+    order(play, MODEL_OWNER, b"part", 2, (7, 24))
+    play.deliver()
+    deal(play, MODEL_OWNER, 7, 24)
+    play.deliver()
+    for kept in (True, False):
+        play.act(MODEL_OWNER, "laid by", party=MODEL_OWNER, kept=kept)
+        play.deliver()
+        play.act(DATA_OWNER, "lay by" if kept else "close", party=DATA_OWNER)
+        play.deliver()
+    for owner in (DATA_OWNER, MODEL_OWNER):
+        play.act(owner, "order no more", party=owner)
+    play.deliver()
+    return ending(play, "ended")
+
+
+def inference_stock() -> Script:
+    """Both begin at the larger counter and end at the smaller number; there is no dealer."""
+    play = Play(
+        "private inference", "session",
+        "Material that is laid by serves without a dealer, from the larger of both counters on: three data owners, of "
+        "whom the second has another stock, and the third too few images for a piece.",
+    )  # fmt: skip
+    names = (DATA_OWNER, SECOND, "data-3")
+    limits: dict[str, Any] = {"most_images": 9, "most_batch": 3}
+    owners = [
+        data_owner(DATA_OWNER, images=9, batch=3, held=held(4, 9, batch=2, terms=limits)),
+        data_owner(SECOND, images=9, batch=3, held=held(4, 9, batch=2, terms=limits, name="other")),
+        data_owner("data-3", held=held(4, 9, batch=2, terms=limits)),
+    ]
+    of_all = model_owner(3, **limits) | {"held": held(6, 8, batch=2, terms=limits)}
+    play.do("begin inference", roster=roster(*names), data_owners=owners, model_owner=of_all)
+    for name in names:
+        play.act(name, "hello", party=name)
+        play.deliver()
+    mask(play)
+    start_pass(play)
+    return play
+
+
 def inference_two_data_owners() -> Script:
     play = Play(
         "private inference", "session",
         "Two data owners at once; weights and material in chunks; one data owner comes again, without memory.",
     )  # fmt: skip
     both = (DATA_OWNER, SECOND)
-    large = {"side": 128, "patch": 128, "width": 9, "classes": 65536}
+    large: Changes = {"side": 128, "patch": 128, "width": 9, "classes": 65536}
     owners = [data_owner(side=128), data_owner(SECOND, side=128, inputs=["known"], weights=WEIGHTS)]
     play.do(
         "begin inference", roster=roster(*both), data_owners=owners, model_owner=model_owner(3, **large),
@@ -278,7 +389,9 @@ def parcel_of(play: Play, kind: str, sender: str, receiver: str, number: int = 0
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        start_pass_bad_number, inference_early_end, inference_two_data_owners, dealer_bad_link,
+        start_pass_bad_number, opening_bad_range, start_pass_bad_quota,
+        inference_early_end, inference_lay_by, inference_stock,
+        inference_two_data_owners, dealer_bad_link,
         data_owner_bad_link, dealer_bad_silence, material_hello_bad_silence, order_material_bad_silence,
         agree_terms_bad_silence, pass_started_bad_replacement,
     )

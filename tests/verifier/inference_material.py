@@ -8,15 +8,14 @@ from constants import LARGEST_WORDS, Refused, require
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import ECB
-from encoding import Array, Integer, Map, Reader, Real, choice
+from encoding import Array, Integer, Map, Reader, choice
+from inference_trees import point_keys, threshold_keys
+from inference_waves import rounded, wave
 
 WORD = 2**64
 MODEL_OWNER, DATA_OWNER = 0, 1
 SIZE = Integer(0, LARGEST_WORDS)
 SHAPE = Array(8, SIZE)
-POSITIVE = Real(lambda value: 2.0**-100 <= value <= 2.0**100)
-OFFSET = Real(lambda value: 0.0 <= value <= 2.0**100)
-CURVE = Map(steps=Integer(1, 16), unit=POSITIVE, offset=OFFSET, divisor=POSITIVE, scale=POSITIVE)
 NOTHING = Array(0, SIZE)
 
 
@@ -38,15 +37,23 @@ def tagged(name: str, **fields: Any) -> Map:
     return Map(type=choice(name), **fields)
 
 
+BITS = Integer(2, 64)
 REQUESTS = {
     "Weight": tagged("Weight", owner=Integer(0, 1), shape=SHAPE),
     "Fixed": tagged(
-        "Fixed", owner=Integer(0, 1), rows=Array(7, SIZE), weight=Integer(0, 2**63 - 1), weight_shape=SHAPE
+        "Fixed", owner=Integer(0, 1), rows=Array(7, SIZE), weight=Integer(0, 2**63 - 1), weight_shape=SHAPE, words=BITS
     ),
-    "Narrow": tagged("Narrow", shape=SHAPE, bits=Integer(2, 64), degree=Integer(1, 16), factor=OrNil(SHAPE)),
-    "Matrix": tagged("Matrix", operation=choice("matmul"), left=SHAPE, right=SHAPE, arguments=NOTHING),
-    "Table": tagged(
-        "Table", shape=SHAPE, index_bits=Integer(1, 16), function=choice("inverse", "inverse root"), curve=CURVE
+    "Narrow": tagged("Narrow", shape=SHAPE, bits=BITS, degree=Integer(1, 16), factor=OrNil(SHAPE), words=BITS),
+    "Matrix": tagged("Matrix", operation=choice("matmul"), left=SHAPE, right=SHAPE, arguments=NOTHING, words=BITS),
+    "Scores": tagged("Scores", shape=SHAPE, words=BITS, queries=Integer(1, 64), keys=Integer(1, 64)),
+    "Waves": tagged("Waves", shape=SHAPE, harmonics=Integer(1, 48), precision=Integer(1, 28), words=BITS),
+    "Lookup": tagged(
+        "Lookup",
+        shape=SHAPE,
+        domain=Integer(1, 32),
+        index=Integer(0, 14),
+        slope=Integer(0, 16),
+        levels=Integer(1, 32),
     ),
 }
 
@@ -76,29 +83,64 @@ def read_request(reader: Reader) -> dict[str, Any]:
             found = kind.read(reader)
         except Refused:
             continue
-        if found["type"] == "Matrix":
-            left, right = found["left"], found["right"]
-            require(min(len(left), len(right)) >= 2 and left[-1] == right[-2], "INVALID")
+        require(fits(found), "INVALID")
         words = max(sum(math.prod(shape) for shape, _ in free(found, rank)) for rank in (MODEL_OWNER, DATA_OWNER))
-        require(words + sum(map(math.prod, dependent(found))) <= LARGEST_WORDS, "INVALID")
+        require(words + sum(math.prod(shape) for shape, _ in dependent(found)) <= LARGEST_WORDS, "INVALID")
         return found
     raise Refused("INVALID")
 
 
-def free(request: dict[str, Any], rank: int) -> list[tuple[list[int], int]]:
-    """Shapes and widths of what this owner draws first."""
+def fits(request: dict[str, Any]) -> bool:
+    """What the fields of a request say of each other."""
     match request["type"]:
         case "Weight":
-            return [(request["shape"], 64)] if rank == request["owner"] else []
+            return len(request["shape"]) == 2
+        case "Fixed":
+            return len(request["weight_shape"]) == 2
+        case "Narrow":
+            factor = request["factor"]
+            return factor is None or broadcasts(factor, request["shape"])
+        case "Matrix":
+            left, right = request["left"], request["right"]
+            fit = min(len(left), len(right)) >= 2 and left[-1] == right[-2]
+            pairs = zip(left[-3::-1], right[-3::-1], strict=False)
+            return fit and all(one == other or 1 in (one, other) for one, other in pairs)
+        case "Scores":
+            return len(request["shape"]) >= 2
+        case "Lookup":
+            return bool(request["index"] + request["slope"] <= request["domain"])
+        case _:
+            return True
+
+
+def broadcasts(shape: list[int], to: list[int]) -> bool:
+    """Whether the dimensions of a shape, from the last one on, are those of another, or 1."""
+    pairs = zip(reversed(shape), reversed(to), strict=False)
+    return len(shape) <= len(to) and all(one in (other, 1) for one, other in pairs)
+
+
+Draw = tuple[list[int], int]
+
+
+def free(request: dict[str, Any], rank: int) -> list[Draw]:
+    """Shapes and widths of what this owner draws first."""
+    shape = request.get("shape", [])
+    match request["type"]:
+        case "Weight":
+            return [(shape, 64)] if rank == request["owner"] else []
         case "Fixed":
             return [] if rank == request["owner"] else [([*request["rows"], request["weight_shape"][0]], 64)]
         case "Narrow":
             factor = request["factor"]
-            return [(request["shape"], request["bits"]), *([] if factor is None else [(factor, 64)])]
+            return [(shape, request["bits"]), *([] if factor is None else [(factor, 64)])]
         case "Matrix":
             return [(request["left"], 64), (request["right"], 64)]
+        case "Scores":
+            return [(shape, 64), (shape, 64)]
+        case "Waves":
+            return [(shape, 16)]
         case _:
-            return [(request["shape"], request["index_bits"] + 8)]
+            return [(shape, 32), *[([*shape, 2], 64)] * (2 if request["index"] else 1)]
 
 
 def broadcast(*shapes: list[int]) -> list[int]:
@@ -107,23 +149,33 @@ def broadcast(*shapes: list[int]) -> list[int]:
     return [max(sizes) if 0 not in sizes else 0 for sizes in zip(*padded, strict=True)]
 
 
-def dependent(request: dict[str, Any]) -> list[list[int]]:
+def dependent(request: dict[str, Any]) -> list[Draw]:
+    shape, words = request.get("shape", []), request.get("words", 64)
     match request["type"]:
         case "Weight":
             return []
         case "Fixed":
-            return [[*request["rows"], request["weight_shape"][1]]]
+            return [([*request["rows"], request["weight_shape"][1]], words)]
         case "Narrow":
-            return [request["shape"]] * (2 * (request["degree"] + (request["factor"] is not None)))
+            return [(shape, words)] * (2 * (request["degree"] + (request["factor"] is not None)))
         case "Matrix":
             left, right = request["left"], request["right"]
-            return [[*broadcast(left[:-2], right[:-2]), left[-2], right[-1]]]
+            return [([*broadcast(left[:-2], right[:-2]), left[-2], right[-1]], words)]
+        case "Scores":
+            return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 40)] * 2]
+        case "Waves":
+            return [(shape, words)] * (2 * request["harmonics"])
         case _:
-            return [[*request["shape"], 2 ** request["index_bits"]]] * 2
+            levels, index = request["levels"], request["index"]
+            threshold = [([*shape, levels, 2], 64), ([*shape, levels], 8), ([*shape, levels + 1], 32)]
+            point = [([*shape, index, 2], 64), ([*shape, index], 8), ([*shape, 2], 64)]
+            return threshold + (point if index else [])
 
 
-def receiver(request: dict[str, Any]) -> int:
-    return int(request["owner"]) if request["type"] == "Fixed" else MODEL_OWNER
+def receivers(request: dict[str, Any]) -> list[int]:
+    if request["type"] == "Lookup":
+        return [MODEL_OWNER, DATA_OWNER]
+    return [request["owner"]] if request["type"] == "Fixed" else [DATA_OWNER]
 
 
 class Stream:
@@ -145,13 +197,13 @@ class Stream:
 
 def draw(request: dict[str, Any], rank: int, stream: Stream) -> list[list[int]]:
     shapes = free(request, rank)
-    if rank != receiver(request):
-        shapes = shapes + [(shape, 64) for shape in dependent(request)]
+    if rank not in receivers(request):
+        shapes = shapes + [(shape, 64) for shape, _ in dependent(request)]
     return [stream.draw(shape, bits) for shape, bits in shapes]
 
 
-def octets(words: list[int]) -> bytes:
-    return b"".join((word % WORD).to_bytes(8, "little") for word in words)
+def octets(words: list[int], bits: int = 64) -> bytes:
+    return b"".join((word % 2**bits).to_bytes((bits + 7) // 8, "little") for word in words)
 
 
 def element(words: list[int], shape: list[int], at: tuple[int, ...]) -> int:
@@ -186,14 +238,17 @@ def solve(request: dict[str, Any], drawn: list[list[list[int]]], weight: list[in
             rows = [math.prod(request["rows"]), request["weight_shape"][0]]
             return [matmul(drawn[other][0], rows, weight, request["weight_shape"])]
         case "Narrow":
-            return narrow(
-                request, *(total([words[place] for words in drawn]) for place in range(len(free(request, 0))))
-            )
+            sums = [total([words[place] for words in drawn]) for place in range(len(free(request, 0)))]
+            return narrow(request, *sums)
         case "Matrix":
             left, right = (total([words[place] for words in drawn]) for place in (0, 1))
             return [matmul(left, request["left"], right, request["right"])]
+        case "Scores":
+            return scores(request, *(total([words[place] for words in drawn]) for place in (0, 1)))
+        case "Waves":
+            return waves(request, total([words[0] for words in drawn]))
         case _:
-            return table(request, total([words[0] for words in drawn]))
+            return lookup(request, total([words[0] for words in drawn]), drawn)
 
 
 def narrow(request: dict[str, Any], sums: list[int], factor: list[int] | None = None) -> list[list[int]]:
@@ -213,45 +268,77 @@ def narrow(request: dict[str, Any], sums: list[int], factor: list[int] | None = 
     return first + [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(first, second, strict=True)]
 
 
-def inverse(x: float, steps: int) -> float:
-    rest = 1 - x
-    found = rest + 1
-    for _ in range(steps):
-        rest = rest * rest
-        found = found * (rest + 1)
+def scores(request: dict[str, Any], queries: list[int], keys: list[int]) -> list[list[int]]:
+    *batch, rows, size = request["shape"]
+    turned = [
+        keys[(start * rows + row) * size + column]
+        for start in range(math.prod(batch))
+        for column in range(size)
+        for row in range(rows)
+    ]
+    found = [matmul(queries, request["shape"], turned, [*batch, size, rows])]
+    for words, bits in ((queries, request["queries"]), (keys, request["keys"])):
+        places = [(word % 2**bits) * 2**16 // 2**bits for word in words]
+        pairs = [wave(1, place) for place in places]
+        found.append([rounded(pair[part], 17) for part in (0, 1) for pair in pairs])
     return found
 
 
-def inverse_root(x: float, steps: int) -> float:
-    root, half = x, 0.5
-    for _ in range(steps):
-        factor = 1.5 - root * half
-        root, half = root * factor, half * factor
-    return half * 2
+def waves(request: dict[str, Any], sums: list[int]) -> list[list[int]]:
+    return [
+        [rounded(wave(number, word % 2**16)[part], request["precision"]) for word in sums]
+        for number in range(1, request["harmonics"] + 1)
+        for part in (0, 1)
+    ]
 
 
-def table(request: dict[str, Any], sums: list[int]) -> list[list[int]]:
-    curve, intervals = request["curve"], 2 ** request["index_bits"]
-    compute, divisor = inverse, curve["divisor"]
-    if request["function"] == "inverse root":
-        compute, divisor = inverse_root, math.sqrt(curve["divisor"])
-    factor = curve["scale"] / divisor
+def lookup(request: dict[str, Any], sums: list[int], drawn: list[list[list[int]]]) -> list[list[int]]:
+    domain, index, slope, levels = (request[name] for name in ("domain", "index", "slope", "levels"))
+    trees = [[pairs(words) for words in own[1:]] for own in drawn]
+    found: list[list[int]] = [[] for _ in dependent(request)]
+    for tree, word in enumerate(sums):
+        roots = [own[0][tree] for own in trees]
+        keys = [threshold_keys(roots, word % 2**32 >> (32 - levels), levels)]
+        if index:
+            place = word % 2**domain >> (domain - index - slope)
+            roots = [own[1][tree] for own in trees]
+            keys.append(point_keys(roots, place >> slope, index, [1, place % 2**slope]))
+        for number, key in enumerate(keys):
+            found[3 * number] += [half for seed in key["seeds"] for half in (seed % WORD, seed // WORD)]
+            found[3 * number + 1] += key["controls"]
+            found[3 * number + 2] += key["values"]
+    return found
 
-    def at(interval: int) -> float:
-        x = max(interval * 256 * curve["unit"] + curve["offset"], 0.0) / curve["divisor"]
-        return float(factor * compute(x, curve["steps"]))
 
-    ends = [at(interval) for interval in range(-1, intervals + 1)]
-    values = [round(end) for end in ends[1:-1]]
-    slopes = [round((after - before) / 512) for before, after in zip(ends, ends[2:], strict=False)]
-    turned_values, turned_slopes = [], []
-    for word in sums:
-        r = word % (256 * intervals)
-        for place in range(intervals):
-            interval = (place - r // 256) % intervals
-            turned_values.append(values[interval] - slopes[interval] * (r % 256))
-            turned_slopes.append(slopes[interval])
-    return [turned_values, turned_slopes]
+def pairs(words: list[int]) -> list[int]:
+    """Roots out of their two words, the lower one first."""
+    return [low + WORD * high for low, high in zip(words[::2], words[1::2], strict=True)]
+
+
+def read_correction(request: dict[str, Any], data: bytes) -> list[list[int]]:
+    """What the dealer sent for a request, tensor after tensor."""
+    found, start = [], 0
+    for shape, bits in dependent(request):
+        width = (bits + 7) // 8
+        end = start + math.prod(shape) * width
+        found.append([int.from_bytes(data[at : at + width], "little") for at in range(start, end, width)])
+        start = end
+    return found
+
+
+def tree_keys(parts: list[list[int]], levels: int) -> list[dict[str, list[int]]]:
+    """Keys of each tree."""
+    seeds, controls, values = pairs(parts[0]), parts[1], parts[2]
+    count = len(controls) // levels
+    each = len(values) // count if count else 0
+    return [
+        {
+            "seeds": seeds[tree * levels : (tree + 1) * levels],
+            "controls": controls[tree * levels : (tree + 1) * levels],
+            "values": values[tree * each : (tree + 1) * each],
+        }
+        for tree in range(count)
+    ]
 
 
 def corrections(keys: list[bytes], encoded: bytes) -> list[dict[str, Any] | None]:
@@ -267,13 +354,16 @@ def corrections(keys: list[bytes], encoded: bytes) -> list[dict[str, Any] | None
             expected = (request["owner"], request["weight_shape"])
             require((masked.get("owner"), masked.get("shape")) == expected, "INVALID")
             weight = Stream(keys[request["owner"]], request["weight"]).draw(request["weight_shape"], 64)
-        shapes, to = dependent(request), receiver(request)
+        shapes, to = dependent(request), receivers(request)
         if not shapes:
             found.append(None)
             continue
         drawn = [draw(request, rank, Stream(key, number)) for rank, key in enumerate(keys)]
-        shares = drawn[1 - to][len(free(request, 1 - to)) :]
         words = solve(request, drawn, weight)
-        of_receiver = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(words, shares, strict=True)]
-        found.append({"to": to, "words": b"".join(map(octets, of_receiver))})
+        for rank in (MODEL_OWNER, DATA_OWNER):
+            if rank not in to:
+                shares = drawn[rank][len(free(request, rank)) :]
+                words = [[a - b for a, b in zip(*pair, strict=True)] for pair in zip(words, shares, strict=True)]
+        parts = [octets(each, bits) for each, (_, bits) in zip(words, shapes, strict=True)]
+        found.append({"to": to, "words": b"".join(parts)})
     return found

@@ -9,6 +9,7 @@ from conversation import Conversation
 from inference_terms import INFERENCE, layers_of, passes_of, read_terms, rounds_of, terms_digest
 from messages import abort_body, raw_frame, read_body, read_envelope
 
+NOTHING = {"id": bytes(32), "batch": 1, "next": 0, "end": 0}
 IN_A_PASS = ("start-pass", "pass-started", "opening")
 OVER = ("CLOSED", "ABORTED")
 
@@ -43,6 +44,18 @@ class Due:
 
 def cut(data: bytes) -> list[bytes]:
     return [data[start : start + CHUNK_BYTES] for start in range(0, len(data), CHUNK_BYTES)]
+
+
+def stock_on(held: dict[str, Any] | None, terms: bytes) -> dict[str, Any]:
+    return held["stock"] if held is not None and held["terms"] == terms else NOTHING
+
+
+def left_of(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
+    """What is left to both; None if nothing is."""
+    first, end = max(own["next"], other["next"]), min(own["end"], other["end"])
+    if (own["id"], own["batch"]) != (other["id"], other["batch"]) or first >= end:
+        return None
+    return own | {"next": first, "end": end}
 
 
 class Exchange:
@@ -130,10 +143,15 @@ class Owner(Exchange):
     model_owner = False
     number = 0
 
-    def agree(self, terms: dict[str, Any], encoded: bytes, images: int, batch: int) -> None:
+    def agree(
+        self, terms: dict[str, Any], encoded: bytes, images: int, batch: int, left: dict[str, Any] | None
+    ) -> None:
         self.terms, self.digest = terms, terms_digest(encoded)
         self.passes = passes_of(images, batch)
-        self.tell({"event": "agreed", "terms": self.digest, "images": images, "batch": batch})
+        self.left, piece = left, None
+        if left is not None and batch == left["batch"] and images % batch == 0:
+            piece = left["next"] if images // batch <= left["end"] - left["next"] else None
+        self.tell({"event": "agreed", "terms": self.digest, "images": images, "batch": batch, "piece": piece})
 
     @property
     def session(self) -> bytes:
@@ -146,10 +164,13 @@ class Owner(Exchange):
         require(kind == "abort" or round_number == due, "SESSION")
 
     def begin_rounds(self, now: float) -> None:
-        rounds = rounds_of(self.terms["sizes"], self.terms["input"], self.passes[self.number - 1])
+        images, labels = self.passes[self.number - 1], self.terms["results"]["labels"]
+        rounds = rounds_of(self.terms["sizes"], self.terms["input"], images, labels)
         sizes = [(of_model, of_data) if self.model_owner else (of_data, of_model) for _, of_model, of_data in rounds]
         self.owed = deque((step, own) for step, (own, _) in enumerate(sizes) if own)
         self.due = Due((step, other) for step, (_, other) in enumerate(sizes))
+        self.range_step = [operation for operation, _, _ in rounds].index("range")
+        self.range_words: list[int] = []
         self.go_to("COMPUTING", now)
         self.tell({"event": "pass begun", "number": self.number, "rounds": len(rounds)})
 
@@ -168,9 +189,10 @@ class Owner(Exchange):
         self.due.check(body["step"], body["chunk"], raw)
         require(not self.owed or body["step"] <= self.owed[0][0], "UNEXPECTED")
         data = self.due.take(body["step"], body["chunk"], raw)
-        self.go_to("COMPUTING" if self.owed or self.due.next is not None else "IDLE", now)
+        self.after_opening(body["step"], data, now)
         if data is not None:
             self.tell({"event": "opened", "step": body["step"], "data": data})
+        self.tell_of_refusal()
 
     def give(self, step: int, data: bytes, now: float) -> None:
         if self.over:
@@ -180,11 +202,29 @@ class Owner(Exchange):
         self.owed.popleft()
         for chunk, piece in enumerate(cut(data)):
             self.send("opening", {"step": step, "chunk": chunk}, self.number, piece)
-        self.go_to("COMPUTING" if self.owed or self.due.next is not None else "IDLE", now)
+        self.after_opening(step, data, now)
+        self.tell_of_refusal()
+
+    def after_opening(self, step: int, data: bytes | None, now: float) -> None:
+        if data is not None and step == self.range_step:
+            self.range_words.append(int.from_bytes(data, "little"))
+        self.judged = step == self.range_step and len(self.range_words) == 2
+        self.refused = self.judged and sum(self.range_words) % 2**64 != 0
+        going_on = not self.refused and (self.owed or self.due.next is not None)
+        self.go_to("COMPUTING" if going_on else "IDLE", now)
+
+    def tell_of_refusal(self) -> None:
+        if self.refused:
+            self.tell({"event": "pass refused", "number": self.number})
+        elif self.judged:
+            self.in_range()
+
+    def in_range(self) -> None:
+        pass
 
 
 class DataOwner(Owner):
-    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "CLOSING")
+    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_START", "LAYING_BY", "CLOSING")
 
     def __init__(self, roster: bytes, wish: dict[str, Any], *exchange: Any) -> None:
         super().__init__(*exchange)
@@ -209,6 +249,7 @@ class DataOwner(Owner):
             "AWAIT_WEIGHTS": "masked-weights",
             "AWAIT_START": "pass-started",
             "COMPUTING": "opening",
+            "LAYING_BY": "laid-by",
             "CLOSING": "inference-closed",
         }
         return (awaited[self.state],) if self.state in awaited else ()
@@ -226,6 +267,9 @@ class DataOwner(Owner):
             self.begin_rounds(now)
         elif kind == "opening":
             self.on_opening(body, raw, now)
+        elif kind == "laid-by":
+            self.go_to("IDLE", now)
+            self.tell({"event": "lay by answered", "kept": body["kept"]})
         else:
             self.end(None, "")
 
@@ -233,12 +277,19 @@ class DataOwner(Owner):
         require(body["roster"] == self.roster, "ROSTER")
         terms, wish = read_terms(body["terms"]), self.wish
         require(terms["input"] in wish["inputs"], "POLICY")
+        require(terms["results"]["bits"] >= wish.get("bits", 0), "POLICY")
         require(wish["weights"] in (None, terms["weights"]), "MODEL")
         require(all(terms["sizes"][name] == wish[name] for name in ("side", "channels")), "MODEL")
         images, batch = wish["images"], min(wish["batch"], wish["images"])
         require(images <= terms["most_images"] and batch <= terms["most_batch"], "POLICY")
-        self.send("agree-terms", {"terms": terms_digest(body["terms"]), "images": images, "batch": batch})
-        self.agree(terms, body["terms"], images, batch)
+        agreed_on = terms_digest(body["terms"])
+        own = stock_on(wish.get("held"), agreed_on)
+        left = left_of(own, body["stock"])
+        if left is not None and left["batch"] <= batch:
+            batch = left["batch"]
+            images = batch * min(images // batch, left["end"] - left["next"])
+        self.send("agree-terms", {"terms": agreed_on, "images": images, "batch": batch, "stock": own})
+        self.agree(terms, body["terms"], images, batch, left)
         self.layers = Due((layer, 8 * a * b) for layer, (_, a, b) in enumerate(layers_of(terms["sizes"])))
         self.go_to("AWAIT_WEIGHTS", now)
 
@@ -249,6 +300,13 @@ class DataOwner(Owner):
         self.number += 1
         self.send("start-pass", {"weights": self.terms["weights"]}, self.number)
         self.go_to("AWAIT_START", now)
+
+    def lay_by(self, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "IDLE", "INVALID")
+        self.send("lay-by", {})
+        self.go_to("LAYING_BY", now)
 
     def close(self, now: float) -> None:
         if self.over:
@@ -263,9 +321,19 @@ class ModelOwner(Owner):
     awaiting = ("AWAIT_AGREEMENT", "IDLE")
 
     def __init__(
-        self, roster: bytes, clients: list[str], encoded: bytes, draw: Callable[[], bytes], *exchange: Any
+        self,
+        roster: bytes,
+        clients: list[str],
+        encoded: bytes,
+        held: dict[str, Any] | None,
+        draw: Callable[[], bytes],
+        quota: tuple[int, int],
+        spent: dict[str, int],
+        *exchange: Any,
     ) -> None:
         super().__init__(*exchange)
+        self.quota, self.spent = quota, spent
+        self.stock = stock_on(held, terms_digest(encoded))
         self.roster, self.clients, self.encoded, self.draw = roster, clients, encoded, draw
         self.offered = read_terms(encoded)
         self.masked = 0
@@ -275,7 +343,7 @@ class ModelOwner(Owner):
         return {
             "AWAIT_HELLO": ("inference-hello",),
             "AWAIT_AGREEMENT": ("agree-terms",),
-            "IDLE": ("start-pass", "close-inference"),
+            "IDLE": ("start-pass", "lay-by", "close-inference"),
             "COMPUTING": ("opening",),
         }.get(self.state, ())
 
@@ -284,14 +352,14 @@ class ModelOwner(Owner):
             require(self.peer in self.clients, "MEMBERS")
             require(body["roster"] == self.roster, "ROSTER")
             self.conversation = Conversation(self.draw(), self.name, self.peer, family=INFERENCE)
-            self.send("inference-terms", {"roster": self.roster, "terms": self.encoded})
+            self.send("inference-terms", {"roster": self.roster, "terms": self.encoded, "stock": self.stock})
             self.go_to("AWAIT_AGREEMENT", now)
         elif kind == "agree-terms":
             offered = self.offered
             require(body["terms"] == terms_digest(self.encoded), "POLICY")
             require(body["images"] <= offered["most_images"], "POLICY")
             require(body["batch"] <= min(offered["most_batch"], body["images"]), "POLICY")
-            self.agree(offered, self.encoded, body["images"], body["batch"])
+            self.agree(offered, self.encoded, body["images"], body["batch"], left_of(self.stock, body["stock"]))
             self.go_to("MASKING", now)
         elif kind == "start-pass":
             require(self.number < len(self.passes), "POLICY")
@@ -301,6 +369,10 @@ class ModelOwner(Owner):
             self.tell({"event": "pass asked", "number": self.number})
         elif kind == "opening":
             self.on_opening(body, raw, now)
+        elif kind == "lay-by":
+            require(self.left is None, "POLICY")
+            self.go_to("LAYING_BY", now)
+            self.tell({"event": "lay by asked"})
         else:
             self.send("inference-closed", {})
             self.end(None, "")
@@ -315,12 +387,33 @@ class ModelOwner(Owner):
             self.send("masked-weights", {"layer": layer, "chunk": chunk}, 0, piece)
         self.go_to("MASKING" if self.masked < len(sizes) else "IDLE", now)
 
-    def begin(self, weights: bytes, now: float) -> None:
+    def laid_by(self, kept: bool, now: float) -> None:
+        if self.over:
+            return
+        require(self.state == "LAYING_BY", "INVALID")
+        self.send("laid-by", {"kept": kept})
+        self.go_to("IDLE", now)
+
+    def begin(self, weights: bytes, at: float, now: float) -> None:
         if self.over:
             return
         require(self.state == "PREPARING", "INVALID")
         if weights != self.terms["weights"]:
             self.fail("MODEL", self.name)
             return
+        day, images = int(at // 86400), self.passes[self.number - 1]
+        used = self.spent if self.spent["day"] >= day else {"day": day, "images": 0, "refused": 0}
+        if used["images"] + images > self.quota[0] or used["refused"] + images > self.quota[1]:
+            self.fail("POLICY", self.peer)
+            return
+        self.charge(used, images, images)
         self.send("pass-started", {"weights": weights}, self.number)
         self.begin_rounds(now)
+
+    def in_range(self) -> None:
+        self.charge(self.spent, 0, -self.passes[self.number - 1])
+
+    def charge(self, used: dict[str, int], images: int, refused: int) -> None:
+        counts = {"images": used["images"] + images, "refused": used["refused"] + refused}
+        self.spent.update({"day": used["day"], **counts})
+        self.tell({"event": "charged", **self.spent})

@@ -5,9 +5,21 @@ from typing import Any
 from constants import WEIGHTS, Refused
 from conversation import Roster
 from inference_dealer import AtDealer, DealerSession, material_key
-from inference_material import Stream, corrections, draw, octets, read_requests, write_requests
+from inference_material import (
+    Stream,
+    corrections,
+    draw,
+    octets,
+    pairs,
+    read_correction,
+    read_requests,
+    tree_keys,
+    write_requests,
+)
 from inference_owner import DataOwner, ModelOwner, Owner
 from inference_terms import INFERENCE, TERMS, layers_of, passes_of, read_terms, rounds_of, terms_digest
+from inference_trees import below, point_words
+from inference_waves import cosines, factors, inverse_table, table_digest
 from messages import raw_frame, read_body, read_envelope, write_message
 from operations import WITH_DETAIL, from_body, members_of, shown, to_body
 from operations import octets as given
@@ -62,6 +74,29 @@ def do_draw(key: str, number: int, requests: str, rank: int) -> list[list[bytes]
     ]
 
 
+def do_trees(key: str, number: int, requests: str, rank: int, correction: str, places: list[int]) -> dict[str, Any]:
+    (request,) = read_requests(given(requests))
+    drawn = draw(request, rank, Stream(given(key), number))
+    levels, index = request["levels"], request["index"]
+    parts = read_correction(request, given(correction))
+    thresholds = tree_keys(parts[:3], levels)
+    points = tree_keys(parts[3:], index) if index else []
+    return {
+        "below": [
+            [below(rank, root, keys, place, levels) for place in places]
+            for root, keys in zip(pairs(drawn[1]), thresholds, strict=True)
+        ],
+        "points": [
+            octets([word for words in point_words(rank, root, keys, index) for word in words])
+            for root, keys in zip(pairs(drawn[-1]), points, strict=bool(index))
+        ],
+    }
+
+
+def do_cosines(places: list[int]) -> dict[str, Any]:
+    return {"digest": table_digest(), "values": [cosines()[place] for place in places]}
+
+
 PURE: dict[str, Any] = {
     "write message": do_write_message,
     "read message": do_read_message,
@@ -75,7 +110,18 @@ PURE: dict[str, Any] = {
     "read requests": lambda encoding: read_requests(given(encoding)),
     "draw material": do_draw,
     "correct material": lambda keys, requests: corrections([given(key) for key in keys], given(requests)),
+    "evaluate trees": do_trees,
+    "cosines": do_cosines,
+    "wave factors": lambda wave, places: factors(wave, places),
+    "inverse table": inverse_table,
 }
+
+
+def held_of(row: dict[str, Any]) -> dict[str, Any] | None:
+    held = row.get("held")
+    if held is None:
+        return None
+    return {"stock": held["stock"] | {"id": given(held["stock"]["id"])}, "terms": given(held["terms"])}
 
 
 class InferencePerformance:
@@ -90,6 +136,7 @@ class InferencePerformance:
         self.at_dealer: dict[tuple[str, str], AtDealer] = {}
         self.dealt: dict[str, DealerSession] = {}
         self.draws: dict[str, Any] = {}
+        self.spent: dict[str, dict[str, int]] = {}
         self.party = ""
         self.touched: Any = None
 
@@ -116,7 +163,7 @@ class InferencePerformance:
         self.model_owner, self.dealer = model_owner, dealer
         (self.dealer_name,) = (row["name"] for row in roster if row["role"] == "dealer")
         for row in data_owners:
-            wish = row | {"weights": None if row["weights"] is None else given(row["weights"])}
+            wish = row | {"weights": None if row["weights"] is None else given(row["weights"]), "held": held_of(row)}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = DataOwner(self.roster.hash, wish, *exchange)
             self.draws[row["name"]] = entropy(given(row["entropy"]))
@@ -161,11 +208,19 @@ class InferencePerformance:
     def do_ask(self, party: str, now: float) -> None:
         self.owner(party).ask(now)
 
-    def do_begin_pass(self, party: str, weights: str, now: float, data_owner: str | None = None) -> None:
-        self.owner(party, data_owner).begin(given(weights), now)
+    def do_begin_pass(
+        self, party: str, weights: str, now: float, data_owner: str | None = None, at: float = 0.0
+    ) -> None:
+        self.owner(party, data_owner).begin(given(weights), at, now)
 
     def do_give(self, party: str, step: int, data: str, now: float, data_owner: str | None = None) -> None:
         self.owner(party, data_owner).give(step, given(data), now)
+
+    def do_lay_by(self, party: str, now: float) -> None:
+        self.owner(party).lay_by(now)
+
+    def do_laid_by(self, party: str, kept: bool, now: float, data_owner: str | None = None) -> None:
+        self.owner(party, data_owner).laid_by(kept, now)
 
     def do_close(self, party: str, now: float) -> None:
         self.owner(party).close(now)
@@ -257,7 +312,10 @@ class InferencePerformance:
             assert self.model_owner is not None
             exchange = (self.roster.server, sender, self.model_owner["patience"], self.transmit, self.tell)
             draws, terms = self.draws[self.roster.server], given(self.model_owner["terms"])
-            self.served[sender] = ModelOwner(self.roster.hash, self.roster.clients, terms, draws, *exchange)
+            quota = tuple(self.model_owner.get(name, 1 << 40) for name in ("images_a_day", "refused_a_day"))
+            spent = self.spent.setdefault(sender, {"day": 0, "images": 0, "refused": 0})
+            offered = (terms, held_of(self.model_owner), draws, quota, spent)
+            self.served[sender] = ModelOwner(self.roster.hash, self.roster.clients, *offered, *exchange)
         if sender in self.served:
             self.touch(self.served[sender]).receive(received, now)
 
@@ -288,7 +346,8 @@ class InferencePerformance:
     def new_at_dealer(self, owners: list[str], session: bytes, now: float) -> DealerSession:
         assert self.dealer is not None
         draws, patience, out = self.draws[self.dealer_name], self.dealer["patience"], (self.transmit, self.tell)
-        return DealerSession(self.dealer_name, self.roster.hash, owners, session, draws, patience, now, *out)
+        own = (draws, patience, self.dealer.get("ahead", 0), now)
+        return DealerSession(self.dealer_name, self.roster.hash, owners, session, *own, *out)
 
     def session_owner(self, sender: str, received: list[bytes], envelope: dict[str, Any]) -> str | None:
         if sender in self.roster.clients:

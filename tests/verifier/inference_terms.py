@@ -14,24 +14,27 @@ from constants import (
     TERMS_LIMIT,
     require,
 )
-from encoding import Binary, Integer, Map, choice, decode
+from encoding import Binary, Boolean, Integer, Map, choice, decode
 from messages import BODIES, HASH, NAME, NUMBER, Family
 from primitives import digest
 
 IMAGES = Integer(1, MOST_IMAGES)
 REQUEST_NUMBER = Integer(0, 2**63 - 1)
+STOCK = Map(id=HASH, batch=IMAGES, next=NUMBER, end=NUMBER)
 INFERENCE_BODIES = {
     "inference-hello": Map(roster=HASH),
-    "inference-terms": Map(roster=HASH, terms=Binary(TERMS_LIMIT)),
-    "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES),
+    "inference-terms": Map(roster=HASH, terms=Binary(TERMS_LIMIT), stock=STOCK),
+    "agree-terms": Map(terms=HASH, images=IMAGES, batch=IMAGES, stock=STOCK),
     "masked-weights": Map(layer=NUMBER, chunk=NUMBER),
     "start-pass": Map(weights=HASH),
     "pass-started": Map(weights=HASH),
     "opening": Map(step=NUMBER, chunk=NUMBER),
+    "lay-by": Map(),
+    "laid-by": Map(kept=Boolean()),
     "close-inference": Map(),
     "inference-closed": Map(),
     "material-hello": Map(roster=HASH, peer=NAME, terms=HASH, contribution=HASH),
-    "material-welcome": Map(contribution=HASH),
+    "material-welcome": Map(contribution=HASH, ahead=Integer(0, MOST_IMAGES)),
     "order-material": Map(first=REQUEST_NUMBER, count=Integer(1, 2**20), requests=Binary(ORDER_LIMIT)),
     "material": Map(number=REQUEST_NUMBER, chunk=NUMBER),
     "material-over": Map(),
@@ -48,10 +51,12 @@ SIZES = Map(
     hidden=Integer(1, 16384),
     blocks=Integer(1, 256),
     classes=Integer(1, 65536),
+    far=Boolean(),
 )
 TERMS = Map(
     sizes=SIZES,
     input=choice("known", "shared"),
+    results=Map(labels=Integer(0, 65536), bits=Integer(0, 16)),
     weights=HASH,
     most_images=IMAGES,
     most_batch=IMAGES,
@@ -77,6 +82,8 @@ def read_terms(encoded: bytes) -> dict[str, Any]:
     sizes = found["sizes"]
     require(sizes["side"] % sizes["patch"] == 0 and sizes["width"] % sizes["heads"] == 0, "MALFORMED")
     require(sizes["patch"] * sizes["patch"] * sizes["channels"] <= LARGEST_PIXELS, "MALFORMED")
+    results = found["results"]
+    require((results["labels"] > 0) != (results["bits"] > 0), "MALFORMED")
     t = tokens_of(sizes)
     require(t <= LARGEST_TOKENS and sizes["heads"] * t * t <= LARGEST_SCORES, "MALFORMED")
     require(sum(a * b for _, a, b in layers_of(sizes)) <= LARGEST_WEIGHTS, "MALFORMED")
@@ -87,41 +94,61 @@ def terms_digest(encoded: bytes) -> bytes:
     return digest(INFERENCE_TERMS, encoded)
 
 
-def rounds_of(sizes: dict[str, int], mode: str, images: int) -> list[tuple[str, int, int]]:
+def rounds_of(sizes: dict[str, int], mode: str, images: int, labels: int = 0) -> list[tuple[str, int, int]]:
     """Operation, bytes of the model owner, bytes of the data owner: the table of *Rounds*."""
     n, t, d, h = images, tokens_of(sizes), sizes["width"], sizes["heads"]
     f, p, k = sizes["hidden"], t - 1, sizes["classes"]
     x = sizes["patch"] * sizes["patch"] * sizes["channels"]
-    mixing = 6 * (n * h * t * t + n * t * d) + 3 * n * t * h
+    softmax = 2 * n * h * t * t + 8 * n * t * h
+    mixing = 5 * n * h * t * t + 4 * n * t * h
     mixed = 3 * n * t * d + 8 * n * t * h
 
+    far = (4 * n * h * t * t + 4 * n * t * h, 8 * n * t * h, 3 * n * h * t * t) if sizes.get("far") else ()
+
     def normalisation(name: str, rows: int) -> list[tuple[str, int, int]]:
-        return [(name, size, size) for size in (3 * rows * d, 3 * rows, 8 * rows, 3 * rows * d)]
+        return [(name, size, size) for size in (3 * rows * d, 4 * rows, 8 * rows)]
 
     known, shared = mode == "known", mode == "shared"
-    first = [("embedding", 0, 6 * n * p * x)] + ([("result", 6 * n * t * d, 0)] if known else [])
+    first = [("embedding", 0, 5 * n * p * x)] + ([("result", 5 * n * t * d, 0)] if known else [])
     block = [
         *(normalisation("layer norm 1", n * t) if shared else []),
         ("qkv", 0, 8 * n * t * d),
-        ("scores", 12 * n * t * d, 12 * n * t * d),
-        ("softmax", 2 * n * h * t * t, 2 * n * h * t * t),
-        ("softmax", 3 * n * h * t * t, 3 * n * h * t * t),
+        ("scores", 13 * n * t * d, 13 * n * t * d),
+        *(("softmax", size, size) for size in (softmax, *far)),
         ("mixing", mixing, mixing),
         ("mixing", mixed, mixed),
-        ("mixing", 3 * n * t * d, 3 * n * t * d),
-        ("projection", 0, 6 * n * t * d),
+        ("projection", 0, 5 * n * t * d),
         *normalisation("layer norm 2", n * t),
         ("fc1", 0, 5 * n * t * d),
         ("gelu", 2 * n * t * f, 2 * n * t * f),
-        ("fc2", 0, 6 * n * t * f),
-        *([("result", 6 * n * t * d, 0)] if known else []),
+        ("fc2", 4 * n * t, 5 * n * t * f + 4 * n * t),
+        *([("result", 5 * n * t * d, 0)] if known else []),
     ]
     last = [
         *(normalisation("final norm", n) if shared else []),
-        ("head", 0, 6 * n * d),
-        ("result", 6 * n * k, 0),
+        ("head", 0, 5 * n * d),
+        ("count", 4, 4),
+        ("range", 8, 8),
+        *(("ranking", n * size, n * size) for size in (ranking_bytes(k, labels) if labels else ())),
+        ("result", 2 * n * labels if labels else 4 * n * k, 0),
     ]
     return first + block * sizes["blocks"] + last
+
+
+def ranking_bytes(classes: int, labels: int) -> list[int]:
+    """Of the rounds in which an image's best labels are found, by *Ranking*."""
+    plan, left = [], classes
+    while left > 128 and left > 8 * labels:
+        whole, rest = divmod(left, 8 * labels)
+        plan.append((whole + (rest > 0), 8 * labels))
+        left = whole * labels + min(rest, labels)
+    plan.append((1, left))
+    found = []
+    for number, (groups, size) in enumerate(plan, 1):
+        found += [2 * groups * size * (size - 1), 4 * groups * size]
+        if len(plan) > 1:
+            found.append(3 * groups * size * (labels + (1 if number == len(plan) else 2)))
+    return found
 
 
 def passes_of(images: int, batch: int) -> list[int]:
