@@ -130,6 +130,9 @@ def messages_page() -> str:
         ),
         *_messages(inference),
         "",
+        "## Stock, within `inference-terms` and `agree-terms`",
+        *_structure(inference_messages.Stock),
+        "",
         "## Terms, within `inference-terms`",
         *_structure(inference_messages.Terms),
         "",
@@ -154,7 +157,8 @@ def states_page() -> str:
             "lets the clients agree on a group key; PROVIDE, the model is encrypted; DISTRIBUTE, the last "
             "model is handed out; NEXT_ROUND and FINISH, decisions of the server's owner. In private inference: ASK, "
             "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
-            "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; FINISH, "
+            "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; "
+            "LAY_BY, the next part of a piece is wanted; LAID_BY, it is on the disk, or nothing more will be; FINISH, "
             "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. *Inside* "
             "names the machine that a message is for: the secure sum of the round (sum), what a party does about group "
             "keys (holder, keeper), or an attempt at one (attempt). What such a machine comes to is an event with a "
