@@ -51,7 +51,8 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
         float,
         Meta(
             description="Factor by which the intervals of the polynomials are wider than what the training images "
-            "need. What is beyond them is an error where values are in the clear.",
+            "need, and bounds on shares than what typical ones reach. What is beyond them is an error where values are "
+            "in the clear, and refused on shares.",
             ge=1.0,
             le=100.0,
         ),

@@ -9,16 +9,18 @@ and grows to 1, so its sum over a token's values, of which there are hundreds, t
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 
+from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions
 from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
 from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
 from tacit.protocol.inference.schedule import COARSE, STREAM
 
-_SPARE: Final = 0.97
 _ACTIVATED_BITS: Final = 13
 """Fractional bits of the values behind GELU, at most."""
 SPREAD: Final = Wave(
@@ -40,46 +42,59 @@ _GELU_TOLERANCE: Final = 2.0**-12
 """Of GELU: relative to its argument, or to 1, if that is larger."""
 
 
-def fitted_gelu(
-    functions: Functions, bounds: Bounds, ceiling: float, width: int
-) -> tuple[Wave | None, CheckedSum, float, int]:
-    """GELU of hidden values that can reach the ceiling: its waves and what is in range of a token, the scale of its
-    argument, or its fractional bits."""
-    failure = FitError()
+@dataclass(frozen=True)
+class FittedHidden:
+    """Of a block."""
+
+    gelu: Wave | None
+    """None: the quadratic one."""
+    spread: CheckedSum
+    """Of a token."""
+    scale: float
+    """Of hidden values in the ring of COARSE bits."""
+    bits: int
+    """Their fractional bits where GELU is quadratic, else 0."""
+
+
+def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: int) -> FittedHidden:
+    """Of so many hidden values of a token, which can reach the ceiling. BoundError, and FitError."""
     if functions.quadratic:
-        bits = min(math.floor(math.log2(2 ** (COARSE - 2) * _SPARE / ceiling)), 12)
-        if bits < 4:
-            raise BoundError(f"hidden values can reach {ceiling:.6g}: that leaves {bits} fractional bits; 4 are needed")
-        squares = fitted_sum(
-            "hidden values",
-            bits=STREAM + gelu_cut(2 * bits + 3),
-            unit=4.0**bits,
-            most=width * ceiling**2,
-            low=0.0,
-            high=bounds.hidden_spread[0],
-            levels=SPREAD_LEVELS,
-        )
-        return None, squares, 2.0**bits, bits
-    found = []
+        return _quadratic(bounds.hidden_spread[0], ceiling, width)
+    found: list[tuple[tuple[int, int], FittedHidden]] = []
+    failure: FitError | None = None
+    slack = spread_slack(width)
     for period, spread in zip(hidden_periods(ceiling), bounds.hidden_spread, strict=True):
-        slack = spread_slack(width)
         high = spread + 2 * slack
         # No single value of a token in range has more than the sum of all; comparisons are a little coarser than that.
         sine = min((high + 2.0**-20 * width) ** (1 / 6), 1.0)
-        reach = min(period / np.pi * math.asin(sine), ceiling / _SPARE)
+        reach = min(period / np.pi * math.asin(sine), ceiling / SPARE)
         limits = {"low": -reach, "high": reach}
         try:
             wave = fitted_wave("GELU", _true_gelu, _gelu_tolerance, period=period, most_bits=_GELU_BITS, **limits)
         except FitError as error:
             failure = error
             continue
-        bits = STREAM + gelu_cut(wave.bits)
         unit, most = 2.0 ** (SPREAD.precision + wave.words), width + 2 * slack
-        place = fitted_sum("hidden values", bits=bits, unit=unit, most=most, low=0.0, high=high, levels=SPREAD_LEVELS)
-        found.append((wave, place, 2.0**COARSE / period, 0))
-    if not found:
+        place = _place(wave.bits, unit=unit, most=most, high=high)
+        fitted = FittedHidden(wave, place, 2.0**COARSE / period, 0)
+        found.append(((len(wave.cosines), wave.bits), fitted))
+    if failure is not None and not found:
         raise failure
-    return min(found, key=lambda each: (len(each[0].cosines), each[0].bits))
+    return min(found, key=itemgetter(0))[1]
+
+
+def _quadratic(squares: float, ceiling: float, width: int) -> FittedHidden:
+    bits = min(math.floor(math.log2(2 ** (COARSE - 2) * SPARE / ceiling)), 12)
+    if bits < 4:
+        raise BoundError(f"hidden values can reach {ceiling:.6g}: that leaves {bits} fractional bits; 4 are needed")
+    place = _place(2 * bits + 3, unit=4.0**bits, most=width * ceiling**2, high=squares)
+    return FittedHidden(None, place, 2.0**bits, bits)
+
+
+def _place(bits: int, *, unit: float, most: float, high: float) -> CheckedSum:
+    """bits: fractional ones of the values behind GELU, before they are cut."""
+    ring = STREAM + gelu_cut(bits)
+    return fitted_sum("hidden values", bits=ring, unit=unit, most=most, low=0.0, high=high, levels=SPREAD_LEVELS)
 
 
 def gelu_cut(bits: int) -> int:
@@ -96,7 +111,7 @@ def spread_slack(width: int) -> float:
 def hidden_periods(ceiling: float) -> tuple[float, ...]:
     """Of the waves of hidden values that can reach so far: none goes round. The wider one serves where what is in range
     is hardly less than what is possible."""
-    return tuple(2 * ceiling / (_SPARE * window) for window in _HIDDEN_WINDOWS)
+    return tuple(2 * ceiling / (SPARE * window) for window in _HIDDEN_WINDOWS)
 
 
 def _true_gelu(values: Floats) -> Floats:

@@ -17,6 +17,7 @@ from tacit.models.friendly.blocks import Block
 from tacit.models.friendly.gauge import Interval
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.hidden import hidden_periods
+from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions, VarianceBounds
 
 LARGEST_LIFT: Final = 1 << 8
@@ -59,7 +60,7 @@ def measured(
             assert isinstance(block, Block)
             keys = sum((_vectors(block, x)[1].mean(2).sum(0) for x in streams), torch.zeros(())) / len(images)
             seen = [_Seen.of(block, ceiling, x, keys, margin) for x in streams]
-            found.append(_joined(block, seen, keys, margin))
+            found.append(_joined(block, seen, keys, exact.size[0], margin))
             streams = [block(x) for x in streams]
     last = _widened([_variance(x[:, :1]) for x in streams], margin**2)
     return found, last
@@ -102,15 +103,21 @@ class _Seen:
         )
 
 
-def _joined(block: Block, seen: Sequence[_Seen], keys: torch.Tensor, margin: float) -> tuple[Bounds, KeyMeans]:
+def _joined(
+    block: Block, seen: Sequence[_Seen], keys: torch.Tensor, tokens: int, margin: float
+) -> tuple[Bounds, KeyMeans]:
     variances = [_widened([each.variances[place] for each in seen], margin**2) for place in range(4)]
     # The product of both norms has the margin.
     norms = torch.stack([each.norms for each in seen]).amax(0).clamp(min=_LEAST_NORM) * math.sqrt(margin)
+    totals = _widened([each.totals for each in seen], margin**2)
+    if functions_of(block).degree is not None:
+        # Convex, and 1 at 0: of scores whose mean is 0 a sum is no smaller than their number.
+        totals = Interval(max(totals.low, SPARE * tokens), totals.high)
     bounds = Bounds(
         first_variance=_lifted(block, *variances[:2]),
         second_variance=_lifted(block, *variances[2:]),
         vectors=norms.prod(0).sqrt().max().item(),
-        totals=_widened([each.totals for each in seen], margin**2),
+        totals=totals,
         half_totals=_widened([each.half_totals for each in seen], margin),
         hidden_spread=tuple(map(max, zip(*(each.spread for each in seen), strict=True))),
     )

@@ -20,9 +20,9 @@ from tacit.models.friendly.blocks import Block, with_parameters
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.layer_norm import Norm
 from tacit.parties.inference.measured import KeyMeans, functions_of, measured
+from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scales import (
     HEAD_INPUT,
-    SPARE,
     Scales,
     Shape,
     checked_norm,

@@ -15,6 +15,7 @@ So precision is paid with width; a value is brought back into a wide ring by `Na
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ import torch
 from tacit.protocol.inference.schedule import WORD_BITS as WORD_BITS
 from tacit.protocol.inference.schedule import byte_width as byte_width
 
+SPARE: Final = 0.97
+"""Of the room up to a power of two; rounding needs a little."""
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
 _COUNTING = 1.5 * 2.0**52

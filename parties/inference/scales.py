@@ -34,9 +34,9 @@ from msgspec import Meta
 from tacit.models.friendly.a_priori import BlockCeiling
 from tacit.models.friendly.gauge import Interval
 from tacit.parties.inference.far_softmax import SHARE_BITS, Far
-from tacit.parties.inference.hidden import fitted_gelu, gelu_cut
+from tacit.parties.inference.hidden import fitted_hidden, gelu_cut
 from tacit.parties.inference.layer_norm import Norm
-from tacit.parties.inference.ring import WORD_BITS
+from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import Bounds, FittedScores, Functions, VarianceBounds, fitted_scores
 from tacit.parties.inference.tables import (
     BoundError,
@@ -51,8 +51,6 @@ from tacit.parties.inference.tables import (
 from tacit.parties.inference.waves import Wave
 from tacit.protocol.inference.schedule import CENTRED, HALVES, STREAM, VECTORS, WEIGHTED
 
-SPARE: Final = 0.97
-"""Of the room up to a power of two; rounding needs a little."""
 ATTENTION_INPUT: Final = 2.0**27
 """Scale of what the first LayerNorm gives, which is not cut."""
 MLP_INPUT: Final = 2.0**20
@@ -178,8 +176,8 @@ def fitted(
         low=sums.low,
         high=sums.high,
     )
-    gelu, spread, hidden, hidden_bits = fitted_gelu(functions, bounds, ceiling.hidden, shape.hidden)
-    gelu_bits = 2 * hidden_bits + 3 if gelu is None else gelu.bits
+    hidden = fitted_hidden(functions, bounds, ceiling.hidden, shape.hidden)
+    gelu_bits = 2 * hidden.bits + 3 if hidden.gelu is None else hidden.gelu.bits
     return Scales(
         stream=stream,
         centred=scores.centred,
@@ -195,10 +193,10 @@ def fitted(
         exponential_cut=plain - bits,
         totals=totals,
         mixed=_MIXED,
-        hidden=hidden,
-        gelu=gelu,
-        hidden_spread=spread,
-        hidden_bits=hidden_bits,
+        hidden=hidden.scale,
+        gelu=hidden.gelu,
+        hidden_spread=hidden.spread,
+        hidden_bits=hidden.bits,
         gelu_cut=gelu_cut(gelu_bits),
         first_norm=fitted_norm(
             bounds.first_variance,

@@ -18,6 +18,7 @@ import numpy as np
 from tacit.models.friendly.gauge import Interval
 from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS
 from tacit.parties.inference.operations import cosine_bits
+from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum, largest
 from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
 from tacit.protocol.inference.schedule import VECTORS
@@ -36,7 +37,6 @@ _BEYOND: Final = 0.3
 """Relative tolerance of exponentials that alone are more than any sum in range."""
 _BEND: Final = 6.0
 """How many times a sum in range an exponential is from where on its continuation grows slowly."""
-_SPARE: Final = 0.97
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _largest(wave: Wave, window: float) -> float:
     """Of a wave's values where scores can be; elsewhere it is what it likes."""
     angles = np.outer(np.linspace(-np.pi * window, np.pi * window, 4097), np.arange(1, len(wave.cosines) + 1))
     values = wave.constant + np.cos(angles) @ np.array(wave.cosines) + np.sin(angles) @ np.array(wave.sines)
-    return float(np.abs(values).max()) / 2.0**wave.precision / _SPARE
+    return float(np.abs(values).max()) / 2.0**wave.precision / SPARE
 
 
 def _norm_check(name: str, norm: float, entry: float, scale: float, size: int) -> NormCheck:
@@ -207,7 +207,7 @@ def _norm_check(name: str, norm: float, entry: float, scale: float, size: int) -
     The sum over the entries of 1 - cos(theta) for theta = 2 pi scale x / 2^turn is at most |theta|^2 / 2. Where it is
     at most t < 1, every |theta| is at most arccos(1 - t) =: a, and it is at least |theta|^2 / 2 (1 - a^2 / 12).
     """
-    turn = max(math.ceil(math.log2(2 * entry * scale / _SPARE)), math.ceil(math.log2(2 * np.pi * norm * scale)), 1)
+    turn = max(math.ceil(math.log2(2 * entry * scale / SPARE)), math.ceil(math.log2(2 * np.pi * norm * scale)), 1)
     if turn > VECTORS:
         raise BoundError(f"{name} can reach {entry:.6g}, and {norm:.6g} is in range: too far apart for their ring")
     unit = 2.0 ** (NORM_WAVE_BITS + cosine_bits(size))

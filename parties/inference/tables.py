@@ -26,7 +26,7 @@ LARGEST_FACTOR: Final = 1 << 62
 Factor = Annotated[int, Meta(ge=1, le=LARGEST_FACTOR)]
 Units = Annotated[int, Meta(ge=0, le=1 << PLACE)]
 
-_SPARE: Final = 0.9
+_FILLED: Final = 0.9
 """Of a ring that a sum may fill."""
 _SLOPE_BITS: Final = 4
 _LEAST_INTERVALS: Final = 16
@@ -120,7 +120,7 @@ def fitted_sum(
 ) -> CheckedSum:
     """Of a sum in a ring of `bits` that is at most `most` whatever goes in, and in range from `low` to `high`; a sum of
     1 is `unit` whole numbers. BoundError where no factor lets the ring resolve it."""
-    factor = min(math.floor(2**bits * _SPARE / (most * unit)), LARGEST_FACTOR)
+    factor = min(math.floor(2**bits * _FILLED / (most * unit)), LARGEST_FACTOR)
     worth = factor * unit / 2 ** (bits - levels)
     if factor < 1 or high * worth < 4:
         raise BoundError(

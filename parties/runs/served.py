@@ -16,7 +16,7 @@ import numpy as np
 from tacit.parties.runs import experiment as experiments
 from tacit.parties.runs.directory import RunDirectory, RunDirectoryError
 from tacit.parties.runs.experiment import Experiment
-from tacit.parties.runs.student import FIGURES, STUDENT, distilled
+from tacit.parties.runs.student import FIGURES, STUDENT, DistillationExperiment, distilled
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _TYPICAL_IMAGES: Final = 2048
 _TYPICAL_TOKENS: Final = 1 << 17
 """Fewer images where they have many tokens: each shows more, and takes longer."""
 _MARGIN: Final = 1.5
-"""How much wider bounds are than what typical images reach (docs/inference.md, "Bounds")."""
+"""How much wider bounds are than what typical images reach, where no distillation has said it."""
 _WHITE: Final = 255
 _WHITE_OF_DIGITS: Final = 16
 """Of the source "digits"; all others have whole bytes."""
@@ -48,6 +48,12 @@ class ServedModel:
         """The number of a white pixel in its images."""
         return _WHITE_OF_DIGITS if self.experiment.data.source == "digits" else _WHITE
 
+    @property
+    def margin(self) -> float:
+        """How much wider bounds are than what typical images reach."""
+        experiment = self.experiment
+        return experiment.distillation.margin if isinstance(experiment, DistillationExperiment) else _MARGIN
+
     def prepared(self, *, salt: bytes | None = None) -> PrivateModel:
         """The model for private inference, its bounds those of typical images; salt: as of prepared_model().
 
@@ -62,7 +68,7 @@ class ServedModel:
             interface = msgspec.convert(told, Interface)
         except msgspec.ValidationError as error:
             raise ValueError(f"what data owners are told of the model's images: {error}") from None
-        return prepared_model(self.transformer, self.typical(), margin=_MARGIN, interface=interface, salt=salt)
+        return prepared_model(self.transformer, self.typical(), margin=self.margin, interface=interface, salt=salt)
 
     def typical(self) -> torch.Tensor:
         """Training images [N, C, S, S] that show what values reach: evenly spaced, since some sources are sorted."""

@@ -65,6 +65,13 @@ def test_its_training_images_tell_what_its_values_reach(run: Path) -> None:
     found = reach_of(served.transformer, served.typical(), margin=1.5)
     assert (len(found.blocks), len(found.blocks[0].queries)) == (1, 2)
     assert found.pixel == pytest.approx(1.5 * served.data.x_train.abs().max().item())
+    assert served.prepared().public.embedding.largest == pytest.approx(found.pixel)
+
+
+def test_the_margin_of_a_student_is_that_of_its_distillation(distilled: tuple[Result, Path]) -> None:
+    served = read_served(distilled[1] / "out")
+    largest = served.prepared().public.embedding.largest
+    assert largest == pytest.approx(3.0 * served.typical().abs().max().item())
 
 
 def test_pixels_that_clients_have_summed_are_those_of_the_run(run: Path, tmp_path: Path) -> None:
@@ -155,14 +162,19 @@ def test_a_run_is_asked_as_it_is_about_all_digits(tacit: Invoke, digits: Path, t
     assert (result.exit_code, result.stderr) == (0, "")
     figures = check_output(tmp_path / "figures.json", "inference")
     clear = in_the_clear(served.transformer, served.data.x_test, batch=60)
-    labels = [served.data.source.class_names[label] for label in clear.argmax(dim=1)]
-    assert [row["label"] for row in figures["images"]] == labels
     assert not any(row["refused"] for row in figures["images"])
-    assert (figures["agreement"], figures["input"]) == (1.0, "shared")
+    assert figures["input"] == "shared"
     # Not one label for all of them.
     assert figures["accuracy"] > 0.8
     # The promise for a block, of two blocks and both ends.
     assert figures["largest_difference"] < 4e-3 * clear.norm(dim=1).max()
+    # Two logits that differ by less than both errors have no order; of 360 images a model has one such at most now and
+    # then: the second smallest difference was 60 times as large.
+    best = clear.topk(2, dim=1).values
+    told_apart = best[:, 0] - best[:, 1] > 2 * figures["largest_difference"]
+    assert told_apart.sum() >= count - 2
+    for row, label, certain in zip(figures["images"], clear.argmax(dim=1), told_apart, strict=True):
+        assert row["label"] == served.data.source.class_names[label] or not certain, row
 
 
 @pytest.mark.end_to_end
