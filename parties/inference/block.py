@@ -69,8 +69,8 @@ def block_requests(
         *(Fixed(MODEL, rows, numbers[name], size, LAYER_RINGS[name]) for name, size in linear),
         *(() if known else layer_norm_requests(shape.stream, scales.first_norm)),
         Scores(shape.vectors, VECTORS, scales.query_turn, scales.key_turn),
-        Lookup(sums),
-        Lookup(sums),
+        Lookup(sums, levels=scales.queries.levels),
+        Lookup(sums, levels=scales.keys.levels),
         *_exponential_requests(shape, scales),
         scales.totals.request(sums),
         Matrix("matmul", shape.scores, shape.vectors, words=STREAM),
@@ -110,7 +110,7 @@ class BlockProgram:
         }
         self._first = None if known else LayerNormProgram(party, "layer norm 1", shape.stream, scales.first_norm)
         self._scores = ScoresValue(party, shape.vectors, VECTORS, (scales.query_turn, scales.key_turn))
-        self._norms = [LookedUp(party, Lookup(sums)) for _ in range(2)]
+        self._norms = [LookedUp(party, Lookup(sums, levels=place.levels)) for place in (scales.queries, scales.keys)]
         ring = STREAM + scales.exponential_cut
         waves = ring if scales.far is None else HALVES + scales.far.cut
         self._exponential = WaveValue(party, shape.scores, scales.exponential, waves)
@@ -156,13 +156,12 @@ class BlockProgram:
         """[B, T, 3D] modulo 2^64 to the mixed values [B, T, D] modulo 2^STREAM."""
         shape, scales, party = self._shape, self._scales, self._party
         heads = joint.reshape(shape.images, shape.tokens, 3, shape.heads, -1).permute(2, 0, 3, 1, 4)
-        query, key = (shifted(part, WORD_BITS, WORD_BITS - VECTORS) for part in heads[:2])
+        centred = heads[1] * shape.tokens - heads[1].sum(-2, keepdim=True)
+        query, key = (shifted(part, WORD_BITS, WORD_BITS - VECTORS) for part in (heads[0], centred))
         value = shifted(heads[2], WORD_BITS, WORD_BITS - STREAM)
         masked = (*self._scores.masked(query, key), self._mixing.masked_right(value))
         *opened, opened_value = yield from party.open("scores", *masked)
         products = self._scores.settle(*opened)
-        if scales.centred:
-            products = products * shape.tokens - products.sum(-1, keepdim=True)
         norms = [
             lookup.masked(shifted(spread, NORM_WORDS, NORM_WORDS - PLACE))
             for lookup, spread in zip(self._norms, self._scores.spread(*opened), strict=True)

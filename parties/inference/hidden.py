@@ -38,7 +38,8 @@ _HIDDEN_WINDOWS: Final = (1.0, 0.625)
 """Parts of the ring that possible hidden values take; whatever needs fewer waves."""
 _GELU_BITS: Final = 29
 """Fractional bits before the cut, at most: a word has seven bytes then."""
-_GELU_TOLERANCE: Final = 2.0**-12
+_GELU_NOISE: Final = 2.0**-12.5
+_GELU_TOLERANCE: Final = 2.0**-11.5
 """Of GELU: relative to its argument, or to 1, if that is larger."""
 
 
@@ -70,7 +71,9 @@ def fitted_hidden(functions: Functions, bounds: Bounds, ceiling: float, width: i
         reach = min(period / np.pi * math.asin(sine), ceiling / SPARE)
         limits = {"low": -reach, "high": reach}
         try:
-            wave = fitted_wave("GELU", _true_gelu, _gelu_tolerance, period=period, most_bits=_GELU_BITS, **limits)
+            wave = fitted_wave(
+                "GELU", _true_gelu, _gelu_tolerance, period=period, noise=_GELU_NOISE, most_bits=_GELU_BITS, **limits
+            )
         except FitError as error:
             failure = error
             continue

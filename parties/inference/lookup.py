@@ -103,15 +103,21 @@ class LookedUp:
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
         """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
         assert self._points is not None
-        interval, rest = self._request.place(self._place.reshape(-1, 1))
-        size = 1 << self._request.index
-        places = (interval - torch.arange(size, device=interval.device)) & (size - 1)
-        turned = slopes.to(interval.device)[places]
-        share = (self._points[0] * (values.to(interval.device)[places] + turned * rest)).sum(-1)
-        share -= (self._points[1] * turned).sum(-1)
+        interval, rest = self._request.place(self._place.reshape(-1))
+        level, slope = (_windows(table, interval) for table in (values, slopes))
+        share = (self._points[0] * level).sum(-1) + rest * (self._points[0] * slope).sum(-1)
+        share -= (self._points[1] * slope).sum(-1)
         return share.reshape(self._place.shape)
 
     def _places(self, keys: PointKeys) -> tuple[torch.Tensor, torch.Tensor]:
         words = point_words(self._rank, self._trees.point_roots, keys).view(np.int64)
         interval, rest = (torch.from_numpy(np.ascontiguousarray(words[..., part])) for part in range(2))
         return interval.to(self._device), rest.to(self._device)
+
+
+def _windows(table: torch.Tensor, intervals: torch.Tensor) -> torch.Tensor:
+    """For each interval c the words of a table [size] at c - j modulo size, for j = 0 ... size - 1: parts of the table
+    backwards, twice, which are copied whole."""
+    size, backwards = len(table), table.flip(0).cpu().numpy()
+    parts = np.lib.stride_tricks.sliding_window_view(np.concatenate([backwards, backwards]), size)
+    return torch.from_numpy(parts[size - 1 - intervals.cpu().numpy()]).to(intervals.device)

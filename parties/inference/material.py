@@ -42,9 +42,9 @@ from tacit.parties.inference.waves import LARGEST_HARMONICS, rounded, rounded_wa
 from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
 
 LARGEST_DEGREE: Final = 16
-NORM_WAVE_BITS: Final = 17
+NORM_WAVE_BITS: Final = 20
 """Fractional bits of the waves of queries and keys."""
-NORM_WORDS: Final = 40
+NORM_WORDS: Final = 48
 """Ring of these waves, and of their sums."""
 DATA_OWNER: Final = 1
 

@@ -17,24 +17,12 @@ from tacit.models.friendly.blocks import Block
 from tacit.models.friendly.gauge import Interval
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.hidden import hidden_periods
-from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scores import Bounds, Functions, VarianceBounds
 
 LARGEST_LIFT: Final = 1 << 8
 _TOGETHER: Final = 1 << 14
 """Tokens that are computed together."""
 _LEAST_NORM: Final = 2.0**-20
-
-
-@dataclass(frozen=True, repr=False)
-class KeyMeans:
-    """Of a block, secret: what is done to its queries and keys so that their products stay what they are, or differ by
-    what a softmax does not see."""
-
-    means: torch.Tensor
-    """float64 [H, D/H]: what all keys of a head have in common; it is taken from their bias."""
-    balance: torch.Tensor
-    """float64 [H]: queries are multiplied by it, keys divided."""
 
 
 def functions_of(block: Block) -> Functions:
@@ -50,17 +38,17 @@ def functions_of(block: Block) -> Functions:
 
 def measured(
     exact: FriendlyTransformer, ceilings: Sequence[BlockCeiling], images: torch.Tensor, margin: float
-) -> tuple[list[tuple[Bounds, KeyMeans]], Interval]:
-    """Of every block of a model in float64, and the variances before the last LayerNorm."""
+) -> tuple[list[tuple[Bounds, torch.Tensor]], Interval]:
+    """Of every block of a model in float64, and the variances before the last LayerNorm.
+
+    With each block goes its balance, float64 [H] and secret: queries are multiplied by it, and keys divided."""
     found = []
     with torch.no_grad():
         parts = torch.split(images, max(1, _TOGETHER // exact.size[0]))
         streams = [exact.embed(exact.patches(part.double())) for part in parts]
         for block, ceiling in zip(exact.blocks, ceilings, strict=True):
             assert isinstance(block, Block)
-            keys = sum((_vectors(block, x)[1].mean(2).sum(0) for x in streams), torch.zeros(())) / len(images)
-            seen = [_Seen.of(block, ceiling, x, keys, margin) for x in streams]
-            found.append(_joined(block, seen, keys, exact.size[0], margin))
+            found.append(_joined(block, [_Seen.of(block, ceiling, x, margin) for x in streams], margin))
             streams = [block(x) for x in streams]
     last = _widened([_variance(x[:, :1]) for x in streams], margin**2)
     return found, last
@@ -74,21 +62,17 @@ class _Seen:
     """Before both LayerNorms, of the class token and of the others."""
     norms: torch.Tensor
     """float64 [2, H]: of queries and of keys."""
-    totals: Interval
-    half_totals: Interval
+    total: float
+    half_total: float
     spread: tuple[float, ...]
 
     @classmethod
-    def of(cls, block: Block, ceiling: BlockCeiling, x: torch.Tensor, means: torch.Tensor, margin: float) -> _Seen:
+    def of(cls, block: Block, ceiling: BlockCeiling, x: torch.Tensor, margin: float) -> _Seen:
         functions = functions_of(block)
         query, key, _ = _vectors(block, x)
-        key = key - means[:, None]
-        scores = query.matmul(key.transpose(2, 3)) * functions.scale
-        if functions.degree is not None:
-            scores = scores - scores.mean(-1, keepdim=True)
-        totals, half_totals = (
-            _interval(torch.from_numpy(functions.exponential(part.numpy())).sum(-1)) for part in (scores, scores / 2)
-        )
+        key = key - key.mean(2, keepdim=True)
+        scores = (query.matmul(key.transpose(2, 3)) * functions.scale).numpy()
+        total, half_total = (functions.exponential(part).sum(-1).max().item() for part in (scores, scores / 2))
         middle = x + block.attn(block.norm1(x))
         hidden = block.mlp.fc1(block.norm2(middle)).abs() * margin
         first, others, second_first, second_others = (
@@ -97,31 +81,25 @@ class _Seen:
         return cls(
             (first, others, second_first, second_others),
             torch.stack([vectors.norm(dim=-1).amax((0, 2)) for vectors in (query, key)]),
-            totals,
-            half_totals,
+            total,
+            half_total,
             _spread(hidden, functions, ceiling),
         )
 
 
-def _joined(
-    block: Block, seen: Sequence[_Seen], keys: torch.Tensor, tokens: int, margin: float
-) -> tuple[Bounds, KeyMeans]:
+def _joined(block: Block, seen: Sequence[_Seen], margin: float) -> tuple[Bounds, torch.Tensor]:
     variances = [_widened([each.variances[place] for each in seen], margin**2) for place in range(4)]
     # The product of both norms has the margin.
     norms = torch.stack([each.norms for each in seen]).amax(0).clamp(min=_LEAST_NORM) * math.sqrt(margin)
-    totals = _widened([each.totals for each in seen], margin**2)
-    if functions_of(block).degree is not None:
-        # Convex, and 1 at 0: of scores whose mean is 0 a sum is no smaller than their number.
-        totals = Interval(max(totals.low, SPARE * tokens), totals.high)
     bounds = Bounds(
         first_variance=_lifted(block, *variances[:2]),
         second_variance=_lifted(block, *variances[2:]),
         vectors=norms.prod(0).sqrt().max().item(),
-        totals=totals,
-        half_totals=_widened([each.half_totals for each in seen], margin),
+        total=max(each.total for each in seen) * margin**2,
+        half_total=max(each.half_total for each in seen) * margin,
         hidden_spread=tuple(map(max, zip(*(each.spread for each in seen), strict=True))),
     )
-    return bounds, KeyMeans(keys, (norms[1] / norms[0]).sqrt())
+    return bounds, (norms[1] / norms[0]).sqrt()
 
 
 def _vectors(block: Block, x: torch.Tensor) -> torch.Tensor:

@@ -19,7 +19,7 @@ from tacit.models.friendly.a_priori import block_ceiling, folded, logit_ceiling,
 from tacit.models.friendly.blocks import Block, with_parameters
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.inference.layer_norm import Norm
-from tacit.parties.inference.measured import KeyMeans, functions_of, measured
+from tacit.parties.inference.measured import functions_of, measured
 from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.scales import (
     HEAD_INPUT,
@@ -116,10 +116,11 @@ class PublicModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @dataclass(frozen=True, repr=False)
 class FittedModel:
-    """Public numbers of a model, and of each block what is secret."""
+    """Public numbers of a model, and what is secret of each block."""
 
     public: PublicModel
-    keys: tuple[KeyMeans, ...]
+    balances: tuple[torch.Tensor, ...]
+    """float64 [H]: what queries are multiplied by, and keys divided, so that both reach as far."""
 
 
 def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, margin: float) -> FittedModel:
@@ -177,9 +178,9 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
                 stream=stream,
                 norms=(reach[2 * index], reach[2 * index + 1]),
                 far=sizes.far,
-                vector_entries=_entries(block, keys),
+                vector_entries=_entries(block, balance, sizes.tokens),
             )
-            for index, (block, (bounds, keys), ceiling) in enumerate(zip(blocks, found, ceilings, strict=True))
+            for index, (block, (bounds, balance), ceiling) in enumerate(zip(blocks, found, ceilings, strict=True))
         )
 
     try:
@@ -211,7 +212,7 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
             logits=min(power_of_two(2.0 ** (STREAM - 2) / logit_ceiling(exact)), _LOGITS),
         ),
     )
-    return FittedModel(public, tuple(keys for _, keys in found))
+    return FittedModel(public, tuple(balance for _, balance in found))
 
 
 @dataclass(frozen=True)
@@ -249,12 +250,13 @@ def _embedded_norms(exact: FriendlyTransformer, pixel: float) -> tuple[float, fl
     )
 
 
-def _entries(block: Block, keys: KeyMeans) -> tuple[float, float]:
-    """The largest magnitude of an entry of a query, and of a key, balanced, by Cauchy-Schwarz."""
+def _entries(block: Block, balance: torch.Tensor, tokens: int) -> tuple[float, float]:
+    """The largest magnitude of an entry of a query, and of a key less the mean of its image, balanced, by
+    Cauchy-Schwarz (see models/friendly/a_priori.py)."""
     weight, bias = folded(block.norm1, block.attn.qkv)
     width = weight.shape[1]
-    entries = (weight.norm(dim=-1) * math.sqrt(width)).reshape(3, len(keys.balance), -1)
-    offsets = bias.reshape(3, len(keys.balance), -1)
-    query = (entries[0] + offsets[0].abs()) * keys.balance[:, None]
-    key = (entries[1] + (offsets[1] - keys.means).abs()) / keys.balance[:, None]
+    entries = (weight.norm(dim=-1) * math.sqrt(width)).reshape(3, len(balance), -1)
+    offsets = bias[:width].reshape(len(balance), -1)
+    query = (entries[0] + offsets.abs()) * balance[:, None]
+    key = 2 * (1 - 1 / tokens) * entries[1] / balance[:, None]
     return query.max().item(), key.max().item()

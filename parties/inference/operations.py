@@ -241,7 +241,7 @@ class ScoresValue:
         """The shares modulo 2^NORM_WORDS of the sums, of queries and of keys, [..., T]."""
         bits = cosine_bits(self._size)
         # Of 2 d terms, each is off by half of 2^-bits and half of 2^-NORM_WAVE_BITS at most.
-        constant = (self._size << (NORM_WAVE_BITS + bits)) + (self._size << (NORM_WAVE_BITS + 2))
+        constant = self._size * ((1 << (NORM_WAVE_BITS + bits)) + (1 << NORM_WAVE_BITS) + (1 << bits))
         found = []
         for sums, turn, (cosine, sine) in zip(opened, self._turns, self._waves, strict=True):
             pair = (rounded(wave, bits) for wave in waves(1, turned(sums, turn)))

@@ -59,7 +59,7 @@ def prepared_model(
     """
     found = fitted_model(transformer, images, margin=margin)
     public = msgspec.structs.replace(found.public, interface=interface)
-    weights = integer_model(transformer, public, found.keys)
+    weights = integer_model(transformer, public, found.balances)
     salt = os.urandom(KEY_BYTES) if salt is None else salt
     return PrivateModel(public, weights, digest(Label.WEIGHTS, salt, *weight_octets(weights)))
 

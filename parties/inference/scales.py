@@ -39,6 +39,7 @@ from tacit.parties.inference.layer_norm import Norm
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import Bounds, FittedScores, Functions, VarianceBounds, fitted_scores
 from tacit.parties.inference.tables import (
+    FILLED,
     BoundError,
     CheckedSum,
     Inverse,
@@ -57,7 +58,7 @@ MLP_INPUT: Final = 2.0**20
 HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
 _MIXED: Final = 2.0**14
-_VALUE_BITS: Final = 18
+_VALUE_BITS: Final = 16
 """Fractional bits that exponentials leave to values."""
 
 
@@ -95,10 +96,9 @@ class Scales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Made by `fitted`. Whatever stands within the limits is computed with safely, if not correctly."""
 
     stream: Positive
-    centred: bool
-    """Whether the mean of a row is taken from its scores."""
     query: Positive
     key: Positive
+    """Of keys less their mean."""
     value: Positive
     """Of queries, keys and values, cut."""
     query_turn: Annotated[int, Meta(ge=1, le=VECTORS)]
@@ -156,8 +156,7 @@ def fitted(
         sums, most = Interval(SPARE / shape.tokens, 1 / SPARE), 1 / SPARE
     else:
         found, plain = None, exponential.bits
-        # Relative to the mean of the smallest sum in range.
-        sums = Interval(shape.tokens, bounds.totals.high / scores.floor)
+        sums = Interval(SPARE * shape.tokens, bounds.total)
         most = shape.tokens * scores.largest
     bits, value = _mixing(sums, most, ceiling.value, plain)
     totals = fitted_table(
@@ -180,9 +179,8 @@ def fitted(
     gelu_bits = 2 * hidden.bits + 3 if hidden.gelu is None else hidden.gelu.bits
     return Scales(
         stream=stream,
-        centred=scores.centred,
-        query=scores.scale,
-        key=scores.scale,
+        query=scores.query.scale,
+        key=scores.key.scale,
         value=value,
         query_turn=scores.query.turn,
         key_turn=scores.key.turn,
@@ -235,14 +233,14 @@ def _mixing(sums: Interval, most: float, value: float, plain: int) -> tuple[int,
 
 
 def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
-    """Of the sums of the exponentials of half the scores, relative to the mean of the smallest one in range."""
+    """Of the sums of the exponentials of half the scores."""
     most = tokens * scores.largest
-    bits = min(math.floor(math.log2(2.0**HALVES * SPARE / most)), scores.exponential.bits)
+    bits = min(math.floor(math.log2(2.0**HALVES * FILLED / most)), scores.exponential.bits)
     cut = scores.exponential.bits - bits
     if cut > WORD_BITS - HALVES:
         raise BoundError(
-            f"exponentials of half the scores reach {scores.largest:.4g} times the mean of their smallest sum: that is "
-            f"too far for {WORD_BITS} bits; train with smaller weights"
+            f"exponentials of half the scores reach {scores.largest:.4g}: that is too far for {WORD_BITS} bits; train "
+            "with smaller weights"
         )
     totals = fitted_table(
         "sums of exponentials of half the scores",
@@ -255,8 +253,8 @@ def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
         bits=HALVES + cut,
         unit=2.0**scores.exponential.bits,
         most=most,
-        low=tokens,
-        high=bounds.half_totals.high / scores.floor,
+        low=SPARE * tokens,
+        high=bounds.half_total,
     )
     return Far(cut=cut, totals=totals)
 

@@ -1,16 +1,16 @@
 """Scores on shares: what norms of queries and keys are in range, and the exponential of all scores that follow.
 
-A score is a product of a query and a key, so a bound of their norms bounds every score: two comparisons for a token and
-head instead of one for each score. The exponential is fitted, as a sum of waves, to all of these scores. It has to
-be precise where it is no more than a sum in range can be. Beyond it only has to stay more than that: such a score has
-its row refused.
+The keys of an image lose their mean, which a softmax does not see: the scores of a row have the mean 0 then, and the
+sum of its exponentials is no less than their number, whatever the image. A score is a product of a query and a key, so
+a bound of their norms bounds every score: two comparisons for a token and head instead of one for each score. The
+exponential is fitted, as a sum of waves, to all of these scores. It has to be precise where it is no more than a sum in
+range can be. Beyond it only has to stay more than that: such a score has its row refused.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 from typing import Final
 
 import numpy as np
@@ -23,14 +23,19 @@ from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum, l
 from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
 from tacit.protocol.inference.schedule import VECTORS
 
-_WINDOWS: Final = (0.625, 0.75)
+_WINDOWS: Final = (0.5, 0.625, 0.75)
 """Parts of the ring that possible scores take; whatever needs fewer waves."""
-_TOLERANCE: Final = 2.0**-9
-"""Of an exponential: relative to itself, or to the mean of the smallest sum that is in range, if that is larger."""
+_TOLERANCE: Final = 2.0**-8.5
+"""Of an exponential: relative to itself, or to 1, of which the mean of a row is no less."""
 _FAR_TOLERANCE: Final = 2.0**-11
 """The same where the exponential is squared."""
-_BITS: Final = 30
-_POLYNOMIAL_BITS: Final = 36
+_NOISE: Final = 2.0**-12
+"""Deviation of the roundings of words, and of factors, that the sum of a row has, relative to its least. They are
+independent, so that each of T exponentials may have sqrt(T) times as much."""
+_FAR_NOISE: Final = 2.0**-13
+_NORM_LEVELS: Final = 20
+"""Bits that are compared of what tells a norm, which is a small part of what is possible."""
+_BITS: Final = 36
 _FAR_BITS: Final = 44
 """Fractional bits of exponentials before they are cut, at most."""
 _BEYOND: Final = 0.3
@@ -57,11 +62,11 @@ class Bounds:
     first_variance: VarianceBounds
     second_variance: VarianceBounds
     vectors: float
-    """Norm of a query, and of a key less what all keys have in common, each brought to the same: their product over all
-    heads is at most its square."""
-    totals: Interval
-    """Sum of the exponentials of a row."""
-    half_totals: Interval
+    """Norm of a query, and of a key less the mean of its image, each brought to the same: their product over all heads
+    is at most its square."""
+    total: float
+    """Sum of the exponentials of a row. It is no less than the number of tokens: the mean of the scores is 0."""
+    half_total: float
     """The same of half the scores."""
     hidden_spread: tuple[float, ...]
     """Sum of hidden.SPREAD over the hidden values of a token, for each of hidden.hidden_periods(); of their squares,
@@ -82,7 +87,7 @@ class Functions:
     epsilons: tuple[float, float]
 
     def exponential(self, scores: Floats) -> Floats:
-        """Of scores times the attention's scale, centred where it is a series."""
+        """Of centred scores times the attention's scale."""
         if self.degree is None:
             return np.exp(scores)
         found: Floats = sum(
@@ -93,6 +98,10 @@ class Functions:
 
 @dataclass(frozen=True)
 class NormCheck:
+    """Of queries, or of keys."""
+
+    scale: float
+    """In the ring of VECTORS bits."""
     turn: int
     """Bits of a turn."""
     place: CheckedSum
@@ -104,16 +113,10 @@ class NormCheck:
 class FittedScores:
     """Of a block."""
 
-    centred: bool
-    """Whether the mean of a row is taken from its scores, as a polynomial wants it."""
-    scale: float
-    """Of queries and of keys, in the ring of VECTORS bits."""
     query: NormCheck
     key: NormCheck
     exponential: Wave
-    """Relative to `floor`; where scores reach far, of half of them."""
-    floor: float
-    """The mean of the smallest sum in range."""
+    """Where scores reach far, of half of them."""
     largest: float
     """Of its values."""
 
@@ -128,46 +131,40 @@ def fitted_scores(
     far: bool,
 ) -> FittedScores:
     """size: of a query; for the others see scales.fitted(). BoundError, and FitError."""
-    centred = functions.degree is not None
     found: list[FittedScores] = []
-    totals = bounds.half_totals if far else bounds.totals
     failure: FitError | None = None
-    # A polynomial has no second step: it may take bits that values could use.
-    choices = (_FAR_BITS,) if far else (_BITS, _POLYNOMIAL_BITS) if centred else (_BITS,)
-    for bits, window in product(choices, _WINDOWS):
-        if found and bits != choices[0]:
-            break
+    for window in _WINDOWS:
         inflation = 1.0
         while True:
             # What bounds of whole units let through is a little more than what they are for.
             inflation *= 1.02
-            reach = functions.scale * (bounds.vectors * inflation) ** 2 * (2 if centred else 1)
-            scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach * (tokens if centred else 1)))
+            reach = functions.scale * (bounds.vectors * inflation) ** 2
+            scale = math.sqrt(functions.scale * 2.0**VECTORS * window / (2 * reach))
+            # The mean of the keys is taken away as T times a key less the sum of all, which the weights leave room for.
+            scales = (scale / math.sqrt(tokens), scale * math.sqrt(tokens))
             query, key = (
-                _norm_check(name, bounds.vectors, entry, scale, size)
-                for name, entry in zip(("queries", "keys"), vector_entries, strict=True)
+                _norm_check(name, bounds.vectors, entry, each, size)
+                for name, entry, each in zip(("queries", "keys"), vector_entries, scales, strict=True)
             )
             if query.norm * key.norm <= (bounds.vectors * inflation) ** 2:
                 break
         try:
-            wave = _fitted_exponential(functions, totals, tokens, reach, 2 * reach / window, far=far, bits=bits)
+            wave = _fitted_exponential(functions, bounds, tokens, reach, 2 * reach / window, far=far)
         except FitError as error:
             failure = error
             continue
-        floor = totals.low / tokens
-        found.append(FittedScores(centred, scale, query, key, wave, floor, _largest(wave, window)))
-    if not found:
-        assert failure is not None
+        found.append(FittedScores(query, key, wave, _largest(wave, window)))
+    if failure is not None and not found:
         raise failure
-    return min(found, key=lambda each: len(each.exponential.cosines))
+    return min(found, key=lambda each: (len(each.exponential.cosines), each.exponential.bits))
 
 
 def _fitted_exponential(
-    functions: Functions, totals: Interval, tokens: int, reach: float, period: float, *, far: bool, bits: int
+    functions: Functions, bounds: Bounds, tokens: int, reach: float, period: float, *, far: bool
 ) -> Wave:
-    """Of scores within -reach ... reach, relative to the mean of the smallest sum in range."""
-    floor, bend = totals.low / tokens, _BEND * totals.high
-    precise = _FAR_TOLERANCE if far else _TOLERANCE
+    """Of scores within -reach ... reach."""
+    total = bounds.half_total if far else bounds.total
+    bend, precise = _BEND * total, _FAR_TOLERANCE if far else _TOLERANCE
 
     def exponential(scores: Floats) -> Floats:
         return functions.exponential(scores / 2 if far else scores)
@@ -175,11 +172,11 @@ def _fitted_exponential(
     def function(scores: Floats) -> Floats:
         plain = exponential(scores)
         continued = bend * (1 + np.log(np.maximum(plain / bend, 1.0)))
-        found: Floats = np.where(plain <= bend, plain, continued) / floor
+        found: Floats = np.where(plain <= bend, plain, continued)
         return found
 
     def tolerance(scores: Floats) -> Floats:
-        relative = np.where(exponential(scores) <= totals.high, precise, _BEYOND)
+        relative = np.where(exponential(scores) <= total, precise, _BEYOND)
         found: Floats = relative * np.maximum(function(scores), 1.0)
         return found
 
@@ -187,10 +184,11 @@ def _fitted_exponential(
         "the exponential",
         function,
         tolerance,
+        noise=(_FAR_NOISE if far else _NOISE) * math.sqrt(tokens),
         period=period,
         low=-reach,
         high=reach,
-        most_bits=bits,
+        most_bits=_FAR_BITS if far else _BITS,
     )
 
 
@@ -212,9 +210,11 @@ def _norm_check(name: str, norm: float, entry: float, scale: float, size: int) -
         raise BoundError(f"{name} can reach {entry:.6g}, and {norm:.6g} is in range: too far apart for their ring")
     unit = 2.0 ** (NORM_WAVE_BITS + cosine_bits(size))
     angle = 2 * np.pi * scale * norm / 2.0**turn
-    slack = size * 2.0 ** (NORM_WAVE_BITS + 3) / unit
+    slack = 2 * size * (2.0**-NORM_WAVE_BITS + 2.0 ** -cosine_bits(size))
     most = 2.0**NORM_WORDS / unit * 0.89  # So that the factor is 1.
-    place = fitted_sum(name, bits=NORM_WORDS, unit=unit, most=most, low=0.0, high=angle**2 / 2 + slack)
+    place = fitted_sum(
+        name, bits=NORM_WORDS, unit=unit, most=most, low=0.0, high=angle**2 / 2 + slack, levels=_NORM_LEVELS
+    )
     total = largest(place, bits=NORM_WORDS, unit=unit)
     a = math.acos(1 - min(total, 1.0))
-    return NormCheck(turn, place, math.sqrt(2 * total / (1 - a**2 / 12)) * 2.0**turn / (2 * np.pi * scale))
+    return NormCheck(scale, turn, place, math.sqrt(2 * total / (1 - a**2 / 12)) * 2.0**turn / (2 * np.pi * scale))

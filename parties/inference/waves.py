@@ -141,6 +141,7 @@ def fitted_wave(
     function: Callable[[Floats], Floats],
     tolerance: Callable[[Floats], Floats],
     *,
+    noise: float,
     period: float,
     low: float,
     high: float,
@@ -148,8 +149,8 @@ def fitted_wave(
 ) -> Wave:
     """The fewest waves of a period that are within half a tolerance of a function everywhere on low ... high.
 
-    Each of both roundings, of factors and of words, adds a deviation of half the least tolerance; they have most_bits
-    together at most. FitError where LARGEST_HARMONICS do not suffice.
+    Each of both roundings, of factors and of words, adds a deviation of `noise`; they have most_bits together at most.
+    FitError where LARGEST_HARMONICS do not suffice.
     """
     middle, reach = (low + high) / 2, (high - low) / 2
     points = middle + reach * np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)  # Denser at the ends.
@@ -165,7 +166,7 @@ def fitted_wave(
             kept = singular > cutoff * singular[0]
             coefficients = right[kept].T @ (projected[kept] / singular[kept])
             error = float((np.abs(basis @ coefficients - exact) / allowed).max())
-            wave = _rounded_wave(coefficients, float(allowed.min())) if error <= 0.5 else None
+            wave = _rounded_wave(coefficients, noise) if error <= 0.5 else None
             if wave is not None and wave.bits <= most_bits:
                 return wave
             least = min(least, error)
@@ -181,10 +182,9 @@ def fitted_wave(
     )
 
 
-def _rounded_wave(coefficients: Floats, tolerance: float) -> Wave:
+def _rounded_wave(coefficients: Floats, noise: float) -> Wave:
     harmonics = len(coefficients) // 2
-    # Roundings are independent and uniform within one unit; each of the two has a deviation of half the tolerance.
-    unit = tolerance / 2 * math.sqrt(12)
+    unit = noise * math.sqrt(12)  # Within which a rounding is uniform.
     norm = float(np.linalg.norm(coefficients[1:])) + 2.0**-20
     precision = min(max(math.ceil(math.log2(math.sqrt(harmonics) / unit)), 1), 28)
     words = min(max(math.ceil(math.log2(norm / unit)), 1), 28)

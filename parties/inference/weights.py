@@ -12,7 +12,6 @@ import torch
 from tacit.models.friendly.a_priori import folded
 from tacit.models.friendly.blocks import Block, LinearLayer
 from tacit.models.friendly.transformer import FriendlyTransformer
-from tacit.parties.inference.measured import KeyMeans
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.ring import WORD_BITS
 from tacit.parties.inference.scales import Scales
@@ -38,11 +37,11 @@ class IntegerWeight:
 
 
 def integer_model(
-    transformer: FriendlyTransformer, public: PublicModel, keys: Sequence[KeyMeans]
+    transformer: FriendlyTransformer, public: PublicModel, balances: Sequence[torch.Tensor]
 ) -> dict[str, IntegerWeight]:
     """Of every layer, by the names and in the order of tacit.protocol.inference.schedule.layer_shapes.
 
-    keys: of every block, what its bias leaves out (model.py). ValueError for another model than the public one was made
+    balances: of every block, as of a FittedModel. ValueError for another model than the public one was made
     of, and for weights that are too large, too coarse, or not finite.
     """
     stream, pixel = public.stream, public.embedding.pixel
@@ -60,8 +59,8 @@ def integer_model(
         "embedding": _integer("embedding", patches, _centred(offsets, -1), pixel, stream),
         **{
             f"{index}.{name}": weight
-            for index, (block, scales, means) in enumerate(zip(blocks, public.blocks, keys, strict=True))
-            for name, weight in integer_weights(block, scales, means).items()
+            for index, (block, scales, balance) in enumerate(zip(blocks, public.blocks, balances, strict=True))
+            for name, weight in integer_weights(block, scales, balance, public.sizes.tokens).items()
         },
         "head": _integer(
             "head", *folded(transformer.norm, transformer.head), public.head.norm.normalised, public.head.logits
@@ -80,17 +79,17 @@ def weight_octets(weights: Mapping[str, IntegerWeight]) -> Iterator[memoryview]:
             yield np.ascontiguousarray(words.cpu().numpy(), "<i8").data.cast("B")
 
 
-def integer_weights(block: Block, scales: Scales, keys: KeyMeans) -> dict[str, IntegerWeight]:
+def integer_weights(block: Block, scales: Scales, balance: torch.Tensor, tokens: int) -> dict[str, IntegerWeight]:
     """Of every layer. ValueError for weights that are too large, too coarse, or not finite."""
     weight, bias = folded(block.norm1, block.attn.qkv)
     width = weight.shape[1]
-    bias[width : 2 * width] -= keys.means.flatten()
-    balance = keys.balance.repeat_interleave(width // len(keys.balance))
+    bias[width : 2 * width] = 0.0  # All keys have it, so it goes with their mean.
+    balance = balance.repeat_interleave(width // len(balance))
     # Scales of the columns of a product, before it is cut.
     joint = torch.cat(
         [
             balance * scales.query * 2.0 ** (WORD_BITS - VECTORS),
-            scales.key * 2.0 ** (WORD_BITS - VECTORS) / balance,
+            scales.key / tokens * 2.0 ** (WORD_BITS - VECTORS) / balance,
             torch.full((width,), scales.value * 2.0 ** (WORD_BITS - STREAM), dtype=torch.float64),
         ]
     )

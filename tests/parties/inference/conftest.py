@@ -89,7 +89,7 @@ def stock_block() -> Transformer:
 @pytest.fixture(scope="session")
 def far_block() -> Transformer:
     """The same with scores that reach far."""
-    found = transformer(SMALL, classes=3, images=NOISE, std=0.4, approximation=STOCK, sharper=1.7)
+    found = transformer(SMALL, classes=3, images=NOISE, std=0.4, approximation=STOCK, sharper=2.5)
     assert found.public.sizes.far
     return found
 

@@ -105,7 +105,7 @@ class Pass:
         self.pair = Pair(device=torch.device(device))
         self.public, self.pixels = fitted.public, pixels
         self.stages = stages(self.public, known=known)
-        weights = integer_model(friendly, self.public, fitted.keys)
+        weights = integer_model(friendly, self.public, fitted.balances)
         both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
         self.layers: list[dict[str, FixedLinear]] = [
             {name: pair[rank].to(self.pair.device) for name, pair in both.items()} for rank in (MODEL, DATA)

@@ -40,7 +40,7 @@ RELATIVE_ERROR = 1e-3
 def compute(example: Example, *, known: bool) -> tuple[torch.Tensor, int, Pair]:
     """The output, how many values were out of range, and what was exchanged."""
     pair, scales = Pair(), example.scales
-    weights = integer_weights(example.block, scales, example.fitted.keys[0])
+    weights = integer_weights(example.block, scales, example.fitted.balances[0], example.shape.tokens)
     layers = {name: pair.fixed(weight) for name, weight in weights.items()}
     programs = [
         BlockProgram(
@@ -165,14 +165,14 @@ def test_weights_that_are_too_large_too_coarse_or_not_finite_are_refused(one_blo
         with torch.no_grad():
             change(changed.get_parameter("blocks.0.mlp.fc1.weight"))
         with pytest.raises(ValueError, match=message):
-            integer_model(changed, fitted.public, fitted.keys)
+            integer_model(changed, fitted.public, fitted.balances)
 
     def set_one(value: float) -> Callable[[torch.Tensor], object]:
         return lambda weight: weight[0].fill_(value).mul_(torch.arange(len(weight[0])))
 
     refused(set_one(1e6), "fc1: a weight of .* bits is too large; 26 fit")
     refused(set_one(float("nan")), "fc1 holds a value that is not finite")
-    finest = integer_model(one_block.friendly, fitted.public, fitted.keys)["0.fc1"].words
+    finest = integer_model(one_block.friendly, fitted.public, fitted.balances)["0.fc1"].words
     spread = finest.double().square().mean(0).sqrt().max().item()
     coarse = 2.0**LEAST_WEIGHT_BITS / spread
     refused(

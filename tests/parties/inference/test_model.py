@@ -213,7 +213,7 @@ def test_whatever_stands_within_the_limits_is_computed_without_a_failure(one_blo
 
 
 def test_weights_have_the_order_of_the_layers_and_one_encoding(one_block: Transformer) -> None:
-    weights = integer_model(one_block.friendly, one_block.public, one_block.fitted.keys)
+    weights = integer_model(one_block.friendly, one_block.public, one_block.fitted.balances)
     assert {name: tuple(weight.words.shape) for name, weight in weights.items()} == layer_shapes(one_block.public.sizes)
     assert list(weights) == list(layer_shapes(one_block.public.sizes))
     words = [
@@ -227,10 +227,10 @@ def test_weights_have_the_order_of_the_layers_and_one_encoding(one_block: Transf
 
 def test_a_model_that_is_not_the_public_one_is_refused(one_block: Transformer, student: Transformer) -> None:
     with pytest.raises(ValueError, match="the model has 1 blocks, the public one 2"):
-        integer_model(one_block.friendly, student.public, student.fitted.keys)
+        integer_model(one_block.friendly, student.public, student.fitted.balances)
     plain = changed(msgspec.to_builtins(one_block.public, builtin_types=(bytes,)), ("sizes", "classes"), 4)
     with pytest.raises(ValueError, match="does not have the public sizes"):
-        integer_model(one_block.friendly, msgspec.convert(plain, PublicModel), one_block.fitted.keys)
+        integer_model(one_block.friendly, msgspec.convert(plain, PublicModel), one_block.fitted.balances)
 
 
 def test_a_model_without_a_public_form_is_refused(one_block: Transformer) -> None:

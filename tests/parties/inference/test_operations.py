@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tacit.parties.correlated.dealing import RequestError
-from tacit.parties.inference.material import NORM_WAVE_BITS, decoded_requests
+from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS, decoded_requests
 from tacit.parties.inference.operations import (
     MatrixValue,
     NarrowValue,
@@ -158,7 +158,7 @@ def test_scores_are_exact_and_tell_the_norms_of_queries_and_keys() -> None:
     assert pair.log == [("scores", 2 * queries.numel() * 4, 2 * queries.numel() * 4)]
     unit = 2.0 ** (NORM_WAVE_BITS + cosine_bits(8))
     for vectors, turn, mine, yours in zip((queries, keys), turns, one_spread, other_spread, strict=True):
-        found = signed(mine + yours, 40).double()
+        found = signed(mine + yours, NORM_WORDS).double()
         expected = (1 - (2 * torch.pi * vectors.double() / 2**turn).cos()).sum(-1)
         assert (found > 0).all()
         # Of 8 entries with two products each, and the table's places are 2^-16 of a turn apart for public sum and mask.

@@ -26,7 +26,8 @@ SUMS = {("totals", name) for name in PLACE} | {("far", "totals", name) for name 
 TURNS = {("query_turn",), ("key_turn",)}
 WAVES = {("exponential", "words"), ("gelu", "words")}
 CUTS = {("exponential_cut",), ("far", "cut"), ("gelu_cut",)}
-TOLD = NORM | SUMS | TURNS | WAVES | CUTS | {("hidden_spread", "levels")}
+LEVELS = {(name, "levels") for name in ("queries", "keys", "hidden_spread")}
+TOLD = NORM | SUMS | TURNS | WAVES | CUTS | LEVELS
 
 
 def of_true_functions(one_block: Transformer) -> PublicModel:

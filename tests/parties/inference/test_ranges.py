@@ -109,7 +109,7 @@ def crossing(model: Transformer, place: str, high: bool) -> FittedModel:
         found = getattr(scales, name)
         made = msgspec.structs.replace(found, **{part: narrowed(getattr(found, part))}) if part else narrowed(found)
         public = msgspec.structs.replace(public, blocks=(msgspec.structs.replace(scales, **{name: made}),))
-    return FittedModel(public, model.fitted.keys)
+    return FittedModel(public, model.fitted.balances)
 
 
 PLACES = [

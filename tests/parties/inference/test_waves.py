@@ -112,7 +112,8 @@ def fitted(function: Any, tolerance: float, low: float, high: float, most_bits: 
     def allowed(x: Floats) -> Floats:
         return np.full_like(x, tolerance)
 
-    return fitted_wave("it", function, allowed, period=(high - low) / 0.625, low=low, high=high, most_bits=most_bits)
+    limits = {"period": (high - low) / 0.625, "low": low, "high": high}
+    return fitted_wave("it", function, allowed, noise=tolerance / 2, most_bits=most_bits, **limits)
 
 
 def gelu(x: Floats) -> Floats:
