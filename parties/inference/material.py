@@ -4,7 +4,7 @@ how both owners order it.
 | request | free words                | dependent words                                             | to           |
 |---------|---------------------------|-------------------------------------------------------------|--------------|
 | Narrow  | r modulo 2^bits, masks B  | powers of r_0 up to a degree, and r_0 B; what those of r_1  | data owner   |
-|         |                           | differ by                                                   |              |
+|         |                           | differ by; of r_0 and of differences only quotients         |              |
 | Matrix  | A, B                      | A B                                                         | data owner   |
 | Scores  | A, B                      | A B^T, and the first waves of all entries of A and B        | data owner   |
 | Waves   | r modulo 2^16             | cos(k r), sin(k r), rounded, for k = 1 ... harmonics        | data owner   |
@@ -16,7 +16,9 @@ has wrapped if the highest bit of r is set and that of c is not. So x = c - 2^(b
 is the highest bit of c, r_1 = r, and r_0 is r read as signed. From the powers of r_h follow those of x, and every
 polynomial of x, modulo 2^words and without another message, although c has few bits: the trick of the truncation by
 Escudero et al. (ePrint 2020/338, section 5.1), which knows r_h itself. B masks a factor f that x is multiplied by:
-with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B.
+with f + B opened, x f = x (f + B) - (c - 2^(bits - 2)) B + r_h B. r_1 - r_0 is 0 or 2^bits, which divides whatever
+powers and products of r_1 and r_0 differ by, and what r_0 differs by from the sum of what both owners drew: a quotient
+modulo 2^(words - bits) says all of it.
 
 Waves, and those of Scores: see waves.py. Lookup: see lookup.py. The dealer learns of neither which function is
 computed, nor bounds: its material is the same for all functions.
@@ -69,9 +71,13 @@ class Narrow(_Shared, frozen=True):
     factor: Shape | None = None
     """Shape of the factor, which broadcasts."""
     words: Bits = WORD_BITS
-    """Ring of what is computed from it."""
+    """Ring of what is computed from it; wider than the value."""
 
     def __post_init__(self) -> None:
+        if self.words <= self.bits:
+            raise ValueError(
+                f"a value of {self.bits} bits is narrow only in a wider ring than that of {self.words} bits"
+            )
         if self.factor is not None and np.broadcast_shapes(self.shape, self.factor) != self.shape:
             raise ValueError(f"a factor of shape {self.factor} is larger than a value of shape {self.shape}")
 
@@ -79,11 +85,12 @@ class Narrow(_Shared, frozen=True):
         return [Draw(self.shape, self.bits), *([] if self.factor is None else [Draw(self.factor)])]
 
     def dependent(self) -> list[Draw]:
-        return [Draw(self.shape, self.words)] * (2 * (self.degree + (self.factor is not None)))
+        count, quotient = self.degree + (self.factor is not None), Draw(self.shape, self.words - self.bits)
+        return [quotient, *[Draw(self.shape, self.words)] * (count - 1), *[quotient] * count]
 
     def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        mask = (free[0][0] + free[1][0]) & ((1 << self.bits) - 1)
-        found = []
+        total = free[0][0] + free[1][0]
+        mask, found = total & ((1 << self.bits) - 1), []
         for wrapped in (signed(mask, self.bits), mask):
             powers = [wrapped]
             while len(powers) < self.degree:
@@ -91,7 +98,9 @@ class Narrow(_Shared, frozen=True):
             if self.factor is not None:
                 powers.append(wrapped * (free[0][1] + free[1][1]))
             found.append(powers)
-        return found[0] + [one - other for other, one in zip(*found, strict=True)]
+        differences = (found[0][0] - total, *(one - other for other, one in zip(*found, strict=True)))
+        first, *others = (difference >> self.bits for difference in differences)
+        return [first, *found[0][1:], *others]
 
 
 class Matrix(Product, frozen=True):

@@ -128,7 +128,9 @@ class NarrowValue:
         words = party.take(Narrow(shape, bits, degree, factor, ring))
         self._mask = words[0]
         self._factor_mask = words[0] if factor is None else words[1]
-        self._dependent = words[1 if factor is None else 2 :]
+        first, *others = words[1 if factor is None else 2 :]
+        # The share of r_0 itself: the dealer's word says what the sum of the masks drawn has too much.
+        self._dependent = [self._mask + (first << bits), *others]
         self._place = self._public = words[0]
 
     def masked(self, share: torch.Tensor) -> Words:
@@ -139,12 +141,13 @@ class NarrowValue:
     def settle(self, opened: torch.Tensor) -> None:
         """Take in the sum of both masked shares."""
         place = opened & ((1 << self._bits) - 1)
-        high = place >> (self._bits - 1)
+        # What powers and products differ by is 2^bits times the dealer's words.
+        wrapped = place >> (self._bits - 1) << self._bits
         self._place = place
         self._public = place - (1 << (self._bits - 2))
         half = len(self._dependent) // 2
         pairs = zip(self._dependent[:half], self._dependent[half:], strict=True)
-        self._dependent = [torch.addcmul(low, high, difference) for low, difference in pairs]
+        self._dependent = [torch.addcmul(low, wrapped, difference) for low, difference in pairs]
 
     def polynomial(self, coefficients: Sequence[int]) -> torch.Tensor:
         """The share, in the wide ring, of the sum of coefficients[i] x^i, of at most the degree asked for.
@@ -158,7 +161,7 @@ class NarrowValue:
         return share
 
     def value(self) -> torch.Tensor:
-        """The share of x modulo 2^64."""
+        """The share of x in the wide ring."""
         return self._public - self._dependent[0] if self._rank == MODEL else -self._dependent[0]
 
     def masked_factor(self, share: torch.Tensor) -> Words:
@@ -166,7 +169,7 @@ class NarrowValue:
         return share + self._factor_mask, WORD_BITS
 
     def times(self, opened_factor: torch.Tensor) -> torch.Tensor:
-        """The share of x f modulo 2^64, where f + B was opened."""
+        """The share of x f in the wide ring, where f + B was opened."""
         return self.value() * opened_factor - self._public * self._factor_mask + self._dependent[self._degree]
 
 

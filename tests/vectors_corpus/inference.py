@@ -259,8 +259,8 @@ REQUESTS: Final[tuple[dict[str, Any], ...]] = (
     FIXED,
     FIXED | {"owner": 0, "words": 40, "rows": []},
     NARROW,
-    NARROW | {"shape": [1], "bits": 64, "degree": 3, "factor": None},
-    NARROW | {"shape": [], "bits": 21, "degree": 1, "factor": None, "words": 57},
+    NARROW | {"shape": [1], "bits": 63, "degree": 3, "factor": None},
+    NARROW | {"shape": [], "bits": 21, "degree": 16, "factor": [], "words": 57},
     MATRIX,
     MATRIX | {"words": 64},
     SCORES,
@@ -354,7 +354,8 @@ def inference_material_bad_request() -> Script:
     script = primitive("Requests that no dealer meets.")
     for changed in (
         NARROW | {"bits": 1}, NARROW | {"bits": 65}, NARROW | {"degree": 17}, NARROW | {"shape": [1 << 28]},
-        NARROW | {"words": 1}, NARROW | {"words": 65}, NARROW | {"factor": [3, 1]}, NARROW | {"factor": [1, 2, 2]},
+        NARROW | {"words": 1}, NARROW | {"words": 16}, NARROW | {"bits": 64}, NARROW | {"words": 65},
+        NARROW | {"factor": [3, 1]}, NARROW | {"factor": [1, 2, 2]},
         NARROW | {"factor": [2, 0]}, WEIGHT | {"owner": 2}, WEIGHT | {"shape": [6]}, FIXED | {"words": 1},
         MATRIX | {"operation": "mul", "left": [2, 2], "right": [2, 2]}, MATRIX | {"arguments": [["groups", 1]]},
         MATRIX | {"left": [3]}, MATRIX | {"left": [2, 1, 3], "right": [3, 3, 2]}, MATRIX | {"words": 65},

@@ -99,7 +99,8 @@ def fits(request: dict[str, Any]) -> bool:
             return len(request["weight_shape"]) == 2
         case "Narrow":
             factor = request["factor"]
-            return factor is None or broadcasts(factor, request["shape"])
+            wider = request["words"] > request["bits"]
+            return wider and (factor is None or broadcasts(factor, request["shape"]))
         case "Matrix":
             left, right = request["left"], request["right"]
             fit = min(len(left), len(right)) >= 2 and left[-1] == right[-2]
@@ -157,7 +158,9 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
         case "Fixed":
             return [([*request["rows"], request["weight_shape"][1]], words)]
         case "Narrow":
-            return [(shape, words)] * (2 * (request["degree"] + (request["factor"] is not None)))
+            count = request["degree"] + (request["factor"] is not None)
+            quotient = (shape, words - request["bits"])
+            return [quotient] + [(shape, words)] * (count - 1) + [quotient] * count
         case "Matrix":
             left, right = request["left"], request["right"]
             return [([*broadcast(left[:-2], right[:-2]), left[-2], right[-1]], words)]
@@ -265,7 +268,9 @@ def narrow(request: dict[str, Any], sums: list[int], factor: list[int] | None = 
         return found
 
     first, second = of(zero), of(one)
-    return first + [[b - a for a, b in zip(*pair, strict=True)] for pair in zip(first, second, strict=True)]
+    wraps = [(word - drawn) // 2**bits for word, drawn in zip(zero, sums, strict=True)]
+    quotients = [[(b - a) // 2**bits for a, b in zip(*pair, strict=True)] for pair in zip(first, second, strict=True)]
+    return [wraps, *first[1:], *quotients]
 
 
 def scores(request: dict[str, Any], queries: list[int], keys: list[int]) -> list[list[int]]:

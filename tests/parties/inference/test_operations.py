@@ -202,6 +202,8 @@ LOOKUP = {"type": "Lookup", "shape": (2,), "domain": 20, "index": 6, "slope": 4,
 NOT_DEALT: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a factor of more dimensions than its value": (NARROW, {"factor": (5, 2, 3)}, "shape"),
     "a factor that is larger than its value": (NARROW, {"factor": (2, 4)}, "shape"),
+    "a ring that is no wider than the value": (NARROW, {"words": 16}, "16 bits is narrow only in a wider ring"),
+    "a ring that is narrower than the value": (NARROW, {"bits": 64, "words": 63}, "ring than that of 63 bits"),
     "a product of elements": (MATRIX, {"operation": "mul"}, "only matrices"),
     "a convolution": (MATRIX, {"operation": "conv2d", "left": (1, 4, 8, 8), "right": (4, 4, 1, 1)}, "only matrices"),
     "a product with arguments": (MATRIX, {"arguments": (("groups", 1),)}, "only matrices"),
