@@ -34,7 +34,7 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
-from tacit.parties.inference.far_softmax import FarSoftmax
+from tacit.parties.inference.far_softmax import SHARE_RING, FarSoftmax
 from tacit.parties.inference.hidden import SPREAD, spread_slack
 from tacit.parties.inference.layer_norm import LayerNormProgram, layer_norm_requests
 from tacit.parties.inference.lookup import LookedUp
@@ -91,7 +91,7 @@ def _exponential_requests(shape: Shape, scales: Scales) -> tuple[AnyBlockRequest
     return (
         Waves(shape.scores, len(wave.cosines), wave.words, HALVES + far.cut),
         far.totals.request(sums),
-        Narrow(shape.scores, HALVES, 1, (*sums, 1)),
+        Narrow(shape.scores, HALVES, 1, (*sums, 1), SHARE_RING),
         Narrow(shape.scores, WEIGHTED, 2, None, ring),
     )
 

@@ -21,6 +21,9 @@ from tacit.protocol.inference.schedule import HALVES, PLACE, WEIGHTED
 
 SHARE_BITS = WEIGHTED - 3
 """Fractional bits of a share of one."""
+SHARE_RING = 48
+"""Bits of the products of exponentials and inverse sums. What an inverse lacks in bits is the same for a whole row, and
+divided out again with the sum of its squares."""
 
 
 class Far(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,7 +41,7 @@ class FarSoftmax:
     def __init__(self, party: Party, shape: tuple[int, ...], far: Far, ring: int) -> None:
         self._party, self._far = party, far
         self._totals = LookedUp(party, far.totals.request(shape[:-1]))
-        self._half = NarrowValue(party, shape, HALVES, factor=(*shape[:-1], 1))
+        self._half = NarrowValue(party, shape, HALVES, factor=(*shape[:-1], 1), ring=SHARE_RING)
         self._share = NarrowValue(party, shape, WEIGHTED, degree=2, ring=ring)
 
     def run(self, exponentials: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
@@ -54,6 +57,6 @@ class FarSoftmax:
         outside = self._totals.settle(opened_place, far.totals.limits)
         inverse = self._totals.value(*far.totals.words)[..., None]
         (opened_inverse,) = yield from party.open("softmax", self._half.masked_factor(inverse))
-        share = shifted(self._half.times(opened_inverse), WORD_BITS, WORD_BITS - WEIGHTED)
+        share = shifted(self._half.times(opened_inverse), SHARE_RING, SHARE_RING - WEIGHTED)
         self._share.settle(*(yield from party.open("softmax", self._share.masked(share))))
         return self._share.polynomial((0, 0, 1)), outside

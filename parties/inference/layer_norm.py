@@ -7,7 +7,7 @@ root; the root comes from a table, and with it whether the variance is within bo
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import torch
@@ -20,6 +20,9 @@ from tacit.parties.inference.ring import WORD_BITS, shifted
 from tacit.parties.inference.tables import Positive, Table
 from tacit.protocol.inference.schedule import CENTRED, PLACE, STREAM
 
+SQUARES: Final = 56
+"""Ring of sums of squares."""
+
 
 class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Of one LayerNorm."""
@@ -29,14 +32,19 @@ class Norm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     lift: Annotated[int, Meta(ge=1, le=1 << 12)] = 1
     """By which the first token is multiplied, the class token, which has the smallest variance."""
     cut: Annotated[int, Meta(ge=0, le=WORD_BITS - STREAM)]
-    """Bits that are cut off the result, which is modulo 2^(64 - cut) then."""
+    """Bits that are cut off the result: it is modulo 2^STREAM then, or wider; without a cut modulo 2^WORD_BITS."""
     normalised: Positive
     """Scale of the result, once cut."""
+
+    @property
+    def ring(self) -> int:
+        """Bits of the result before the cut."""
+        return max(STREAM + self.cut, SQUARES) if self.cut else WORD_BITS
 
 
 def layer_norm_requests(shape: tuple[int, int, int], norm: Norm) -> tuple[AnyBlockRequest, ...]:
     """What `LayerNormProgram` asks for, for a stream of this shape."""
-    return (norm.variance.request(shape[:-1]), Narrow(shape, CENTRED, 2, (*shape[:-1], 1)))
+    return (norm.variance.request(shape[:-1]), Narrow(shape, CENTRED, 2, (*shape[:-1], 1), norm.ring))
 
 
 class LayerNormProgram:
@@ -45,7 +53,7 @@ class LayerNormProgram:
     def __init__(self, party: Party, operation: str, shape: tuple[int, int, int], norm: Norm) -> None:
         self._party, self._operation, self._norm = party, operation, norm
         self._lookup = LookedUp(party, norm.variance.request(shape[:-1]))
-        self._value = NarrowValue(party, shape, CENTRED, degree=2, factor=(*shape[:-1], 1))
+        self._value = NarrowValue(party, shape, CENTRED, degree=2, factor=(*shape[:-1], 1), ring=norm.ring)
 
     def run(self, stream: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
         """[B, T, D] modulo 2^STREAM to the normalised values, and the share of how many rows are out of range."""
@@ -53,12 +61,12 @@ class LayerNormProgram:
         lifted = torch.cat([stream[:, :1] * norm.lift, stream[:, 1:]], 1)
         value.settle(*(yield from party.open(operation, value.masked(shifted(lifted, STREAM, STREAM - CENTRED)))))
         squares = value.polynomial((0, 0, 1)).sum(-1) * norm.variance.factor
-        place = shifted(squares, WORD_BITS, WORD_BITS - PLACE)
+        place = shifted(squares, SQUARES, SQUARES - PLACE)
         (opened,) = yield from party.open(operation, self._lookup.masked(place))
         outside = self._lookup.settle(opened, norm.variance.limits)
         inverse = self._lookup.value(*norm.variance.words)[..., None]
         normalised = value.times(*(yield from party.open(operation, value.masked_factor(inverse))))
-        return shifted(normalised, WORD_BITS, norm.cut) if norm.cut else normalised, outside
+        return shifted(normalised, norm.ring, norm.cut) if norm.cut else normalised, outside
 
 
 def normalised(x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:

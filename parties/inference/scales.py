@@ -33,9 +33,9 @@ from msgspec import Meta
 
 from tacit.models.friendly.a_priori import BlockCeiling
 from tacit.models.friendly.gauge import Interval
-from tacit.parties.inference.far_softmax import SHARE_BITS, Far
+from tacit.parties.inference.far_softmax import SHARE_BITS, SHARE_RING, Far
 from tacit.parties.inference.hidden import fitted_hidden, gelu_cut
-from tacit.parties.inference.layer_norm import Norm
+from tacit.parties.inference.layer_norm import SQUARES, Norm
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import Bounds, FittedScores, Functions, VarianceBounds, fitted_scores
 from tacit.parties.inference.tables import (
@@ -204,6 +204,7 @@ def fitted(
             stream=stream,
             norm=norms[0],
             normalised=ATTENTION_INPUT,
+            cut=0,
         ),
         second_norm=fitted_norm(
             bounds.second_variance,
@@ -213,6 +214,7 @@ def fitted(
             stream=stream,
             norm=norms[1],
             normalised=MLP_INPUT,
+            cut=SQUARES - STREAM,
         ),
     )
 
@@ -248,7 +250,7 @@ def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
             function="inverse",
             unit=1.0,
             offset=0.0,
-            scale=2.0 ** (SHARE_BITS + WORD_BITS - WEIGHTED - bits),
+            scale=2.0 ** (SHARE_BITS + SHARE_RING - WEIGHTED - bits),
         ),
         bits=HALVES + cut,
         unit=2.0**scores.exponential.bits,
@@ -268,10 +270,11 @@ def fitted_norm(
     stream: float,
     norm: float,
     normalised: float,
+    cut: int = WORD_BITS - STREAM,
 ) -> Norm:
     """Of a LayerNorm over tokens whose norm is at most `norm`, the class token multiplied; normalised: the scale of its
-    result."""
-    cut, variance = 0 if normalised == ATTENTION_INPUT else WORD_BITS - STREAM, bounds.interval
+    result, once cut."""
+    variance = bounds.interval
     table = fitted_table(
         "variances",
         Inverse(
@@ -282,7 +285,7 @@ def fitted_norm(
             steps=steps,
             divisor=1.0 if steps is None else (variance.high + epsilon) / 2.25,
         ),
-        bits=WORD_BITS,
+        bits=SQUARES,
         unit=width * centred_scale(stream) ** 2,
         most=norm**2 / width,
         low=variance.low,
@@ -293,14 +296,14 @@ def fitted_norm(
 
 def checked_norm(norm: Norm, width: int, stream: float) -> float:
     """What the norm of a token is at most whose variance was found in range."""
-    variance = largest(norm.variance, bits=WORD_BITS, unit=width * centred_scale(stream) ** 2)
+    variance = largest(norm.variance, bits=SQUARES, unit=width * centred_scale(stream) ** 2)
     return math.sqrt(width * variance)
 
 
 def variance_limits(norm: Norm, width: int, stream: float) -> tuple[float, float]:
     """What is in range where a variance is computed in the clear."""
     place = norm.variance
-    unit = 2.0 ** (WORD_BITS - place.levels) / (place.factor * width * centred_scale(stream) ** 2)
+    unit = 2.0 ** (SQUARES - place.levels) / (place.factor * width * centred_scale(stream) ** 2)
     return place.low * unit, place.high * unit
 
 

@@ -111,8 +111,8 @@ class ModelStage:
         return layer_shapes(self.public.sizes)[name]
 
     def _known(self, party: Party, stream: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the data owner computes from the stream that it was told, modulo 2^(64 - norm.cut), and how many rows it
-        finds out of range; zeros at the model owner."""
+        """What the data owner computes from the stream that it was told, in the ring of the norm's result, and how many
+        rows it finds out of range; zeros at the model owner."""
         if party.rank == MODEL:
             return torch.zeros_like(stream), torch.zeros_like(stream[0, 0, 0])
         values, variance = normalised(stream.double() / self.public.stream, norm)

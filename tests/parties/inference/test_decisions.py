@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from tacit.parties.inference.block import block_requests
-from tacit.parties.inference.far_softmax import Far
+from tacit.parties.inference.far_softmax import SHARE_RING, Far
+from tacit.parties.inference.layer_norm import SQUARES
 from tacit.parties.inference.material import AnyBlockRequest, Fixed, Lookup, Narrow, Scores, Waves, correction_bytes
 from tacit.parties.inference.ring import byte_width
 from tacit.parties.inference.scales import Scales, Shape
@@ -81,7 +82,7 @@ def block(one_block: Transformer, *, far: bool) -> Scales:
         gelu=wave(6, 16),
         gelu_cut=15,
         first_norm=norm,
-        second_norm=norm,
+        second_norm=msgspec.structs.replace(norm, cut=one.second_norm.cut),
     )
 
 
@@ -203,7 +204,7 @@ Opened = tuple[int, int, int, bool]
 def opened() -> list[Opened]:
     norm = [
         (STREAM_VALUES, CENTRED, STREAM, True),
-        (ROWS, PLACE, WORD_BITS, True),
+        (ROWS, PLACE, SQUARES, True),
         (ROWS, WORD_BITS, WORD_BITS, True),
     ]
     half = HALVES + FAR_CUT
@@ -217,14 +218,14 @@ def opened() -> list[Opened]:
         (SCORES, HALVES, half, True),
         (SUMS, PLACE, half, True),
         (SUMS, WORD_BITS, WORD_BITS, True),
-        (SCORES, WEIGHTED, WORD_BITS, True),
+        (SCORES, WEIGHTED, SHARE_RING, True),
         (SCORES, STREAM, STREAM + 16, True),
         (SUMS, PLACE, STREAM, True),
         (STREAM_VALUES, WEIGHTED, STREAM, True),
         (SUMS, WORD_BITS, WORD_BITS, True),
         (STREAM_VALUES, STREAM, WORD_BITS, False),  # projection
         *norm,
-        (STREAM_VALUES, STREAM, WORD_BITS, False),  # fc1
+        (STREAM_VALUES, STREAM, SQUARES, False),  # fc1
         (HIDDEN_VALUES, COARSE, STREAM, True),
         (HIDDEN_VALUES, STREAM, STREAM + 15, False),  # fc2
         (ROWS, PLACE, STREAM + 15, True),
