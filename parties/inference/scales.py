@@ -40,6 +40,7 @@ from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.scores import Bounds, FittedScores, Functions, VarianceBounds, fitted_scores
 from tacit.parties.inference.tables import (
     FILLED,
+    LEAST_INTERVALS,
     BoundError,
     CheckedSum,
     Inverse,
@@ -58,6 +59,8 @@ MLP_INPUT: Final = 2.0**20
 HEAD_INPUT: Final = 2.0**14
 LARGEST_STREAM_SCALE: Final = 2.0**31
 _MIXED: Final = 2.0**14
+_SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
+"""Below a sum of exponentials: rows as small as the smallest in range are nothing special."""
 _VALUE_BITS: Final = 16
 """Fractional bits that exponentials leave to values."""
 
@@ -174,6 +177,7 @@ def fitted(
         most=most,
         low=sums.low,
         high=sums.high,
+        intervals=_SUM_INTERVALS,
     )
     hidden = fitted_hidden(functions, bounds, ceiling.hidden, shape.hidden)
     gelu_bits = 2 * hidden.bits + 3 if hidden.gelu is None else hidden.gelu.bits
@@ -257,6 +261,7 @@ def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
         most=most,
         low=SPARE * tokens,
         high=bounds.half_total,
+        intervals=_SUM_INTERVALS,
     )
     return Far(cut=cut, totals=totals)
 

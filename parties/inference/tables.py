@@ -29,9 +29,10 @@ Units = Annotated[int, Meta(ge=0, le=1 << PLACE)]
 FILLED: Final = 0.9
 """Of a ring that a sum may fill."""
 _SLOPE_BITS: Final = 4
-_LEAST_INTERVALS: Final = 8
-"""Below a value that is in range: there the relative error of 1/x is about (1 / 8)^2 at most, that of 1/sqrt(x) 3/8 of
-it, and it falls with the square of the value: a fifth of it with the least that typical images reach."""
+LEAST_INTERVALS: Final = 16
+"""Below a value that is in range, if not said otherwise: there the relative error of 1/x is about (1 / 16)^2 at most,
+that of 1/sqrt(x) 3/8 of it, and it falls with the square of the value: to a fifth at the least that typical images
+reach."""
 _FEWEST_INTERVALS: Final = 4
 """The same where there are as many as there can be. Where the error is that large an inverse is too small, so that
 bounds that follow from it hold."""
@@ -131,13 +132,25 @@ def fitted_sum(
     return CheckedSum(factor=factor, low=max(math.floor(low * worth) - 1, 0), high=most_units, levels=levels)
 
 
-def fitted_table(name: str, inverse: Inverse, *, bits: int, unit: float, most: float, low: float, high: float) -> Table:
-    """The same with an inverse, whose unit is found. BoundError where what is in range differs by too much."""
+def fitted_table(
+    name: str,
+    inverse: Inverse,
+    *,
+    bits: int,
+    unit: float,
+    most: float,
+    low: float,
+    high: float,
+    intervals: int = LEAST_INTERVALS,
+) -> Table:
+    """The same with an inverse, whose unit is found; intervals: how many are below `low`.
+
+    BoundError where what is in range differs by too much."""
     place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=_TABLE_LEVELS)
     unit_bits = PLACE - place.levels
     domain = max((place.high - 1).bit_length(), 1) + unit_bits
     ratio = 2 ** (domain - unit_bits) / max(place.low, 0.25)
-    index = min(max(math.ceil(math.log2(_LEAST_INTERVALS * ratio)), 4), _MOST_INDEX_BITS, domain)
+    index = min(max(math.ceil(math.log2(intervals * ratio)), 4), _MOST_INDEX_BITS, domain)
     slope = min(_SLOPE_BITS, domain - index)
     # A polynomial that stands for an inverse stays small near zero, as it does in the clear.
     if inverse.steps is None and place.low << unit_bits < _FEWEST_INTERVALS << (domain - index):

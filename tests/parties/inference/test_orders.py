@@ -27,7 +27,8 @@ TURNS = {("query_turn",), ("key_turn",)}
 WAVES = {("exponential", "words"), ("gelu", "words")}
 CUTS = {("exponential_cut",), ("far", "cut"), ("gelu_cut",)}
 LEVELS = {(name, "levels") for name in ("queries", "keys", "hidden_spread")}
-TOLD = NORM | SUMS | TURNS | WAVES | CUTS | LEVELS
+CUT_NORMS = {("first_norm", "cut"), ("second_norm", "cut")}
+TOLD = NORM | CUT_NORMS | SUMS | TURNS | WAVES | CUTS | LEVELS
 
 
 def of_true_functions(one_block: Transformer) -> PublicModel:
@@ -73,7 +74,7 @@ def test_an_order_tells_of_scales_how_large_words_are_and_nothing_else(one_block
         tried.add(name)
         if any(order(model) != before for model in models):
             told.add(name)
-    assert told == TOLD | {("head", "norm", "variance", name) for name in PLACE}
+    assert told == TOLD | {("head", "norm", "variance", name) for name in PLACE} | {("head", "norm", "cut")}
     assert {("exponential", "cosines"), ("queries", "high"), ("totals", "inverse", "scale"), ("value",)} <= tried
 
 
@@ -90,13 +91,13 @@ def test_it_tells_how_many_waves_a_function_has_and_which_there_are(one_block: T
 
 
 def test_what_it_tells_of_a_block_are_a_few_numbers_below_64(one_block: Transformer) -> None:
-    """26 of each: so an order of any model can be one of another whose bounds are near."""
+    """30 of each: so an order of any model can be one of another whose bounds are near."""
     public = of_true_functions(one_block)
     for block in public.blocks:
         plain = msgspec.to_builtins(block)
         numbers = [number for path, number in leaves(plain) if path in TOLD]
         numbers += [len(plain[function]["cosines"]) for function in ("exponential", "gelu")]
-        assert len(numbers) == len(TOLD) + 2 == 26
+        assert len(numbers) == len(TOLD) + 2 == 30
         assert max(numbers) < 64
 
 
