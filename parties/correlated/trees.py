@@ -65,11 +65,11 @@ def point_keys(roots: tuple[Words, Words], points: Words, levels: int, values: W
     """The dealer's keys. roots: [trees, 2] of each owner; points: [trees] below 2^levels; values: [trees, 2]."""
     walk = _Walk(roots)
     told = [walk.step(_bit(points, levels, level)) for level in range(levels)]
-    leaf = [_words(seeds) for seeds in walk.seeds]
+    leaf = _words(walk.seeds)
     return PointKeys(
         np.stack([seeds for seeds, _ in told], 1) if told else np.zeros((len(points), 0, 2), np.uint64),
         np.stack([controls for _, controls in told], 1) if told else np.zeros((len(points), 0), np.uint8),
-        _signed(values - leaf[0] + leaf[1], walk.controls[1][:, None]),
+        _signed(values - leaf[0] + leaf[1], walk.flipped[:, None]),
     )
 
 
@@ -114,18 +114,17 @@ def threshold_keys(roots: tuple[Words, Words], thresholds: Words, levels: int) -
     walk, total = _Walk(roots), np.zeros(len(thresholds), np.uint64)
     seeds, controls, values = [], [], []
     for level in range(levels):
-        bit = _bit(thresholds, levels, level)
-        words = [np.stack([_hashed(2, each)[:, 0], _hashed(3, each)[:, 0]], 1) for each in walk.seeds]
-        kept, lost = ([_side(each, bit ^ np.uint64(side)) for each in words] for side in range(2))
-        flipped = walk.controls[1]
+        bit, flipped = _bit(thresholds, levels, level), walk.flipped
+        words = [_hashed(key, walk.seeds)[..., 0] for key in (2, 3)]
+        kept, lost = _sides(np.negative(bit), *words)
         value = _signed(lost[1] - lost[0] - total + bit, flipped)
         total = total - kept[1] + kept[0] + _signed(value, flipped)
         told = walk.step(bit)
         seeds.append(told[0])
         controls.append(told[1])
         values.append(value)
-    last = [_hashed(2, each)[:, 0] for each in walk.seeds]
-    values.append(_signed(last[1] - last[0] - total, walk.controls[1]))
+    last = _hashed(2, walk.seeds)[..., 0]
+    values.append(_signed(last[1] - last[0] - total, walk.flipped))
     return ThresholdKeys(np.stack(seeds, 1), np.stack(controls, 1), np.stack(values, 1) & _COUNT_MASK)
 
 
@@ -150,27 +149,33 @@ def below(rank: int, roots: Words, keys: ThresholdKeys, places: Words) -> Words:
 
 
 class _Walk:
-    """Both trees along one path, as the dealer walks it."""
+    """Both owners' trees along one path, as the dealer walks it."""
 
     def __init__(self, roots: tuple[Words, Words]) -> None:
-        self.seeds = [root & _SEED for root in roots]
-        self.controls = [np.full(len(roots[0]), rank, np.uint8) for rank in range(2)]
+        self.seeds = np.stack(roots) & _SEED
+        """[owners, trees, 2]."""
+        first = np.zeros(len(roots[0]), np.uint64)
+        self._controls: Words = np.stack([first, ~first])
+        """[owners, trees], as words of equal bits."""
+
+    @property
+    def flipped(self) -> Words:
+        """The control bits of the second owner, where values are negative, as words of equal bits."""
+        second: Words = self._controls[1]
+        return second
 
     def step(self, bit: Words) -> tuple[Words, Bits]:
         """Down to the child on the right where the bit is set; the corrections of this level."""
-        children = [np.stack([_hashed(side, seeds) for side in range(2)], 1) for seeds in self.seeds]
-        bits = [(each[..., 0] & _LOWEST).astype(np.uint8) for each in children]
-        for each in children:
-            each[..., 0] &= _REST
-        small, every = bit.astype(np.uint8), np.arange(len(bit))
-        lost = children[0][every, 1 - small] ^ children[1][every, 1 - small]
-        told = bits[0] ^ bits[1]
-        told[:, 0] ^= small ^ 1
-        told[:, 1] ^= small
-        for rank, controls in enumerate(self.controls):
-            self.seeds[rank] = children[rank][every, small] ^ (lost * controls[:, None])
-            self.controls[rank] = bits[rank][every, small] ^ (controls & told[every, small])
-        return lost, (told[:, 0] | (told[:, 1] << 1)).astype(np.uint8)
+        right = np.negative(bit)
+        kept, lost = _sides(_pairs(right), _hashed(0, self.seeds), _hashed(1, self.seeds))
+        # A child's lowest bit is its control: corrected, both owners' are equal on the side that is lost, and differ
+        # on the one that is kept.
+        told, bits = lost[0] ^ lost[1], kept[..., 0] & _LOWEST
+        of_kept, of_lost = bits[0] ^ bits[1] ^ _LOWEST, told[:, 0] & _LOWEST
+        self.seeds = (kept ^ (told & _pairs(self._controls))) & _SEED
+        self._controls = np.negative(bits ^ (self._controls & of_kept))
+        of_right, of_left = _sides(right, of_lost, of_kept)
+        return told & _SEED, (of_left | (of_right << _LOWEST)).astype(np.uint8)
 
 
 def _hashed(key: int, seeds: Words) -> Words:
@@ -195,9 +200,17 @@ def _bit(numbers: Words, levels: int, level: int) -> Words:
     return (numbers >> np.uint64(levels - 1 - level)) & _LOWEST
 
 
-def _side(pairs: Words, side: Words) -> Words:
-    return pairs[np.arange(len(pairs)), side.astype(np.int64)]
+def _sides(choice: Words, left: Words, right: Words) -> tuple[Words, Words]:
+    """The side on the right where all bits of the choice are set, that on the left where none is; and the other one."""
+    change = (left ^ right) & choice
+    return left ^ change, right ^ change
 
 
-def _signed(words: Words, negative: Bits) -> Words:
-    return np.where(negative == 1, -words, words)
+def _pairs(words: Words) -> Words:
+    """Each word twice, along a new last axis: what NumPy broadcasts along so short an axis is slow."""
+    return np.repeat(words, 2).reshape(*words.shape, 2)
+
+
+def _signed(words: Words, negative: Words) -> Words:
+    """Words, times -1 where all bits of the other are set."""
+    return (words ^ negative) - negative
