@@ -6,7 +6,7 @@ mask of a fixed weight is asked for once (`Weight`) and named by later requests 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -25,8 +25,9 @@ class Dealing:
         self._keys = keys
         self._weights: dict[int, Weight] = {}
 
-    def correction(self, request: Request, number: int) -> list[torch.Tensor]:
-        """The receiver's shares of the dependent words; empty where there are none. RequestError."""
+    def correction(self, request: Request, number: int) -> Iterator[torch.Tensor]:
+        """The receiver's shares of the dependent words, one after the other; none for the mask of a weight, which is
+        noted once they are asked for. RequestError."""
         mask = None
         try:
             check(request, len(self._keys))
@@ -34,7 +35,7 @@ class Dealing:
                 self._weights[number] = request
             elif isinstance(request, Linear):
                 mask = self._mask(request)
-            return correct(request, [Keystream(key, number) for key in self._keys], mask)
+            yield from correct(request, [Keystream(key, number) for key in self._keys], mask)
         except (ValueError, RuntimeError) as error:
             raise RequestError(str(error)) from error
 

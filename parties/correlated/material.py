@@ -28,7 +28,7 @@ Sources: Beaver (CRYPTO 1991); CrypTen (NeurIPS 2021) for the kinds up to Bit; E
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, reduce
 from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 
@@ -85,8 +85,9 @@ class Request(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
         """The words that follow from the free ones."""
         raise NotImplementedError
 
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
-        """The dependent words, from the free words of each rank (and, for Linear, the mask of the weight)."""
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterable[torch.Tensor]:
+        """The dependent words, from the free words of each rank (and, for Linear, the mask of the weight). What is
+        given is changed by whoever asked for it."""
         raise NotImplementedError
 
 
@@ -276,19 +277,20 @@ def expand(request: Request, rank: int, stream: Keystream) -> list[torch.Tensor]
     return drawn + [stream.draw(draw.shape) for draw in dependent]
 
 
-def correct(request: Request, streams: Sequence[Keystream], weight: torch.Tensor | None = None) -> list[torch.Tensor]:
-    """The receiver's shares of the dependent words, from the streams of all ranks."""
-    drawn = [expand(request, rank, stream) for rank, stream in enumerate(streams)]
-    free = [words[: len(request.free(rank))] for rank, words in enumerate(drawn)]
-    shares = request.solve(free, weight)
-    for rank, words in enumerate(drawn):
-        if rank not in request.receivers:
-            for share, other in zip(shares, words[len(free[rank]) :], strict=True):
-                if request.exclusive:
-                    share ^= other
-                else:
-                    share -= other
-    return shares
+def correct(
+    request: Request, streams: Sequence[Keystream], weight: torch.Tensor | None = None
+) -> Iterator[torch.Tensor]:
+    """The receiver's shares of the dependent words, from the streams of all ranks; each is made when it is asked for,
+    so that what is worked on stays in the cache of a processor."""
+    free = [[stream.draw(draw.shape, draw.bits) for draw in request.free(rank)] for rank, stream in enumerate(streams)]
+    others = [stream for rank, stream in enumerate(streams) if rank not in request.receivers]
+    for share, draw in zip(request.solve(free, weight), request.dependent(), strict=True):
+        for stream in others:
+            if request.exclusive:
+                share ^= stream.draw(draw.shape)
+            else:
+                share -= stream.draw(draw.shape)
+        yield share
 
 
 def floor_quotient(words: torch.Tensor, divisor: int) -> torch.Tensor:

@@ -112,7 +112,7 @@ class Dealer:
     def _correct(self, request: AnyRequest) -> list[torch.Tensor]:
         """The receiver's shares of the dependent words of the next request."""
         try:
-            return self._dealing.correction(request, self.dealt)
+            return list(self._dealing.correction(request, self.dealt))
         except RequestError as error:
             asker = self._links[request.owner if isinstance(request, Linear) else 0].peer
             raise MpcError(asker, f"request {self.dealt}", str(error)) from error

@@ -27,7 +27,7 @@ computed, nor bounds: its material is the same for all functions.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 import msgspec
@@ -39,8 +39,8 @@ from tacit.parties.correlated.dealing import RequestError
 from tacit.parties.correlated.material import Draw, Linear, Product, Request, Shape, Weight, check, expand
 from tacit.parties.correlated.streams import Keystream
 from tacit.parties.correlated.trees import point_keys, threshold_keys
-from tacit.parties.inference.ring import WORD_BITS, packed, product, signed, unpacked
-from tacit.parties.inference.waves import LARGEST_HARMONICS, rounded, rounded_waves, waves
+from tacit.parties.inference.ring import WORD_BITS, joined, product, signed, unpacked
+from tacit.parties.inference.waves import LARGEST_HARMONICS, at, rounded, rounded_waves, waves
 from tacit.protocol.inference.schedule import COARSE, PLACE, THRESHOLD_LEVELS, byte_width
 
 LARGEST_DEGREE: Final = 16
@@ -171,9 +171,9 @@ class Waves(_Shared, frozen=True):
     def dependent(self) -> list[Draw]:
         return [Draw(self.shape, self.words)] * (2 * self.harmonics)
 
-    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> list[torch.Tensor]:
+    def solve(self, free: Sequence[list[torch.Tensor]], weight: torch.Tensor | None) -> Iterator[torch.Tensor]:
         mask = (free[0][0] + free[1][0]) & ((1 << COARSE) - 1)
-        return [table.take(mask).long() for table in rounded_waves(self.harmonics, self.precision)]
+        return (at(table, mask).long() for table in rounded_waves(self.harmonics, self.precision))
 
 
 class Fixed(Linear, frozen=True):
@@ -291,7 +291,9 @@ def corrected(request: AnyBlockRequest, data: bytearray) -> list[torch.Tensor]:
     return found
 
 
-def encoded_correction(request: AnyBlockRequest, words: Sequence[torch.Tensor]) -> memoryview | None:
+def encoded_correction(request: AnyBlockRequest, words: Iterable[torch.Tensor]) -> memoryview | None:
     """The dependent words of a request as their receivers are sent them; None where there are none."""
-    parts = [packed(each, draw.bits).reshape(-1) for each, draw in zip(words, request.dependent(), strict=True)]
-    return np.concatenate(parts).data if parts else None
+    draws = request.dependent()
+    parts = zip(words, [draw.bits for draw in draws], strict=True)
+    octets = joined(parts, correction_bytes(request))
+    return octets.data if draws else None

@@ -28,7 +28,7 @@ from tacit.parties.inference.conversation import Conversation, InferenceError, W
 from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
-from tacit.parties.inference.ring import byte_width, packed, unpacked
+from tacit.parties.inference.ring import byte_width, joined, unpacked
 from tacit.parties.inference.stages import Carried, Run, stages
 from tacit.parties.inference.store import Laid, Store, StoreError
 from tacit.protocol.inference.dealer import MOST_ORDERS
@@ -327,8 +327,8 @@ def _advanced(
     except StopIteration as stop:
         result: Carried = stop.value
         return result
-    parts = [packed(words, bits).reshape(-1) for words, bits in exchange.sent]
-    return exchange, (np.concatenate(parts) if len(parts) > 1 else parts[0]).data if parts else None
+    size = sum(words.numel() * byte_width(bits) for words, bits in exchange.sent)
+    return exchange, joined(exchange.sent, size).data if exchange.sent else None
 
 
 def _words(received: bytes | bytearray, expected: tuple[Expected, ...]) -> list[torch.Tensor]:

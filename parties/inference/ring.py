@@ -15,13 +15,16 @@ So precision is paid with width; a value is brought back into a wide ring by `Na
 from __future__ import annotations
 
 import math
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from tacit.protocol.inference.schedule import WORD_BITS as WORD_BITS
 from tacit.protocol.inference.schedule import byte_width as byte_width
+
+Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
 SPARE: Final = 0.97
 """Of the room up to a power of two; rounding needs a little."""
@@ -41,26 +44,35 @@ def signed(words: torch.Tensor, bits: int) -> torch.Tensor:
     return words if bits == WORD_BITS else words << (WORD_BITS - bits) >> (WORD_BITS - bits)
 
 
-def packed(words: torch.Tensor, bits: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+def packed(words: torch.Tensor, bits: int) -> Octets:
     """Words as uint8 (elements, bytes), little-endian. Bits above `bits` are cleared, lest they tell of a share more
     than its mask hides."""
     width = byte_width(bits)
-    cleared = words if bits == 8 * width else words & ((1 << bits) - 1)
-    plain = np.ascontiguousarray(cleared.cpu().numpy(), "<i8").reshape(-1)
-    lowest: np.ndarray = np.ndarray(plain.shape, f"V{width}", plain, strides=plain.strides)
-    return np.ascontiguousarray(lowest).view(np.uint8).reshape(-1, width)
+    return joined([(words, bits)], words.numel() * width).reshape(-1, width)
 
 
-def unpacked(
-    octets: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], bits: int, shape: tuple[int, ...]
-) -> torch.Tensor:
+def joined(parts: Iterable[tuple[torch.Tensor, int]], size: int) -> Octets:
+    """Words, each with their bits, packed one after the other; they take `size` bytes together."""
+    room, start = np.empty(size + 8, np.uint8), 0
+    for words, bits in parts:
+        width = byte_width(bits)
+        cleared = words if bits == 8 * width else words & ((1 << bits) - 1)
+        plain = np.ascontiguousarray(cleared.cpu().numpy(), "<i8").reshape(-1)
+        # Whole words are written, in order: each covers what of the one before is too much.
+        np.ndarray(plain.shape, "<i8", room, start, (width,))[:] = plain
+        start += plain.size * width
+    return room[:start]
+
+
+def unpacked(octets: Octets, bits: int, shape: tuple[int, ...]) -> torch.Tensor:
     """The inverse of `packed`: int64 of this shape. Bits above `bits` may be anything, and mean nothing."""
     width = byte_width(bits)
-    # Whole words are read, which overlap; the last one needs a few bytes more.
-    room = np.zeros(octets.size + 8 - width, np.uint8)
-    room[: octets.size] = octets.reshape(-1)
-    words: np.ndarray = np.ndarray((octets.size // width,), "<i8", room, strides=(width,))
-    return torch.from_numpy(words.astype("<i8", copy=True)).reshape(shape)
+    # Whole words are read, which overlap, but for the last ones, behind which there are too few bytes.
+    whole, words = max((octets.size - 8) // width + 1, 0), np.empty(octets.size // width, "<i8")
+    words[:whole] = np.ndarray((whole,), "<i8", octets, 0, (width,))
+    words[whole:] = 0
+    words.view(np.uint8).reshape(-1, 8)[whole:, :width] = octets[whole:]
+    return torch.from_numpy(words).reshape(shape)
 
 
 def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: int | None = None) -> torch.Tensor:

@@ -47,7 +47,7 @@ def assembled(request: AnyRequest, parties: int) -> list[list[torch.Tensor]]:
     if isinstance(request, Linear):
         weight = Keystream(keys[request.owner], request.weight).draw(request.weight_shape)
     held = [expand(request, rank, Keystream(key, NUMBER)) for rank, key in enumerate(keys)]
-    correction = correct(request, [Keystream(key, NUMBER) for key in keys], weight)
+    correction = list(correct(request, [Keystream(key, NUMBER) for key in keys], weight))
     assert sum(words.numel() for words in correction) == correction_words(request)
     held[request.receiver] += correction
     return held

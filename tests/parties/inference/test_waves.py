@@ -82,7 +82,7 @@ def test_halves_are_rounded_up(bits: int) -> None:
 def dealt(wave: Wave, mask: torch.Tensor) -> list[torch.Tensor]:
     """What the dealer computes for this mask."""
     request = Waves(tuple(mask.shape), len(wave.cosines), wave.words, 64)
-    return request.solve([[mask], [torch.zeros_like(mask)]], None)
+    return list(request.solve([[mask], [torch.zeros_like(mask)]], None))
 
 
 WAVE = Wave(constant=-7, cosines=(1 << 20, -3), sines=(5, 77777), precision=12, words=17)
