@@ -30,6 +30,8 @@ SPARE: Final = 0.97
 """Of the room up to a power of two; rounding needs a little."""
 _EXACT_BITS = 53
 """Integers up to 2^53 are exact in float64."""
+_ONES = 2.0**52
+_ONES_WORD = int(np.float64(_ONES).view(np.int64))
 _COUNTING = 1.5 * 2.0**52
 _COUNTING_WORD = int(np.float64(_COUNTING).view(np.int64))
 
@@ -86,7 +88,7 @@ def product(left: torch.Tensor, right: torch.Tensor, bits: int, *, right_bits: i
     inner_bits = math.ceil(math.log2(max(left.shape[-1], 1)))
     room = _EXACT_BITS + 1 - inner_bits
     whole = right_bits is None or right_bits > room - 16
-    most = room // 2 if whole or right_bits is None else room + 1 - right_bits
+    most = room // 2 if whole or right_bits is None else min(room + 1 - right_bits, _EXACT_BITS - 1)
     # No wider than that number of digits needs: smaller sums are converted faster.
     left_width = -(-bits // -(-bits // most))
     right_width = left_width if whole or right_bits is None else right_bits
@@ -119,13 +121,12 @@ def _integers(whole: torch.Tensor, *, small: bool) -> torch.Tensor:
 
 def _digits(words: torch.Tensor, bits: int, width: int) -> list[torch.Tensor]:
     """float64 digits, least significant first, whose sum with their places is the words modulo 2^bits."""
-    rest = signed(words, bits)
+    places, half = range(0, bits, width), 1 << (width - 1)
+    # With half a digit added at every place, digits are simply cut out; each has that half too much then.
+    raised = words + int(np.uint64(sum(half << place for place in places) & ((1 << WORD_BITS) - 1)).view(np.int64))
     digits = []
-    for place in range(0, bits, width):
-        if place + width >= bits:
-            digits.append(signed(rest, min(bits - place, width)).double())
-        else:
-            digit = signed(rest, width)
-            digits.append(digit.double())
-            rest = (rest - digit) >> width
+    for place in places:
+        digit = (raised >> place).bitwise_and_((1 << min(width, bits - place)) - 1)
+        # From 2^52 on the last bit of a float64 is worth 1: a digit is put there as it is.
+        digits.append(digit.bitwise_or_(_ONES_WORD).view(torch.float64).sub_(_ONES + half))
     return digits
