@@ -165,7 +165,7 @@ def dependent(request: dict[str, Any]) -> list[Draw]:
             left, right = request["left"], request["right"]
             return [([*broadcast(left[:-2], right[:-2]), left[-2], right[-1]], words)]
         case "Scores":
-            return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 40)] * 2]
+            return [([*shape[:-1], shape[-2]], words), *[([2, *shape], 48)] * 2]
         case "Waves":
             return [(shape, words)] * (2 * request["harmonics"])
         case _:
@@ -285,7 +285,7 @@ def scores(request: dict[str, Any], queries: list[int], keys: list[int]) -> list
     for words, bits in ((queries, request["queries"]), (keys, request["keys"])):
         places = [(word % 2**bits) * 2**16 // 2**bits for word in words]
         pairs = [wave(1, place) for place in places]
-        found.append([rounded(pair[part], 17) for part in (0, 1) for pair in pairs])
+        found.append([rounded(pair[part], 20) for part in (0, 1) for pair in pairs])
     return found
 
 
