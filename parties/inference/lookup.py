@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from tacit.parties.correlated.trees import PointKeys, ThresholdKeys, Words, belo
 from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.operations import MODEL, Party
 from tacit.protocol.inference.schedule import PLACE
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,10 @@ class LookedUp:
         self._rank, self._request, self._device = party.rank, request, party.device
         self._mask, *words = party.take(request)
         self._trees = trees_of(request, words)
-        self._points = None if self._trees.points is None else self._places(self._trees.points)
+        points = self._trees.points
+        self._points = (
+            None if points is None else point_words(party.rank, self._trees.point_roots, points).view(np.int64)
+        )
         self._place = self._mask
 
     def masked(self, share: torch.Tensor) -> tuple[torch.Tensor, int]:
@@ -103,21 +109,23 @@ class LookedUp:
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
         """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
         assert self._points is not None
-        interval, rest = self._request.place(self._place.reshape(-1))
+        interval, rest = (part.numpy() for part in self._request.place(self._place.reshape(-1).cpu()))
         level, slope = (_windows(table, interval) for table in (values, slopes))
-        share = (self._points[0] * level).sum(-1) + rest * (self._points[0] * slope).sum(-1)
-        share -= (self._points[1] * slope).sum(-1)
-        return share.reshape(self._place.shape)
-
-    def _places(self, keys: PointKeys) -> tuple[torch.Tensor, torch.Tensor]:
-        words = point_words(self._rank, self._trees.point_roots, keys).view(np.int64)
-        interval, rest = (torch.from_numpy(np.ascontiguousarray(words[..., part])) for part in range(2))
-        return interval.to(self._device), rest.to(self._device)
+        ones, places = self._points[..., 0], self._points[..., 1]
+        share = _sums(ones, level) + rest * _sums(ones, slope) - _sums(places, slope)
+        return torch.from_numpy(share).reshape(self._place.shape).to(self._device)
 
 
-def _windows(table: torch.Tensor, intervals: torch.Tensor) -> torch.Tensor:
+def _sums(words: Integers, table: Integers) -> Integers:
+    """Inner products of rows modulo 2^64, without a copy of either."""
+    found: Integers = np.einsum("ij,ij->i", words, table)
+    return found
+
+
+def _windows(table: torch.Tensor, intervals: Integers) -> Integers:
     """For each interval c the words of a table [size] at c - j modulo size, for j = 0 ... size - 1: parts of the table
     backwards, twice, which are copied whole."""
     size, backwards = len(table), table.flip(0).cpu().numpy()
     parts = np.lib.stride_tricks.sliding_window_view(np.concatenate([backwards, backwards]), size)
-    return torch.from_numpy(parts[size - 1 - intervals.cpu().numpy()]).to(intervals.device)
+    found: Integers = parts[size - 1 - intervals]
+    return found
