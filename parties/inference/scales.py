@@ -61,6 +61,10 @@ LARGEST_STREAM_SCALE: Final = 2.0**31
 _MIXED: Final = 2.0**14
 _SUM_INTERVALS: Final = 2 * LEAST_INTERVALS
 """Below a sum of exponentials: rows as small as the smallest in range are nothing special."""
+_HALF_SUM_INTERVALS: Final = LEAST_INTERVALS // 2
+"""Below one of half the scores: the error of its inverse, at most (1 / 8)^2, is divided out with the sum of squares."""
+_LEAST_SQUARES: Final = 0.9
+"""Of such shares of one, times their number: it is 1 without that error."""
 _VALUE_BITS: Final = 16
 """Fractional bits that exponentials leave to values."""
 
@@ -156,7 +160,7 @@ def fitted(
     exponential = scores.exponential
     if far:
         found, plain = _far(scores, bounds, shape.tokens), 2 * SHARE_BITS
-        sums, most = Interval(SPARE / shape.tokens, 1 / SPARE), 1 / SPARE
+        sums, most = Interval(_LEAST_SQUARES / shape.tokens, 1 / SPARE), 1 / SPARE
     else:
         found, plain = None, exponential.bits
         sums = Interval(SPARE * shape.tokens, bounds.total)
@@ -261,7 +265,7 @@ def _far(scores: FittedScores, bounds: Bounds, tokens: int) -> Far:
         most=most,
         low=SPARE * tokens,
         high=bounds.half_total,
-        intervals=_SUM_INTERVALS,
+        intervals=_HALF_SUM_INTERVALS,
     )
     return Far(cut=cut, totals=totals)
 

@@ -34,8 +34,9 @@ from safetensors import SafetensorError, safe_open
 from tacit.models.file_system import FILES
 from tacit.parties.learning.statistics import Statistics
 
-SCHEMA_VERSION: Final = 1
-"""Rises when a key of a file for programs is taken away, or changes its meaning; others may join at any time."""
+_SCHEMA_NUMBERS: Final = {"inference": 2, "answers": 2, "bench-blocks": 2}
+"""Of files for programs, 1 of all others: a number rises when a key is taken away, or changes its meaning; others may
+join at any time."""
 _PROGRESS = "progress"
 _PLACE_IS_WRONG = (errno.EROFS, errno.EACCES, errno.EPERM, errno.EISDIR, errno.ENOTDIR, errno.ENOENT)
 """Failures that room on the disk does not mend."""
@@ -71,7 +72,7 @@ def write_json(value: Any, path: Path) -> None:
 
 def schema_name(name: str) -> str:
     """What files for programs say of their form; `tacit schema NAME` prints it."""
-    return f"tacit.{name}.{SCHEMA_VERSION}"
+    return f"tacit.{name}.{_SCHEMA_NUMBERS.get(name, 1)}"
 
 
 def write_output(name: str, figures: Mapping[str, Any], path: Path) -> None:
