@@ -153,10 +153,10 @@ class _Walk:
 
     def __init__(self, roots: tuple[Words, Words]) -> None:
         self.seeds = np.stack(roots) & _SEED
-        """[owners, trees, 2]."""
+        """Of shape [owners, trees, 2]."""
         first = np.zeros(len(roots[0]), np.uint64)
         self._controls: Words = np.stack([first, ~first])
-        """[owners, trees], as words of equal bits."""
+        """Of shape [owners, trees], as words of equal bits."""
 
     @property
     def flipped(self) -> Words:

@@ -17,10 +17,6 @@ MEASURES = {"len", "type", "isinstance", "np.shape", "range"}
 """What these say of a secret is public."""
 
 ALLOWED = {
-    (
-        "parties/inference/weights.py",
-        "list(shapes.items()) != list(layer_shapes(public.sizes).items())",
-    ): "shapes of layers, which are public",
     ("protocol/core/roster.py", "key in holder_of_key"): "the public keys of a roster",
     ("protocol/core/roster.py", "self.operator in holder_of_key"): "the public keys of a roster and of its operator",
     ("parties/hosting/preflight/reach.py", "self.key not in subject.attempts"): "the name of a peer that is tried",
