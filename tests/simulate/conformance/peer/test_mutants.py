@@ -1,7 +1,7 @@
 """Parties that break one rule each: the kit says which."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,12 +11,11 @@ import tacit.protocol.session.server
 import tacit.protocol.sum.server
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.link import Link
-from tacit.protocol.core.machine import Output, Step
+from tacit.protocol.core.machine import Output
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.session.client import TrainingClient
 from tacit.protocol.session.messages import MESSAGES
 from tacit.protocol.session.rounds import agree
-from tacit.protocol.session.tables import TrainingState
 from tacit.protocol.sum.agreement import Agreement
 from tacit.protocol.sum.client import AggregationClient
 from tacit.protocol.sum.configuration import Configuration, Policy
@@ -44,16 +43,11 @@ class HalfMaskedSum(AggregationClient):
 class Credulous(TrainingClient):
     Sum: type[AggregationClient] = UncheckedSum
 
-    def on_contribute(self, *arguments: Any) -> Step[TrainingState]:
-        step = super().on_contribute(*arguments)
-
-        def commit() -> Sequence[Output] | None:
-            outputs = step.commit()
-            assert self.sum is not None
+    def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
+        # Before any message to the sum itself: its masks are derived as soon as the shares are there.
+        if self.sum is not None:
             self.sum.__class__ = self.Sum
-            return outputs
-
-        return replace(step, commit=commit)
+        return super().feed(frames, now)
 
 
 class HalfMasked(Credulous):
