@@ -23,13 +23,13 @@ from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum, l
 from tacit.parties.inference.waves import FitError, Floats, Wave, fitted_wave
 from tacit.protocol.inference.schedule import VECTORS
 
-_WINDOWS: Final = (0.5, 0.625, 0.75)
+_WINDOWS: Final = (0.45, 0.5, 0.625, 0.75)
 """Parts of the ring that possible scores take; whatever needs fewer waves."""
-_TOLERANCE: Final = 2.0**-8.5
+_TOLERANCE: Final = 2.0**-7
 """Of an exponential: relative to itself, or to 1, of which the mean of a row is no less."""
 _FAR_TOLERANCE: Final = 2.0**-11
 """The same where the exponential is squared."""
-_NOISE: Final = 2.0**-12
+_NOISE: Final = 2.0**-11
 """Deviation of the roundings of words, and of factors, that the sum of a row has, relative to its least. They are
 independent, so that each of T exponentials may have sqrt(T) times as much."""
 _FAR_NOISE: Final = 2.0**-13
