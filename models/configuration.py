@@ -234,6 +234,15 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     epochs: Annotated[
         int, Meta(description="Passes over the client's own data in one round (fedavg only).", ge=1, le=1000)
     ] = 4
+    fedsgd_images: Annotated[
+        int,
+        Meta(
+            description="Images that a client draws anew in every round, over which it sends the mean gradient; a "
+            "client with fewer takes all of its own (fedsgd only). 0: all.",
+            ge=0,
+            le=2**31 - 1,
+        ),
+    ] = 0
     batch_size: Annotated[int, Meta(description="Images in one forward and backward pass.", ge=1, le=65536)] = 16
     learning_rate: Annotated[
         float, Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0)
@@ -269,4 +278,9 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
             raise ValueError(
                 'training.algorithm = "fedsgd": clients send one gradient, which training.factory does not compute; '
                 'set it to "fedavg"'
+            )
+        if self.fedsgd_images and self.algorithm != "fedsgd":
+            raise ValueError(
+                f'training.fedsgd_images = {self.fedsgd_images}: with training.algorithm = "{self.algorithm}" clients '
+                'train on all of their images; set it to 0, or the algorithm to "fedsgd"'
             )

@@ -131,6 +131,15 @@ def gradient(
     return flat, statistics
 
 
+def drawn(x: torch.Tensor, y: torch.Tensor, images: int, seed: int) -> _Batch:
+    """So many different ones of x [N, ...] with their labels y [N], as the seed says; all as they are for 0, or where
+    there are no more."""
+    if not 0 < images < len(x):
+        return x, y
+    indices = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:images]
+    return x[indices], y[indices]
+
+
 @torch.inference_mode()
 def judge(
     model: nn.Module,

@@ -17,7 +17,16 @@ import torch
 from tacit.models.held_out import split
 from tacit.models.interruption import Proceed, to_the_end
 from tacit.models.layout import Flat, Layout
-from tacit.models.training import EVALUATION_BATCH, NOTHING, Evaluation, LocalStatistics, evaluate, gradient, judge
+from tacit.models.training import (
+    EVALUATION_BATCH,
+    NOTHING,
+    Evaluation,
+    LocalStatistics,
+    drawn,
+    evaluate,
+    gradient,
+    judge,
+)
 from tacit.models.workload import Labelled, Workload, samples_of
 from tacit.parties.learning.remembered import Remembered
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT, Task, check_configuration, read_task
@@ -193,9 +202,10 @@ class Learner:
             values, samples = self.layout.flatten(self._model) - flat, statistics.samples
         else:
             assert self._y is not None
-            batch_size = self._task.training.batch_size
+            training = self._task.training
+            x, y = drawn(self._x, self._y, training.fedsgd_images, integer(seeds[0]))
             values, statistics = gradient(
-                self._model, self._x, self._y, batch_size=batch_size, device=self._device, proceed=proceed
+                self._model, x, y, batch_size=training.batch_size, device=self._device, proceed=proceed
             )
             samples = 1
         self.layout.check_finite(values)

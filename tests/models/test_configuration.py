@@ -32,6 +32,7 @@ FIELDS = [
     (DataConfiguration, "channels", [0, 15], [-1, 16]),
     (TrainingConfiguration, "algorithm", ["fedavg", "fedsgd"], ["fedprox"]),
     (TrainingConfiguration, "epochs", [1, 1000], [0, 1001]),
+    (TrainingConfiguration, "fedsgd_images", [0, 2**31 - 1], [-1, 2**31]),
     (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
@@ -52,6 +53,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"mean": (0.5, 0.5), "std": (0.5, 0.5)}
     if name == "channels":
         return {"statistics": "sum"}
+    if name == "fedsgd_images":
+        return {"algorithm": "fedsgd"}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
 
 
@@ -89,6 +92,11 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
     (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),
     (ModelConfiguration, {"pretrained": True}, "pretrained needs a timm model name"),
     (ModelConfiguration, {**VIT, "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
+    (
+        TrainingConfiguration,
+        {"fedsgd_images": 8},
+        'training.fedsgd_images = 8: with training.algorithm = "fedavg" clients train on all of their images; set it',
+    ),
 ]
 
 

@@ -1,6 +1,8 @@
 """What an update holds and what becomes of the sums, against federated averaging written out in float64."""
 
 from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -32,9 +34,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2) -> tuple[Configuration, nn.Module]:
-    """A configuration for three clients, and the model that it belongs to."""
-    training = TrainingConfiguration(algorithm=scheme, epochs=2, batch_size=4, learning_rate=rate)
+def proposal(scheme: Scheme, *, clip: float = 0.5, rate: float = 1e-2, **more: Any) -> tuple[Configuration, nn.Module]:
+    """A configuration for three clients, and the model that it belongs to. more: of training."""
+    training = TrainingConfiguration(algorithm=scheme, epochs=2, batch_size=4, learning_rate=rate, **more)
     task = Task(model=MODEL, training=training, classes=3, channels=1)
     model = task.build(seed=3)
     layout = Layout.of(model)
@@ -144,6 +146,37 @@ def test_a_fedsgd_update_is_the_gradient_with_weight_one() -> None:
     total = total_of(configuration, [update])
     assert int(total.weights) == 1
     assert total.metrics["samples"] == statistics.samples == 12
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_the_gradient_of_a_round_is_the_mean_over_images_that_are_drawn_anew(seed: int | None) -> None:
+    configuration, model = proposal("fedsgd", clip=4.0, fedsgd_images=2)
+    flat = Keeper(configuration, model).bytes
+    x, y = images(6)
+    pairs = list(combinations(range(6), 2))
+    means = [gradient(model, x[list(pair)], y[list(pair)], batch_size=2, device=CPU)[0] for pair in pairs]
+    found = set()
+    for round in range(1, 41):
+        update = learner(configuration, 6, seed).update(round, flat)
+        distances = np.array([np.linalg.norm(update.values - mean) for mean in means])
+        nearest = int(distances.argmin())
+        # Whichever of the two comes first, sums of two are the same; the passes before differ by some 1000 roundings.
+        assert distances[nearest] < 1000 * 2.0**-24 * np.linalg.norm(means[nearest]) < np.sort(distances)[1]
+        found.add(nearest)
+        total = total_of(configuration, [update])
+        assert (int(total.weights), total.metrics["samples"]) == (1, 2)
+    # Fewer than 5 of 15 pairs in 40 fair draws: below C(15, 4) (4 / 15)^40 < 2^-65.
+    assert len(found) >= 5
+
+
+def test_a_client_with_fewer_images_than_are_drawn_takes_all() -> None:
+    configuration, model = proposal("fedsgd", clip=4.0)
+    flat = Keeper(configuration, model).bytes
+    whole = learner(configuration, 12).update(1, flat)
+    for images_drawn in (12, 13):
+        few = learner(proposal("fedsgd", clip=4.0, fedsgd_images=images_drawn)[0], 12).update(1, flat)
+        assert np.array_equal(few.values, whole.values)
+        assert few.statistics.samples == 12
 
 
 def test_coordinates_beyond_the_clip_are_cut_and_counted() -> None:
