@@ -247,6 +247,22 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     learning_rate: Annotated[
         float, Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0)
     ] = 1e-3
+    decay: Annotated[
+        float,
+        Meta(
+            description="By what learning_rate is multiplied at each of decay_rounds, for good. 1: it stays.",
+            gt=0.0,
+            le=1.0,
+        ),
+    ] = 1.0
+    decay_rounds: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=100_000)], ...],
+        Meta(
+            description="Ascending numbers of rounds, which are counted from 1 over the whole run: each is the first "
+            "with a smaller learning_rate.",
+            max_length=100,
+        ),
+    ] = ()
     optimizer: Annotated[
         Literal["adamw", "sgd"], Meta(description="The client's optimizer, started anew in every round (fedavg only).")
     ] = "adamw"
@@ -272,8 +288,23 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
         ),
     ] = ""
 
+    def in_round(self, round: int) -> "TrainingConfiguration":
+        """The same with the learning rate of this round, which decays no more."""
+        times = sum(first <= round for first in self.decay_rounds)
+        rate = self.learning_rate * self.decay**times
+        return msgspec.structs.replace(self, learning_rate=rate, decay=1.0, decay_rounds=())
+
     def __post_init__(self) -> None:
         _check_factory("training.factory", self.factory)
+        if (self.decay != 1.0) != bool(self.decay_rounds):
+            raise ValueError(
+                f"training.decay = {self.decay} and training.decay_rounds = {list(self.decay_rounds)}: one says "
+                "nothing without the other; set both, for example to 0.1 and [25, 40], or leave both out"
+            )
+        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
+            raise ValueError(
+                f"training.decay_rounds = {list(self.decay_rounds)}: expected every round once, in ascending order"
+            )
         if self.factory and self.algorithm == "fedsgd":
             raise ValueError(
                 'training.algorithm = "fedsgd": clients send one gradient, which training.factory does not compute; '

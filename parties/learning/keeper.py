@@ -39,7 +39,7 @@ class Keeper:
     ) -> None:
         self._configuration = configuration
         task = read_task(configuration)
-        self._rate = task.training.learning_rate
+        self._training = task.training
         self.layout = Layout.of(model)
         self.side = task.protection.server(Basis(configuration, task, model, seed, device))
         self.model = model
@@ -69,11 +69,12 @@ class Keeper:
     def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
         """Move the model by the mean; where nobody contributed it stays. Then what the protection does with it.
 
-        vectors: of every client, if the protection needs them; round: what the server itself draws follows from it.
+        vectors: of every client, if the protection needs them; round: learning rate and what the server itself draws
+        follow from it.
         ValueError, which changes nothing, for a dishonest one.
         """
         mean, moved = self.mean(total)
-        step = mean if self._configuration.scheme == "fedavg" else -self._rate * mean
+        step = mean if self._configuration.scheme == "fedavg" else -self._training.in_round(round).learning_rate * mean
         packing = self._configuration.packing()
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}

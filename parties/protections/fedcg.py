@@ -109,7 +109,7 @@ class FedCGClient(SplitClient):
         from tacit.models.fedcg_training import train_client
 
         assert y is not None
-        training, device = self.basis.work.training, self.basis.device
+        training, device = self.basis.work.training.in_round(round), self.basis.device
         for name, tensor in self._discriminator.state_dict(prefix=_DISCRIMINATOR).items():
             tensor.copy_(from_numpy(self.memory[name].copy()))
         statistics = train_client(

@@ -153,7 +153,7 @@ class ClientSide:
         FloatingPointError if training diverges; FactoryError."""
         from tacit.models.training import LocalStatistics, train
 
-        basis, training, device = self.basis, self.basis.work.training, self.basis.device
+        basis, training, device = self.basis, self.basis.work.training.in_round(round), self.basis.device
         if basis.workload.train is not None:
             data = x if y is None else (x, y)
             basis.workload.step(basis.model, data, basis.layout, seed=seed, device=device)

@@ -35,6 +35,8 @@ FIELDS = [
     (TrainingConfiguration, "fedsgd_images", [0, 2**31 - 1], [-1, 2**31]),
     (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
+    (TrainingConfiguration, "decay", [1e-9, 0.99], [0.0, 1.1]),
+    (TrainingConfiguration, "decay_rounds", [(1, 100_000), (*range(1, 101),)], [(0,), (100_001,), (*range(1, 102),)]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
     (TrainingConfiguration, "weight_decay", [0.0, 10.0], [-0.1, 10.5]),
     (TrainingConfiguration, "held_out", [0.0, 0.5], [-0.1, 0.51]),
@@ -55,6 +57,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"statistics": "sum"}
     if name == "fedsgd_images":
         return {"algorithm": "fedsgd"}
+    if name in ("decay", "decay_rounds"):
+        return {"decay": 0.5, "decay_rounds": (3,)}
     return {"name": "other"} if section is ModelConfiguration and name != "name" else {}
 
 
@@ -97,6 +101,12 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
         {"fedsgd_images": 8},
         'training.fedsgd_images = 8: with training.algorithm = "fedavg" clients train on all of their images; set it',
     ),
+    (TrainingConfiguration, {"decay": 0.1}, r"decay = 0.1 and training.decay_rounds = \[\]: one says nothing without"),
+    (TrainingConfiguration, {"decay_rounds": [5]}, r"decay = 1.0 and training.decay_rounds = \[5\]: one says nothing"),
+    *(
+        (TrainingConfiguration, {"decay": 0.1, "decay_rounds": rounds}, "every round once, in ascending order")
+        for rounds in ([5, 5], [5, 4], [1, 3, 2])
+    ),
 ]
 
 
@@ -106,6 +116,13 @@ def test_contradictions_are_refused(section: type[msgspec.Struct], fields: dict[
         msgspec.convert(fields, section)
     with pytest.raises(ValueError, match=message):
         section(**fields)
+
+
+def test_the_learning_rate_decays_from_each_of_its_rounds_on() -> None:
+    training = TrainingConfiguration(learning_rate=0.75, decay=0.5, decay_rounds=(2, 5, 6), epochs=7)
+    rates = [training.in_round(round).learning_rate for round in range(1, 9)]
+    assert rates == [0.75, 0.375, 0.375, 0.375, 0.1875, 0.09375, 0.09375, 0.09375]
+    assert training.in_round(5) == TrainingConfiguration(learning_rate=0.1875, epochs=7)
 
 
 def test_reading_the_configuration_does_not_import_torch() -> None:

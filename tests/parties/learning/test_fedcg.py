@@ -38,16 +38,16 @@ OWN = ("network.conv1", "network.conv2")
 STEPS, SEED = 2, 11
 
 
-def proposal(**protection: Any) -> tuple[Configuration, Keeper]:
+def proposal(training: TrainingConfiguration = TRAINING, **protection: Any) -> tuple[Configuration, Keeper]:
     experiment = Experiment(
         federation=FederationSection(clients=3),
         model=LENET,
-        training=TRAINING,
+        training=training,
         protection=FedCG(distillation_steps=STEPS, **protection),
         aggregation=Aggregation(mode="none", max_weight=20, clip=0.5),
         policy=ClientPolicy(modes=("none",), largest_clip=0.5),
     )
-    task = Task(model=LENET, training=TRAINING, protection=experiment.protection, classes=3, channels=1)
+    task = Task(model=LENET, training=training, protection=experiment.protection, classes=3, channels=1)
     model = task.build(seed=3)
     configuration = configure(experiment.terms(), task, model)
     return configuration, Keeper(configuration, model, seed=SEED)
@@ -103,6 +103,23 @@ def test_extractors_stay_with_the_clients_and_the_rest_becomes_one() -> None:
             assert updates[name].local.kept == sum(len(first[module]) // 4 for module in OWN)
         assert all(now[module] == first[module] for module in OWN), "of extractors the server has the first one only"
     assert len({parts(keeper, member.plain(keeper.bytes, None))["network.conv1"] for member in members.values()}) == 3
+
+
+def test_extractor_and_classifier_take_the_rate_of_the_round() -> None:
+    rate = TRAINING.learning_rate
+    before, after, throughout = (
+        learner(configuration, 5).update(2, keeper.bytes).values
+        for configuration, keeper in (
+            proposal(TrainingConfiguration(epochs=1, batch_size=4, **settings))
+            for settings in (
+                {"learning_rate": rate, "decay": 0.25, "decay_rounds": (3,)},
+                {"learning_rate": rate, "decay": 0.25, "decay_rounds": (2,)},
+                {"learning_rate": rate / 4},
+            )
+        )
+    )
+    assert np.array_equal(after, throughout)
+    assert not np.array_equal(before, after)
 
 
 def test_the_server_distils_from_the_mean_and_every_client() -> None:

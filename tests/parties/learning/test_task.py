@@ -179,6 +179,21 @@ def test_a_client_with_fewer_images_than_are_drawn_takes_all() -> None:
         assert few.statistics.samples == 12
 
 
+@pytest.mark.parametrize("round", [1, 2, 3])
+@pytest.mark.parametrize("scheme", ["fedavg", "fedsgd"])
+def test_a_rate_that_decays_is_in_its_round_the_smaller_one(scheme: Scheme, round: int) -> None:
+    """Both sides, against a federation that has had that rate all along; powers of two multiply exactly."""
+    rate = 2.0**-6 if round < 2 else 2.0**-8
+    results = []
+    for settings in ({"rate": 2.0**-6, "decay": 0.25, "decay_rounds": (2,)}, {"rate": rate}):
+        configuration, model = proposal(scheme, **settings)
+        keeper = Keeper(configuration, model)
+        updates = [learner(configuration, samples).update(round, keeper.bytes) for samples in SAMPLES]
+        keeper.apply(total_of(configuration, updates), round=round)
+        results.append(keeper.bytes)
+    assert results[0] == results[1]
+
+
 def test_coordinates_beyond_the_clip_are_cut_and_counted() -> None:
     configuration, model = proposal("fedavg")
     free = learner(configuration, 12).update(1, Keeper(configuration, model).bytes)
