@@ -247,6 +247,16 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
     learning_rate: Annotated[
         float, Meta(description="Step of the client's optimizer (fedavg) or of the server (fedsgd).", gt=0.0, le=100.0)
     ] = 1e-3
+    momentum: Annotated[
+        float,
+        Meta(
+            description="What is left of the last step in the next one: of SGD in a client's round (fedavg, with "
+            'optimizer = "sgd"), or of the server from round to round (fedsgd), which keeps it over restarts. With '
+            "[encryption] it begins anew with every key.",
+            ge=0.0,
+            lt=1.0,
+        ),
+    ] = 0.0
     decay: Annotated[
         float,
         Meta(
@@ -296,6 +306,11 @@ class TrainingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         _check_factory("training.factory", self.factory)
+        if self.momentum and self.algorithm == "fedavg" and self.optimizer != "sgd":
+            raise ValueError(
+                f'training.momentum = {self.momentum}: training.optimizer = "{self.optimizer}" has moments of its own; '
+                'set it to "sgd", or momentum to 0'
+            )
         if (self.decay != 1.0) != bool(self.decay_rounds):
             raise ValueError(
                 f"training.decay = {self.decay} and training.decay_rounds = {list(self.decay_rounds)}: one says "

@@ -76,11 +76,7 @@ def train(
     """
     _check(x, y)
     model.to(device).train()
-    optimizer = (torch.optim.SGD if configuration.optimizer == "sgd" else torch.optim.AdamW)(
-        [parameter for parameter in model.parameters() if parameter.requires_grad],
-        lr=configuration.learning_rate,
-        weight_decay=configuration.weight_decay,
-    )
+    optimizer = _optimizer([parameter for parameter in model.parameters() if parameter.requires_grad], configuration)
     order = torch.Generator().manual_seed(seed)
     statistics = NOTHING
     with seeded(seed, device):
@@ -186,6 +182,13 @@ def shuffled(
     """All images and labels once, in batches on the device."""
     for indices in torch.split(torch.randperm(len(x), generator=order), batch_size):
         yield x[indices].to(device), y[indices].to(device)
+
+
+def _optimizer(parameters: list[nn.Parameter], configuration: TrainingConfiguration) -> torch.optim.Optimizer:
+    rate, weight_decay = configuration.learning_rate, configuration.weight_decay
+    if configuration.optimizer == "sgd":
+        return torch.optim.SGD(parameters, lr=rate, momentum=configuration.momentum, weight_decay=weight_decay)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=weight_decay)
 
 
 def _logits(model: nn.Module, inputs: torch.Tensor, configuration: TrainingConfiguration, images: int) -> torch.Tensor:

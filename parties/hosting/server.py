@@ -127,11 +127,17 @@ async def serve(
     task = task_of(experiment, known, job.weights_seed)
     configuration = configure(experiment.terms(), task, model, ring_bits=experiment.aggregation.ring_bits or None)
     keeper = Keeper(configuration, model, seed=job.seed, device=device)
+    if job.completed and keeper.velocity is not None:
+        keeper.velocity = checkpoint.load(run.velocity(job.completed), layout)[0]
 
     def save(round: int) -> None:
         progress = Progress(round=round, split_seed=job.weights_seed)
         with writing(run.model):
+            # A file for each round: whenever the process is killed, that of the model's round is there.
+            if keeper.velocity is not None:
+                checkpoint.save(run.velocity(round), layout=layout, flat=keeper.velocity, metadata={})
             checkpoint.save(run.model, layout=layout, flat=keeper.flat, metadata=progress.metadata())
+            run.forget_velocities(but=round)
 
     judged_last: TestClasses | None = None
 

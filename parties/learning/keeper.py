@@ -1,7 +1,8 @@
 """The server's work on the task: it holds the global model and applies the sums.
 
-It adds the mean of the updates, or takes one step against the mean of the gradients; which coordinates have
-contributors enough, and what more is done with them, the protection's side says (parties/protections).
+It adds the mean of the updates, or takes one step against the mean of the gradients, with momentum if it is asked
+for; which coordinates have contributors enough, and what more is done with them, the protection's side says
+(parties/protections).
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Keeper:
         self.side = task.protection.server(Basis(configuration, task, model, seed, device))
         self.model = model
         self.flat: Flat = self.layout.flatten(model)
+        self.velocity: Flat | None = None
+        """With momentum of the server, what it steps against: float32 [D], which belongs to the present model."""
+        if configuration.scheme == "fedsgd" and self._training.momentum:
+            self.velocity = np.zeros_like(self.flat)
 
     @property
     def bytes(self) -> bytes:
@@ -62,7 +67,10 @@ class Keeper:
         return mean, moved & self.side.moved(total)
 
     def replace(self, model: Octets) -> None:
-        """Take this model, little-endian float32 bytes, in the place of the present one."""
+        """Take this model, little-endian float32 bytes, in the place of the present one. It is under another key, and
+        so the velocity, which nobody encrypts again, begins anew."""
+        if self.velocity is not None:
+            self.velocity = np.zeros_like(self.velocity)
         self.flat = np.frombuffer(model, "<f4").astype(np.float32)
         self.layout.load_into(self.model, self.flat)
 
@@ -74,13 +82,19 @@ class Keeper:
         ValueError, which changes nothing, for a dishonest one.
         """
         mean, moved = self.mean(total)
-        step = mean if self._configuration.scheme == "fedavg" else -self._training.in_round(round).learning_rate * mean
+        step, velocity = mean, self.velocity
+        if self._configuration.scheme == "fedsgd":
+            if velocity is not None:
+                # v = m v + g, as torch.optim.SGD has it; where nobody contributed it waits.
+                mean = np.where(moved, self._training.momentum * velocity.astype(np.float64) + mean, velocity)
+                velocity = mean.astype(np.float32)
+            step = -self._training.in_round(round).learning_rate * mean
         packing = self._configuration.packing()
         alone = {name: packing.decode(words, contributors=1) for name, words in (vectors or {}).items()}
         clients = {name: (self._moved(*one.mean()), np.asarray(one.weights)) for name, one in alone.items()}
         flat = self.side.finish(self._moved(step, moved), clients, round)
         self.layout.load_into(self.model, flat)
-        self.flat = flat
+        self.flat, self.velocity = flat, velocity
 
     def _moved(self, step: npt.NDArray[np.float64], moved: Moved) -> Flat:
         flat: Flat = np.where(moved, self.flat + step, self.flat).astype(np.float32)

@@ -3,6 +3,7 @@
 experiment.toml       the experiment as it was run
 model.safetensors     the global model after the last finished round, with that round's number
 plain-model.safetensors   with model encryption: the same in the clear, which a client writes
+velocity-ROUND.safetensors   with momentum of the server: its velocity after that round
 report.html           the run as a page, made from the event logs
 summary.json          figures of the run, made from the event logs
 rounds.csv, clients.csv   its rounds as tables: a row for a round, and for a client in a round
@@ -215,6 +216,16 @@ class RunDirectory:
             raise RunDirectoryError(
                 f"{self.model} is no model of a run ({error!r}): restore it, or start anew"
             ) from None
+
+    def velocity(self, round: int) -> Path:
+        """The velocity of the server's steps after this round."""
+        return self.path / f"velocity-{round}.safetensors"
+
+    def forget_velocities(self, *, but: int) -> None:
+        """Remove those of all other rounds than the one that the model is of."""
+        for path in self.path.glob("velocity-*.safetensors"):
+            if path != self.velocity(but):
+                path.unlink()
 
     def events(self, party: str) -> Path:
         """The event log of a party."""

@@ -35,6 +35,7 @@ FIELDS = [
     (TrainingConfiguration, "fedsgd_images", [0, 2**31 - 1], [-1, 2**31]),
     (TrainingConfiguration, "batch_size", [1, 65536], [0, 65537]),
     (TrainingConfiguration, "learning_rate", [1e-9, 100.0], [0.0, 101.0]),
+    (TrainingConfiguration, "momentum", [0.0, 0.99], [-0.1, 1.0]),
     (TrainingConfiguration, "decay", [1e-9, 0.99], [0.0, 1.1]),
     (TrainingConfiguration, "decay_rounds", [(1, 100_000), (*range(1, 101),)], [(0,), (100_001,), (*range(1, 102),)]),
     (TrainingConfiguration, "optimizer", ["adamw", "sgd"], ["lion"]),
@@ -55,7 +56,7 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
         return {"mean": (0.5, 0.5), "std": (0.5, 0.5)}
     if name == "channels":
         return {"statistics": "sum"}
-    if name == "fedsgd_images":
+    if name in ("fedsgd_images", "momentum"):
         return {"algorithm": "fedsgd"}
     if name in ("decay", "decay_rounds"):
         return {"decay": 0.5, "decay_rounds": (3,)}
@@ -85,8 +86,8 @@ def test_bounds(section: type[msgspec.Struct], name: str, accepted: list[object]
 
 @pytest.mark.parametrize("section", SECTIONS)
 def test_unknown_fields_are_refused(section: type[msgspec.Struct]) -> None:
-    with pytest.raises(msgspec.ValidationError, match="momentum"):
-        msgspec.convert({"momentum": 0.9}, section)
+    with pytest.raises(msgspec.ValidationError, match="dampening"):
+        msgspec.convert({"dampening": 0.9}, section)
 
 
 VIT = {"name": "vit_tiny_patch16_224"}
@@ -100,6 +101,11 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
         TrainingConfiguration,
         {"fedsgd_images": 8},
         'training.fedsgd_images = 8: with training.algorithm = "fedavg" clients train on all of their images; set it',
+    ),
+    (
+        TrainingConfiguration,
+        {"momentum": 0.9},
+        'training.momentum = 0.9: training.optimizer = "adamw" has moments of its own; set it to "sgd", or momentum',
     ),
     (TrainingConfiguration, {"decay": 0.1}, r"decay = 0.1 and training.decay_rounds = \[\]: one says nothing without"),
     (TrainingConfiguration, {"decay_rounds": [5]}, r"decay = 1.0 and training.decay_rounds = \[5\]: one says nothing"),

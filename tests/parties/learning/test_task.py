@@ -194,6 +194,48 @@ def test_a_rate_that_decays_is_in_its_round_the_smaller_one(scheme: Scheme, roun
     assert results[0] == results[1]
 
 
+def test_the_server_steps_with_momentum_as_sgd_does() -> None:
+    """Against torch.optim.SGD in float64, on gradients that are given; the rate decays in between."""
+    configuration, model = proposal("fedsgd", rate=0.5, momentum=0.75, decay=0.5, decay_rounds=(3,))
+    keeper, sizes = Keeper(configuration, model), configuration.tensor_sizes
+    reference = torch.from_numpy(keeper.flat.astype(np.float64)).requires_grad_()
+    optimizer = torch.optim.SGD([reference], lr=0.5, momentum=0.75)
+    random = np.random.default_rng(1)
+    for round in range(1, 6):
+        mean = random.uniform(-1.0, 1.0, sum(sizes))
+        reference.grad = torch.from_numpy(mean.copy())
+        optimizer.param_groups[0]["lr"] = 0.5 if round < 3 else 0.25
+        optimizer.step()
+        keeper.apply(Total(values=3 * mean, weights=np.int64(3), metrics={}, tensor_sizes=sizes), round=round)
+    # Velocities are below 1 / (1 - 0.75) = 4, coordinates below 1 + 5 * 0.5 * 4 = 11; both are rounded 5 times, and
+    # what is off in a velocity goes into at most 4 steps more, of 0.5 each.
+    assert np.abs(reference.detach().numpy() - keeper.flat).max() <= 5 * 2.0**-24 * (11 + 4 * 0.5 * 4)
+    assert keeper.velocity is not None
+    # The model is another, for instance under another key.
+    keeper.replace(keeper.bytes)
+    assert not keeper.velocity.any()
+
+
+def test_the_velocity_waits_where_nobody_contributed() -> None:
+    configuration, model = proposal("fedsgd", rate=0.5, momentum=0.5)
+    keeper, sizes = Keeper(configuration, model), configuration.tensor_sizes
+    first = np.zeros(len(sizes), np.int64)
+    first[1] = 1
+    values, own = np.zeros(sum(sizes)), slice(sizes[0], sizes[0] + sizes[1])
+    values[own] = 1.0
+    keeper.apply(Total(values=values, weights=first, metrics={}, tensor_sizes=sizes))
+    between = keeper.flat.copy()
+    keeper.apply(Total(values=1.0 - values, weights=1 - first, metrics={}, tensor_sizes=sizes))
+    assert np.array_equal(keeper.flat[own], between[own])
+    assert keeper.velocity is not None
+    assert (keeper.velocity == 1.0).all()
+
+
+@pytest.mark.parametrize(("scheme", "more"), [("fedsgd", {}), ("fedavg", {"momentum": 0.5, "optimizer": "sgd"})])
+def test_only_a_server_with_momentum_has_a_velocity(scheme: Scheme, more: dict[str, Any]) -> None:
+    assert Keeper(*proposal(scheme, **more)).velocity is None
+
+
 def test_coordinates_beyond_the_clip_are_cut_and_counted() -> None:
     configuration, model = proposal("fedavg")
     free = learner(configuration, 12).update(1, Keeper(configuration, model).bytes)
