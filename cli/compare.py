@@ -42,12 +42,12 @@ def compare(
     rows = [
         (
             run["run"],
-            "" if run["final_accuracy"] is None else f"{run['final_accuracy']:.3f}",
+            *("" if run[key] is None else f"{run[key]:.3f}" for key in ("final_accuracy", "final_balanced_accuracy")),
             str(run["completed"]),
             f"{run['wall_seconds']:.1f} s",
             f"{run['payload_bytes'] / 1e6:.2f} MB",
         )
         for run in found["runs"]
     ]
-    console.print(table(("run", "accuracy", "rounds", "wall time", "payload"), rows))
+    console.print(table(("run", "accuracy", "balanced", "rounds", "wall time", "payload"), rows))
     say(console, str(out))

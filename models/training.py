@@ -54,6 +54,14 @@ class Evaluation:
     confusion: torch.Tensor = field(repr=False, compare=False)
     """int64 [C, C]: how many images of class i the model takes for class j."""
 
+    @property
+    def balanced_accuracy(self) -> float:
+        """Mean of the recalls of the classes that have images, 0 to 1: what accuracy would be if all had as many
+        (Brodersen et al. 2010, "The Balanced Accuracy and Its Posterior Distribution")."""
+        images = self.confusion.sum(dim=1)
+        recalls = self.confusion.diagonal()[images > 0].double() / images[images > 0]
+        return recalls.mean().item()
+
 
 def train(
     model: nn.Module,

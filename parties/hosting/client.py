@@ -145,7 +145,13 @@ class ClientWork:
             return
         if self._test is not None:
             judged = learner.evaluate(model, *self._test(), batch_size=EVALUATION_BATCH)
-            self._diary.write("evaluated", round=round, accuracy=judged.accuracy, loss=judged.loss)
+            self._diary.write(
+                "evaluated",
+                round=round,
+                accuracy=judged.accuracy,
+                balanced_accuracy=judged.balanced_accuracy,
+                loss=judged.loss,
+            )
         if group is None:
             return
         place = self._job.plain_model

@@ -30,6 +30,7 @@ from tacit.parties.learning.task import LOSS_UNIT, Task, class_digest, configure
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.classes import TestClasses, described
 from tacit.parties.runs.directory import Progress, RunDirectory, writing
+from tacit.parties.runs.evaluations import FIGURES
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.provenance import Seed, provenance
 from tacit.parties.runs.sections import LONGEST_SECONDS
@@ -143,20 +144,26 @@ async def serve(
 
     def judge(round: int, total: Total | None) -> dict[str, Any]:
         nonlocal judged_last
+        unknown: dict[str, Any] = dict.fromkeys(FIGURES)
         if experiment.evaluated_by_clients:
-            return {"accuracy": None, "loss": None}
+            return unknown
         if known.test is not None:
             judged = evaluate(
                 keeper.model, known.test.x_test, known.test.y_test, batch_size=EVALUATION_BATCH, device=device
             )
             judged_last = described(round, known.class_names, judged.confusion)
-            return {"accuracy": judged.accuracy, "loss": judged.loss}
+            return {
+                "accuracy": judged.accuracy,
+                "balanced_accuracy": judged.balanced_accuracy,
+                "loss": judged.loss,
+            }
         # Of a training step of one's own nothing is known.
         if total is None or not total.metrics["samples"] or experiment.training.factory:
-            return {"accuracy": None, "loss": None}
+            return unknown
         # What the clients' own images say, over all of them: nobody tells it of its own.
         samples = total.metrics["samples"]
-        return {"accuracy": total.metrics["correct"] / samples, "loss": total.metrics["loss"] * LOSS_UNIT / samples}
+        correct, loss = total.metrics["correct"], total.metrics["loss"]
+        return unknown | {"accuracy": correct / samples, "loss": loss * LOSS_UNIT / samples}
 
     def after_round(done: RoundDone, total: Total | None) -> dict[str, Any]:
         if total is not None:

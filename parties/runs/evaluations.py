@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from statistics import mean
-from typing import Any
+from typing import Any, Final
+
+FIGURES: Final = ("accuracy", "balanced_accuracy", "loss")
+"""What they find."""
 
 
 def complete(logs: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Add accuracy and loss to the rounds that lack them. logs: the events of every party, changed in place."""
+    """Add these figures to the rounds that lack them. logs: the events of every party, changed in place."""
     found: dict[int, dict[str, dict[str, Any]]] = defaultdict(dict)
     for name, events in logs.items():
         for event in events:
@@ -24,4 +27,6 @@ def complete(logs: Mapping[str, list[dict[str, Any]]]) -> None:
         for event in events:
             if event["event"] == "round-done" and event.get("accuracy", 0.0) is None and event["round"] in found:
                 judged = found[event["round"]].values()
-                event.update({key: mean(one[key] for one in judged) for key in ("accuracy", "loss")})
+                # Runs that were begun by an earlier version lack some.
+                known = [key for key in FIGURES if all(key in one for one in judged)]
+                event.update({key: mean(one[key] for one in judged) for key in known})

@@ -65,6 +65,8 @@ class RoundFigures(TypedDict):
     detail: str | None
     culprit: str | None
     accuracy: float | None
+    balanced_accuracy: float | None
+    """Mean over the classes of the test images; null where the server has none."""
     loss: float | None
     train_accuracy: float | None
     train_loss: float | None
@@ -126,6 +128,7 @@ class Summary(TypedDict):
 
     name: str
     final_accuracy: float | None
+    final_balanced_accuracy: float | None
     final_loss: float | None
     wall_seconds: float
     protocol_share: float | None

@@ -1,7 +1,8 @@
 """summary.json: the figures of a run, made from nothing but its event logs.
 
-Keys, stable: `name`, `final_accuracy`, `final_loss`, `wall_seconds`, `protocol_share` (of the rounds), `rounds` (each
-with `round`, `status`, `accuracy`, `loss`, `absent` (who was not in its cohort, and why), `dropped`, `seconds`,
+Keys, stable: `name`, `final_accuracy`, `final_balanced_accuracy`, `final_loss`, `wall_seconds`,
+`protocol_share` (of the rounds), `rounds` (each with `round`, `status`, `accuracy`, `balanced_accuracy`, `loss`,
+`absent` (who was not in its cohort, and why), `dropped`, `seconds`,
 `bytes_sent` per party, `local` per client: layers and coordinates that it kept back, seconds of training and of
 choosing them; and what the secure sum carried), `statistics` (mean and deviation of the pixels, where a first sum told
 them), `test_classes` (see classes.py), `incidents`
@@ -38,8 +39,8 @@ SECURE_SUM = (
 )
 """The phases in which the server waits for nobody's training any more."""
 ROUND_KEYS = (
-    "round", "status", "code", "detail", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "samples",
-    "clipped", "held_out", "cohort", "absent", "survivors", "dropped", "seconds",
+    "round", "status", "code", "detail", "culprit", "accuracy", "balanced_accuracy", "loss", "train_accuracy",
+    "train_loss", "samples", "clipped", "held_out", "cohort", "absent", "survivors", "dropped", "seconds",
 )  # fmt: skip
 
 LOCAL_KEYS = ("kept", "layers", "training_seconds", "choosing_seconds")
@@ -93,6 +94,7 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     summary: Summary = {
         "name": experiment.name,
         "final_accuracy": listed[-1]["accuracy"] if listed else None,
+        "final_balanced_accuracy": listed[-1]["balanced_accuracy"] if listed else None,
         "final_loss": listed[-1]["loss"] if listed else None,
         "wall_seconds": wall_seconds,
         # Without secure aggregation the vectors come while others still train.

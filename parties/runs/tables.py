@@ -12,9 +12,9 @@ from typing import Any, Final
 from tacit.parties.runs.directory import RunDirectory, write_output, writing
 
 ROUND_COLUMNS: Final = (
-    "round", "status", "code", "culprit", "accuracy", "loss", "train_accuracy", "train_loss", "held_out_round",
-    "held_out_images", "held_out_accuracy", "held_out_loss", "samples", "clipped", "cohort", "survivors", "dropped",
-    "seconds", "bytes_sent",
+    "round", "status", "code", "culprit", "accuracy", "balanced_accuracy", "loss", "train_accuracy", "train_loss",
+    "held_out_round", "held_out_images", "held_out_accuracy", "held_out_loss", "samples", "clipped", "cohort",
+    "survivors", "dropped", "seconds", "bytes_sent",
 )  # fmt: skip
 CLIENT_COLUMNS: Final = (
     "round", "client", "in_sum", "dropped_phase", "dropped_code", "dropped_detail", "bytes_sent", "training_seconds",

@@ -82,6 +82,7 @@ def _run(label: str, directory: Path, history: History) -> ComparedRun:
         "aborted": sum(round.status == "aborted" for round in history.rounds),
         "lost_clients": len({drop.party for round in history.rounds for drop in round.drops}),
         "final_accuracy": last.accuracy if last else None,
+        "final_balanced_accuracy": last.balanced_accuracy if last else None,
         "final_loss": last.loss if last else None,
         "best_accuracy": max((result.accuracy for _, result in curve if result.accuracy is not None), default=None),
         "wall_seconds": history.wall_seconds,
@@ -90,7 +91,15 @@ def _run(label: str, directory: Path, history: History) -> ComparedRun:
         "server_computing_seconds": sum(server.work.values()) if server else 0.0,
         "client_training_seconds": median(trained) if trained else None,
         "seed": history.seed.value if history.seed else None,
-        "curve": [{"round": number, "accuracy": one.accuracy, "loss": one.loss} for number, one in curve],
+        "curve": [
+            {
+                "round": number,
+                "accuracy": one.accuracy,
+                "balanced_accuracy": one.balanced_accuracy,
+                "loss": one.loss,
+            }
+            for number, one in curve
+        ],
     }
 
 

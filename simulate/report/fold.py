@@ -67,6 +67,15 @@ class _Moved(msgspec.Struct, frozen=True):
     received: int
 
 
+class _Judged(msgspec.Struct, frozen=True):
+    """What a client found when it evaluated the model."""
+
+    accuracy: float
+    loss: float
+    balanced_accuracy: float | None = None
+    """None in runs that were begun by an earlier version."""
+
+
 class Fold:
     """Adds events to a history. What is no event of ours raises msgspec.ValidationError, KeyError or TypeError."""
 
@@ -84,7 +93,7 @@ class Fold:
         """Parties whose process has ended, as a supervisor tells."""
         self._changing: set[str] = set()
         """Parties that take up a later version of the roster, for which they end the session."""
-        self._judged: defaultdict[int, dict[str, tuple[float, float]]] = defaultdict(dict)
+        self._judged: defaultdict[int, dict[str, _Judged]] = defaultdict(dict)
         """Accuracy and loss by round and client, where clients evaluate what the server cannot read."""
         self._unjudged: dict[int, RoundHistory] = {}
         """Rounds of which the server knows neither."""
@@ -193,8 +202,8 @@ class Fold:
         elif kind == "update":
             party.trained += msgspec.convert(event["training_seconds"], float)
         elif kind == "evaluated":
-            number, accuracy, loss = event["round"], event["accuracy"], event["loss"]
-            self._judged[number][name] = msgspec.convert((accuracy, loss), tuple[float, float])
+            number = event["round"]
+            self._judged[number][name] = msgspec.convert(event, _Judged)
             self._complete(number)
         elif self._is_trouble(event):
             about = next((event[key] for key in ("member", "from", "against", "to", "peer") if key in event), "")
@@ -217,8 +226,10 @@ class Fold:
     def _complete(self, number: int) -> None:
         """Where the server has no figure of its own stands the mean of what clients found, when they evaluate."""
         if (round := self._unjudged.get(number)) and round.result and (found := self._judged[number]):
-            accuracy, loss = (mean(figures) for figures in zip(*found.values(), strict=True))
-            round.result = msgspec.structs.replace(round.result, accuracy=accuracy, loss=loss)
+            figures = [msgspec.structs.asdict(one) for one in found.values()]
+            known = [key for key in _Judged.__struct_fields__ if all(one[key] is not None for one in figures)]
+            means = {key: mean(one[key] for one in figures) for key in known}
+            round.result = msgspec.structs.replace(round.result, **means)
             self.history.judged_on = JUDGED_BY_CLIENTS
 
     def _is_trouble(self, event: Event) -> bool:

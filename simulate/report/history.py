@@ -75,6 +75,8 @@ class RoundResult(msgspec.Struct, frozen=True):
     culprit: str | None = None
     absent: dict[str, str] = {}
     """Who was not in the cohort, and why, where it takes more."""
+    balanced_accuracy: float | None = None
+    """Mean over the classes, on test images alone."""
     held_out: HeldOut | None = None
     """Of the model that the round began with, by its sum."""
 

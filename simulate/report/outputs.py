@@ -311,6 +311,7 @@ class ComparedRound(TypedDict):
 
     round: int
     accuracy: float | None
+    balanced_accuracy: float | None
     loss: float | None
 
 
@@ -323,6 +324,7 @@ class ComparedRun(TypedDict):
     aborted: int
     lost_clients: int
     final_accuracy: float | None
+    final_balanced_accuracy: float | None
     final_loss: float | None
     best_accuracy: float | None
     wall_seconds: float

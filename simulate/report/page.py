@@ -45,6 +45,7 @@ from tacit.simulate.report.words import FILTERS
 
 FIGURES = {
     "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced accuracy",
     "loss": "Loss",
     "train_accuracy": "Training accuracy",
     "train_loss": "Training loss",

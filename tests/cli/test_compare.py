@@ -40,7 +40,8 @@ def held(path: Path, toml: str, *accuracies: float, lost: str = "") -> Path:
             figures = {"samples": 5, "train_accuracy": 0.5, "train_loss": 1.0, "clipped": 0, "loss": 1.0, "code": None}
             log.write(
                 "round-done", round=number, status="completed", detail="", survivors=cohort,
-                dropped=[drop] if lost and number == 1 else [], accuracy=accuracy, **figures,
+                dropped=[drop] if lost and number == 1 else [], accuracy=accuracy, balanced_accuracy=accuracy / 4,
+                **figures,
             )  # fmt: skip
         log.write("ended", code=None, detail="all rounds are done")
     with EventLog(run.events("client-1"), "client-1") as log:
@@ -62,8 +63,11 @@ def test_runs_are_compared_and_what_differs_is_named(tacit: Invoke, tmp_path: Pa
     assert (first["run"], second["run"]) == ("plain", "wide <b>")
     assert [(at["round"], at["accuracy"]) for at in first["curve"]] == [(1, 0.5), (2, 0.75)]
     assert (first["final_accuracy"], first["payload_bytes"], first["lost_clients"]) == (0.75, 3000, 0)
+    assert (first["final_balanced_accuracy"], first["curve"][0]["balanced_accuracy"]) == (0.1875, 0.125)
+    assert "0.188" in result.stdout
     assert (second["completed"], second["lost_clients"], second["client_training_seconds"]) == (1, 1, 1.5)
     html = page.read_text()
+    assert '<td class="n" data-label="Balanced accuracy">' in html
     assert html.startswith("<!doctype html>")
     assert html.count("<svg") == 2
     assert "<script" not in html

@@ -80,6 +80,7 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
             "schema",
             "name",
             "final_accuracy",
+            "final_balanced_accuracy",
             "final_loss",
             "wall_seconds",
             "protocol_share",
@@ -97,6 +98,8 @@ def test_the_summary_has_what_it_promises(finished: Run) -> None:
     right = sum(classes["confusion"][number][number] for number in range(len(classes["classes"])))
     images = sum(one["images"] for one in classes["classes"])
     assert right / images == summary["final_accuracy"]
+    recalls = [one["accuracy"] for one in classes["classes"] if one["images"]]
+    assert summary["final_balanced_accuracy"] == pytest.approx(sum(recalls) / len(recalls), rel=1e-12)
     assert summary["incidents"] == []
     assert summary["name"] == "small"
     assert summary["ended"] == "all rounds are done"

@@ -1,6 +1,11 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import balanced_accuracy_score
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -9,7 +14,7 @@ from tacit.models.data import load
 from tacit.models.interruption import Interrupted
 from tacit.models.layout import Layout
 from tacit.models.partition import divide
-from tacit.models.training import LocalStatistics, evaluate, gradient, train
+from tacit.models.training import Evaluation, LocalStatistics, evaluate, gradient, train
 from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")
@@ -152,6 +157,20 @@ def test_statistics_are_those_of_the_last_epoch(small_model: nn.Module) -> None:
     second = train(small_model, x, y, one, seed=0, device=CPU)
     assert second.loss_sum == pytest.approx(evaluation.loss * 6, rel=1000 * EPSILON)
     assert second.loss_sum < first.loss_sum
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40))
+def test_balanced_accuracy_is_that_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
+    """Of labels and what they are taken for, among five classes, of which some have no images."""
+    labels, taken = torch.tensor(pairs).T
+    confusion = torch.bincount(labels * 5 + taken, minlength=25).reshape(5, 5)
+    judged = Evaluation(accuracy=0.0, loss=0.0, confusion=confusion)
+    with warnings.catch_warnings():
+        # It warns of classes that are taken for others and have no images.
+        warnings.simplefilter("ignore", UserWarning)
+        expected = balanced_accuracy_score(labels.numpy(), taken.numpy())
+    # A mean of at most five quotients below 1, each rounded once, in whatever order.
+    assert abs(judged.balanced_accuracy - expected) <= 10 * 2.0**-53
 
 
 def test_statistics_add_up() -> None:

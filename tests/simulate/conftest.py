@@ -115,6 +115,7 @@ class ScriptedRun:
                 clipped=clipped if done else None,
                 seconds=ROUND_SECONDS,
                 accuracy=0.125 * number if judged else None,
+                balanced_accuracy=0.0625 * number if judged else None,
                 loss=2.0 / number if judged else None,
                 held_out=held_out and {"round": number - 1, "images": 40, "accuracy": held_out, "loss": 0.5},
             )

@@ -15,8 +15,9 @@ from tacit.parties.runs.tables import CLIENT_COLUMNS, ROUND_COLUMNS, keep_summar
 DROP = {"party": "b", "phase": "TRAIN", "code": "LEFT", "detail": 'its link, "gone"', "included_in_sum": False}
 COMPLETED = {
     "round": 1, "status": "completed", "code": None, "detail": "", "culprit": "", "accuracy": 0.5, "loss": 1.25,
-    "train_accuracy": 0.25, "train_loss": 2.0, "samples": 60, "clipped": 0, "cohort": ["a", "b"], "survivors": ["a"],
-    "held_out": {"round": 0, "images": 9, "accuracy": 0.125, "loss": 3.0}, "dropped": [DROP], "seconds": 2.5,
+    "balanced_accuracy": 0.75, "train_accuracy": 0.25, "train_loss": 2.0, "samples": 60, "clipped": 0,
+    "cohort": ["a", "b"], "survivors": ["a"], "dropped": [DROP], "seconds": 2.5,
+    "held_out": {"round": 0, "images": 9, "accuracy": 0.125, "loss": 3.0},
     "bytes_sent": {"server": 100, "a": 20, "b": 3},
     "local": {"a": {"kept": 4, "layers": ["fc"], "training_seconds": 1.5, "choosing_seconds": 0.0}},
 }  # fmt: skip
@@ -49,6 +50,7 @@ def test_a_row_is_a_round(run: RunDirectory) -> None:
     assert [first[key] for key in ("round", "accuracy", "train_loss", "cohort", "survivors", "dropped")] == [
         "1", "0.5", "2.0", "2", "1", "1",
     ]  # fmt: skip
+    assert first["balanced_accuracy"] == "0.75"
     assert (first["held_out_round"], first["held_out_accuracy"], first["bytes_sent"]) == ("0", "0.125", "123")
     assert (second["status"], second["code"], second["accuracy"], second["cohort"]) == ("aborted", "THRESHOLD", "", "0")
 

@@ -250,7 +250,7 @@ SERVER_EVENTS: dict[str, set[str]] = {
         "round", "status", "code", "detail", "culprit", "cohort", "absent", "survivors", "dropped", "seconds",
         "samples", "train_accuracy", "train_loss", "clipped",  # sums of the survivors, or quotients of sums
         "held_out",  # the same
-        "accuracy", "loss",  # of the server's own test images
+        "accuracy", "balanced_accuracy", "loss",  # of the server's own test images
     },
     "classes": {"classes", "confusion", "round"},  # of the server's own test images
     "messages": MESSAGE_TIMES,

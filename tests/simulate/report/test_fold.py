@@ -113,14 +113,19 @@ def test_a_model_that_clients_evaluate_has_the_mean_of_what_they_found(script: A
     *events, done = sorted(events_of(run), key=lambda one: one["event"] == "round-done")
     done |= {"accuracy": None, "loss": None}
     found = [
-        event(f"client-{number}", "evaluated", run.now, round=1, accuracy=0.25 * number, loss=1.0) for number in (1, 2)
-    ]
+        event(
+            f"client-{number}", "evaluated", run.now, round=1, accuracy=0.25 * number, loss=1.0,
+            balanced_accuracy=0.5 * number,
+        )
+        for number in (1, 2)
+    ]  # fmt: skip
     fold = Fold()
     for one in (*events, *found, done) if early else (*events, done, *found):
         fold.take(one)
     (round,) = fold.history.rounds
     assert round.result is not None
-    assert (round.result.accuracy, round.result.loss) == (0.375, 1.0)
+    figures = round.result.accuracy, round.result.balanced_accuracy, round.result.loss
+    assert figures == (0.375, 0.75, 1.0)
     assert fold.history.judged_on == "test images, as clients found it"
 
 

@@ -52,8 +52,8 @@ def test_report(judged: Any) -> None:
     assert "Held-out accuracy 0.750 of the model after round 2, on 40 images that clients do not train on" in text
     assert "Final accuracy 0.375 on the test images" in text
     assert "Training loss Held-out accuracy before it In the sum" in text
-    assert "1 completed 0.125 2.000 0.500 1.500 0.625 4 of 4" in text
-    assert "3 completed 0.375 0.667 0.500 1.500 0.750 4 of 4" in text
+    assert "1 completed 0.125 0.062 2.000 0.500 1.500 0.625 4 of 4" in text
+    assert "3 completed 0.375 0.188 0.667 0.500 1.500 0.750 4 of 4" in text
     assert "held-out images (secure sum)" in html
     assert "of images that they do not train on as well" in text
 

@@ -93,7 +93,7 @@ def markup(eventful: Any) -> str:
 def test_it_tells_what_happened(markup: str) -> None:
     text = Page(markup).text
     for sentence in (
-        "Final accuracy 0.375 on the test images; loss 0.667",
+        "Final accuracy 0.375 on the test images; balanced over the classes 0.188; loss 0.667",
         "Rounds 2 completed, of 3 planned",
         "Wall time 13 s 2 sessions",
         "a lying server learns no more; threshold 3 of 4 clients",
