@@ -11,7 +11,8 @@ Epochs = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[distillation]: the teacher, the student's polynomials and both stages."""
+    """[distillation]: the teacher, the student's polynomials and both stages. Raises ValueError for epochs that do not
+    ascend."""
 
     teacher_epochs: Annotated[
         int,
@@ -34,6 +35,18 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
     prediction_epochs: Annotated[Epochs, Meta(description="Stage 2: epochs on the predictions.")] = 15
     layer_learning_rate: Annotated[float, Meta(description="Adam's step in stage 1.", gt=0.0, le=1.0)] = 1e-3
     prediction_learning_rate: Annotated[float, Meta(description="Adam's step in stage 2.", gt=0.0, le=1.0)] = 1e-4
+    decay_epochs: Annotated[
+        tuple[Annotated[int, Meta(ge=1, le=2000)], ...],
+        Meta(
+            description="Ascending numbers of epochs, counted from 1 over both stages: from each on Adam's step is a "
+            "tenth of what it would be.",
+            max_length=100,
+        ),
+    ] = ()
+    labels: Annotated[
+        bool,
+        Meta(description="Whether stage 2 learns the labels of the images too, by the cross-entropy with them."),
+    ] = False
     temperature: Annotated[
         float, Meta(description="What logits are divided by before they are compared in stage 2.", gt=0.0, le=100.0)
     ] = 5.0
@@ -57,3 +70,9 @@ class DistillationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fiel
             le=100.0,
         ),
     ] = 1.5
+
+    def __post_init__(self) -> None:
+        if list(self.decay_epochs) != sorted(set(self.decay_epochs)):
+            raise ValueError(
+                f"distillation.decay_epochs = {list(self.decay_epochs)}: expected every epoch once, in ascending order"
+            )

@@ -3,8 +3,8 @@
 Stage 1 compares what both compute on the way (section 4.1 and Appendix A, after TinyBERT): the tokens that enter the
 first block, the attention matrices before they are normalised, and the hidden states after each block, by their mean
 squared differences. Stage 2 compares the predictions: the cross-entropy of the student's logits with the teacher's
-probabilities, both at a temperature (Eq. 15); its gradient is that of their Kullback-Leibler divergence. Labels are
-used by neither, and all weights are trained in both.
+probabilities, both at a temperature (Eq. 15); its gradient is that of their Kullback-Leibler divergence. On request the
+cross-entropy with the labels is added, as the paper has it for stage 2 in section 5.2. All weights are trained in both.
 
 Two things are not the paper's. Where it sums squared differences, means are taken here, so that the learning rate does
 not depend on the size of the model. And scores, each row centred, are kept within an interval: from where the Taylor
@@ -33,6 +33,8 @@ from tacit.models.training import EVALUATION_BATCH
 
 RANGE_WEIGHT: Final = 10.0
 """Of the loss that keeps scores where the polynomial is good."""
+DECAY: Final = 0.1
+"""By what the learning rate is multiplied at the epochs of the configuration."""
 
 DistillationStage = Literal["layers", "predictions"]
 
@@ -46,7 +48,7 @@ class Epoch:
     stage: DistillationStage
     losses: dict[str, float]
     """Means over the images, added up over the blocks: "embedding", "attention" and "hidden" in stage 1, "prediction"
-    in stage 2, "range" in both."""
+    and on request "labels" in stage 2, "range" in both."""
     accuracy: float
     """Of the student on the test images, with its polynomials scaled to each batch: 0 to 1."""
 
@@ -126,6 +128,7 @@ def distill(
     teacher: nn.Module,
     student: FriendlyTransformer,
     x: torch.Tensor,
+    y: torch.Tensor,
     test: tuple[torch.Tensor, torch.Tensor],
     configuration: DistillationConfiguration,
     *,
@@ -134,7 +137,8 @@ def distill(
     stages: Sequence[DistillationStage] = ("layers", "predictions"),
     progress: Callable[[Epoch], None] = lambda epoch: None,
 ) -> list[Epoch]:
-    """Train the student in place on images x, float32 [N, C, S, S]; it is left on `device`, not calibrated.
+    """Train the student in place on images x, float32 [N, C, S, S], and on labels y, int64 [N], where the configuration
+    says so; it is left on `device`, not calibrated.
 
     test: images and labels for the accuracy after every epoch, which steers nothing. `seed` decides the order of the
     images. Raises ValueError for no images or images that are not finite, FloatingPointError or ActivationError as soon
@@ -156,6 +160,9 @@ def distill(
             count, rate = plan[stage]
             optimizer = torch.optim.Adam(student.parameters(), lr=rate)
             for _ in range(count):
+                number = len(epochs) + 1
+                for group in optimizer.param_groups:
+                    group["lr"] = rate * DECAY ** sum(first <= number for first in configuration.decay_epochs)
                 student.train()
                 sums: dict[str, float] = {}
                 for indices in torch.split(torch.randperm(len(x), generator=order), configuration.batch_size):
@@ -167,6 +174,8 @@ def distill(
                         losses = layer_losses(ours, theirs, within)
                     else:
                         losses = {"prediction": prediction_loss(logits, wanted, configuration.temperature)}
+                        if configuration.labels:
+                            losses["labels"] = cross_entropy(logits, y[indices].to(device))
                     losses["range"] = RANGE_WEIGHT * range_loss(ours, within)
                     loss = torch.stack(list(losses.values())).sum()
                     if not math.isfinite(loss.item()):
@@ -177,7 +186,7 @@ def distill(
                     for name, value in losses.items():
                         sums[name] = sums.get(name, 0.0) + value.item() * len(indices)
                 epoch = Epoch(
-                    number=len(epochs) + 1,
+                    number=number,
                     stage=stage,
                     losses={name: value / len(x) for name, value in sums.items()},
                     accuracy=accuracy(student, *test, device=device),

@@ -151,7 +151,7 @@ def measure(
             student = convert(teacher, measurement.approximation(degree))
             # The settings of all rows are the same, the range of the scores too, so that losses can be compared.
             settings = chosen.distillation
-            (epoch,) = distill(teacher, student, x, test, settings, seed=seed, device=place, stages=("layers",))
+            (epoch,) = distill(teacher, student, x, y, test, settings, seed=seed, device=place, stages=("layers",))
             figures.append(
                 Figures(
                     degree=degree,

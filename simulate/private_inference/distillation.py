@@ -71,6 +71,7 @@ def distil(experiment: DistillationExperiment, *, device: str, out: Path, progre
         teacher,
         student,
         data.x_train,
+        data.y_train,
         test,
         settings,
         seed=seed,
@@ -134,7 +135,9 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         )
         left.axhline(100 * figures["teacher"]["accuracy"], color=COLOURS[0], linestyle="--", label="teacher")
         left.set_title("test accuracy (%)")
-        for name, colour in zip(("embedding", "attention", "hidden", "range", "prediction"), COLOURS[1:], strict=False):
+        for name, colour in zip(
+            ("embedding", "attention", "hidden", "range", "prediction", "labels"), COLOURS[1:], strict=False
+        ):
             points = [(epoch["number"], epoch["losses"][name]) for epoch in epochs if name in epoch["losses"]]
             right.plot(*zip(*points, strict=True), "o-", color=colour, markersize=3, label=name)
         right.set_yscale("log")

@@ -17,6 +17,7 @@ from tacit.models.friendly.calibration import calibrate, fix_intervals, interval
 from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.models.friendly.convert import convert
 from tacit.models.friendly.distillation import (
+    RANGE_WEIGHT,
     Epoch,
     Trace,
     distill,
@@ -27,10 +28,12 @@ from tacit.models.friendly.distillation import (
     traced,
 )
 from tacit.models.friendly.gauge import Interval
+from tacit.models.friendly.polynomials import lowest_argument
 from tacit.models.vision_transformer import build
 
 CPU = torch.device("cpu")
 SETTINGS = DistillationConfiguration(layer_epochs=2, prediction_epochs=1, batch_size=8)
+LABELS = torch.arange(40) % 3
 EVERYTHING = Interval(-1e6, 1e6)
 
 
@@ -112,6 +115,57 @@ def test_the_gradient_of_the_prediction_loss_is_that_of_the_divergence() -> None
     assert prediction_loss(wanted, wanted, 5.0).item() == pytest.approx(entropy.item())
 
 
+def test_with_labels_stage_2_steps_against_both_losses(teacher: nn.Module, images: torch.Tensor) -> None:
+    """One step of Adam with everything in one batch, against the divergence and the cross-entropy written out."""
+    student, expected = (convert(teacher, Approximation()).train() for _ in range(2))
+    settings = DistillationConfiguration(prediction_epochs=1, batch_size=40, labels=True)
+    test = images[:10], LABELS[:10]
+    (epoch,) = distill(teacher, student, images, LABELS, test, settings, seed=3, device=CPU, stages=("predictions",))
+    within = Interval(lowest_argument(6), 5.0)
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(3))
+    optimizer = torch.optim.Adam(expected.parameters(), lr=1e-4)
+    with traced(expected) as trace:
+        logits = expected(images[order])
+        labels = -log_softmax(logits, 1)[range(40), LABELS[order]].mean()
+        wanted = softmax(teacher(images[order]).detach() / 5, 1)
+        divergence = kl_div(log_softmax(logits / 5, 1), wanted, reduction="batchmean")
+        torch.autograd.backward(labels + divergence + RANGE_WEIGHT * range_loss(trace, within))
+    optimizer.step()
+    assert set(epoch.losses) == {"prediction", "labels", "range"}
+    assert epoch.losses["labels"] == pytest.approx(labels.item(), rel=1e-5)
+    # A first step of Adam is 1e-4 g / (|g| + 1e-8), so that it magnifies what is off in small gradients.
+    gradients = [parameter.grad for parameter in expected.parameters()]
+    for ours, theirs, gradient in zip(student.parameters(), expected.parameters(), gradients, strict=True):
+        assert gradient is not None
+        sure = gradient.abs() > 1e-4
+        torch.testing.assert_close(ours[sure], theirs[sure], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("decay_epochs", "rates"), [((), (8, 8, 4)), ((2,), (8, 0.8, 0.4)), ((1, 3), (0.8, 0.8, 0.04))]
+)
+def test_the_step_decays_at_its_epochs_over_both_stages(
+    teacher: nn.Module, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch, decay_epochs: tuple[int, ...], rates: Any
+) -> None:
+    seen: list[float] = []
+
+    class Watched(torch.optim.Adam):
+        def step(self, *arguments: Any, **options: Any) -> Any:
+            seen.append(self.param_groups[0]["lr"])
+            return super().step(*arguments, **options)
+
+    monkeypatch.setattr(torch.optim, "Adam", Watched)
+    rate = {"layer_learning_rate": 8e-5, "prediction_learning_rate": 4e-5}
+    run(teacher, images, decay_epochs=decay_epochs, batch_size=40, **rate)
+    assert seen == pytest.approx([1e-5 * rate for rate in rates])
+
+
+def test_epochs_of_decay_ascend() -> None:
+    for refused in ([2, 2], [3, 1]):
+        with pytest.raises(msgspec.ValidationError, match=r"distillation\.decay_epochs = .* in ascending order"):
+            msgspec.convert({"decay_epochs": refused}, DistillationConfiguration)
+
+
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.inf, math.nan])
 def test_impossible_temperatures_are_refused(temperature: float) -> None:
     with pytest.raises(ValueError, match="the temperature is a positive finite number"):
@@ -123,7 +177,7 @@ def run(teacher: nn.Module, images: torch.Tensor, **options: Any) -> tuple[list[
     settings = msgspec.structs.replace(SETTINGS, **options)
     seen: list[Epoch] = []
     test = images[:10], torch.arange(10) % 3
-    epochs = distill(teacher, student, images, test, settings, seed=3, device=CPU, progress=seen.append)
+    epochs = distill(teacher, student, images, LABELS, test, settings, seed=3, device=CPU, progress=seen.append)
     assert seen == epochs
     return epochs, student.state_dict()
 
@@ -170,7 +224,7 @@ def test_a_training_that_diverges_says_so(teacher: nn.Module, images: torch.Tens
     with torch.no_grad():
         teacher.get_parameter("blocks.1.mlp.fc2.weight").mul_(1e25)
     with pytest.raises(FloatingPointError, match="the loss of a batch is inf; take a smaller learning rate"):
-        distill(teacher, student, images, test, SETTINGS, seed=3, device=CPU)
+        distill(teacher, student, images, LABELS, test, SETTINGS, seed=3, device=CPU)
 
 
 @pytest.mark.parametrize(
