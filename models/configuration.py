@@ -117,6 +117,14 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
             max_length=65_536,
         ),
     ] = ()
+    centres: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=5)], ...],
+        Meta(
+            description="The centres whose images are used, to train and to test, without those of all others "
+            '(fed-isic2019 only); with partition = "centre" in the order of the clients. Without this key: all six.',
+            max_length=6,
+        ),
+    ] = ()
     factory: Annotated[
         FactoryName,
         Meta(
@@ -129,8 +137,8 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         _check_factory("data.factory", self.factory)
         if self.factory:
-            if self.source != "digits" or self.directory or self.classes:
-                key = "directory" if self.directory else "classes" if self.classes else "source"
+            if self.source != "digits" or self.directory or self.classes or self.centres:
+                key = next((key for key in ("directory", "classes", "centres") if getattr(self, key)), "source")
                 raise ValueError(f"data.{key} is not used where data.factory gives the data; leave it out")
             return
         if self.source in DIRECTORY_SOURCES:
@@ -148,6 +156,13 @@ class ImagesConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
                 f'data.directory "{self.directory}" is not used by data.source "{self.source}"; remove it, or name one '
                 f"of {', '.join(DIRECTORY_SOURCES)} as the source"
             )
+        if self.centres and self.source != "fed-isic2019":
+            raise ValueError(
+                f'data.centres = {list(self.centres)}: data.source "{self.source}" does not say at which centre an '
+                "image was taken; leave it out"
+            )
+        if len(set(self.centres)) < len(self.centres):
+            raise ValueError(f"data.centres = {list(self.centres)} names a centre twice; name every centre once")
         if len(set(self.classes)) < len(self.classes):
             raise ValueError("data.classes names a class twice; name every class once")
 

@@ -129,6 +129,8 @@ def read(configuration: ImagesConfiguration) -> Source:
         raise ValueError("data.factory: only a client of a federation calls it, and there are no images; leave it out")
     path = place(configuration)
     source = digits.read() if path is None else READERS.get(configuration.source, npz.read)(path)
+    if configuration.centres:
+        source = fed_isic.at(configuration.centres, source)
     return _renamed(source, configuration.classes) if configuration.classes else source
 
 

@@ -27,7 +27,7 @@ def divide(
                 f'partition: data.source "{configuration.source}" does not say at which centre an image was taken; '
                 'take data.partition "dirichlet" or "iid"'
             )
-        return by_centre(centres, clients=clients)
+        return by_centre(centres, clients=clients, order=configuration.centres)
     if configuration.partition == "iid":
         return iid(labels, clients=clients, seed=seed)
     return dirichlet(labels, clients=clients, alpha=configuration.alpha, seed=seed)
@@ -75,12 +75,13 @@ def iid(labels: Indices, *, clients: int, seed: int) -> list[Indices]:
     return [np.sort(part) for part in np.array_split(order, clients)]
 
 
-def by_centre(centres: Indices, *, clients: int) -> list[Indices]:
+def by_centre(centres: Indices, *, clients: int, order: tuple[int, ...] = ()) -> list[Indices]:
     """Divide int64 centres [N] so that each stays whole; the sorted indices of every client, int64.
 
-    In ascending order, centre number i goes to client i mod `clients`. Raises ValueError for more clients than centres.
+    order: of all centres, ascending by default; number i in it goes to client i mod `clients`. Raises ValueError for
+    more clients than centres.
     """
-    found = np.unique(centres)
+    found = np.array(order) if order else np.unique(centres)
     if not 1 <= clients <= len(found):
         raise ValueError(
             f"partition: {clients} clients cannot share {len(found)} centres, each of which stays whole; "

@@ -4,6 +4,7 @@ The folder holds FLamby's ISIC_2019_Training_Input_preprocessed, and its table t
 ("target"), its centre and its fold in every row.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,24 @@ def read(directory: Path) -> Source:
     if empty := [name for label, name in enumerate(_CLASS_NAMES) if label not in present]:
         raise ValueError(f"{path} has no image in fold 'train' of class {', '.join(empty)}")
     return Source(train=_samples(folds["train"]), test=_samples(folds["test"]), class_names=_CLASS_NAMES)
+
+
+def at(centres: Sequence[int], source: Source) -> Source:
+    """Of what `read` found, the images of these centres alone. ValueError for one without a training image."""
+
+    def taken(samples: Samples) -> Samples:
+        assert isinstance(samples.images, FileImages)
+        assert samples.centres is not None
+        kept = np.flatnonzero(np.isin(samples.centres, centres))
+        paths = tuple(samples.images.paths[index] for index in kept)
+        return Samples(FileImages(paths), samples.labels[kept], samples.centres[kept])
+
+    train = taken(source.train)
+    if missing := set(centres) - set(np.unique(np.asarray(train.centres)).tolist()):
+        raise ValueError(
+            f"data.centres = {list(centres)}: no training image is of centre {min(missing)}; leave it out of the list"
+        )
+    return Source(train=train, test=taken(source.test), class_names=source.class_names)
 
 
 def _samples(rows: list[tuple[Path, int, int]]) -> Samples:

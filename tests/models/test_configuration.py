@@ -23,6 +23,7 @@ FIELDS = [
     (DataConfiguration, "source", ["digits", "a.npz"], ["", 3]),
     (DataConfiguration, "directory", [""], [1]),
     (DataConfiguration, "classes", [(), ("cat", "dog")], [("cat", "cat"), ("",), 3]),
+    (DataConfiguration, "centres", [(), (5, 0, 1)], [(6,), (-1,), (1, 1)]),
     (DataConfiguration, "factory", ["", "package.module:function", "m:F"], ["function", "m:_f", "m:" + "f" * 255]),
     (DataConfiguration, "partition", ["dirichlet", "iid", "centre"], ["shards"]),
     (DataConfiguration, "alpha", [1e-6, 1e6], [0.0, 2e6]),
@@ -54,6 +55,8 @@ def others(section: type[msgspec.Struct], name: str) -> dict[str, object]:
     """Fields beside the one of this name, with which it may have any value."""
     if name in ("mean", "std"):
         return {"mean": (0.5, 0.5), "std": (0.5, 0.5)}
+    if name == "centres":
+        return {"source": "fed-isic2019", "directory": "isic"}
     if name == "channels":
         return {"statistics": "sum"}
     if name in ("fedsgd_images", "momentum"):
@@ -97,6 +100,7 @@ CONTRADICTIONS: list[tuple[type[msgspec.Struct], dict[str, object], str]] = [
     (ModelConfiguration, {"width": 65}, "width 65 must be a multiple of model.heads"),
     (ModelConfiguration, {"pretrained": True}, "pretrained needs a timm model name"),
     (ModelConfiguration, {**VIT, "pretrained": True, "checkpoint": "a.safetensors"}, "exclude each other"),
+    (DataConfiguration, {"centres": [1]}, 'data.centres = .1.: data.source "digits" does not say at which centre'),
     (
         TrainingConfiguration,
         {"fedsgd_images": 8},

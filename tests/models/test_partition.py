@@ -131,6 +131,11 @@ def test_fewer_clients_take_centres_in_turn() -> None:
     assert [part.tolist() for part in parts] == [[0, 4, 6], [1, 5], [2], [3]]
 
 
+def test_centres_may_be_given_in_the_order_of_the_clients() -> None:
+    parts = by_centre(np.array([5, 0, 5, 3, 0]), clients=3, order=(3, 5, 0))
+    assert [part.tolist() for part in parts] == [[3], [0, 2], [1, 4]]
+
+
 @pytest.mark.parametrize("clients", [0, 4])
 def test_more_clients_than_centres_are_refused(clients: int) -> None:
     with pytest.raises(ValueError, match=f"{clients} clients cannot share 3 centres.*take 1 to 3 clients"):

@@ -3,7 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from tacit.models.configuration import DataConfiguration
+from tacit.models.data import read
 from tacit.models.datasets import fed_isic
+from tacit.models.partition import divide
 
 COLUMNS = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2\n"
 
@@ -37,6 +40,25 @@ def test_images_labels_and_centres(root: Path) -> None:
     assert source.test.centres.tolist() == [5, 0]
     assert list(source.train.images.sizes()) == [(16, 20)] * 8
     assert list(source.test.images.sizes()) == [(16, 20)] * 2
+
+
+def test_clients_have_the_centres_that_are_named_one_each(root: Path) -> None:
+    order = (5, 1, 2)
+    data = DataConfiguration(source="fed-isic2019", directory=str(root), partition="centre", centres=order)
+    source = read(data)
+    assert source.train.labels.tolist() == [1, 2, 5, 7]
+    assert source.test.labels.tolist() == [3]
+    assert [path.stem for path in source.train.images.paths] == [f"ISIC_{label:07d}" for label in (1, 2, 5, 7)]
+    parts = divide(source.train.labels, data, clients=3, seed=0, centres=source.train.centres)
+    assert [source.train.labels[part].tolist() for part in parts] == [[5], [1, 7], [2]]
+
+
+def test_a_centre_without_training_images_is_refused(root: Path) -> None:
+    lines = [line for line in TRAIN if ",4,train" not in line] + [row("x", target=4, centre=0)]
+    (root / "train_test_split").write_text(COLUMNS + "".join(lines + TEST), encoding="utf-8")
+    data = DataConfiguration(source="fed-isic2019", directory=str(root), centres=(1, 4))
+    with pytest.raises(ValueError, match=r"data\.centres = \[1, 4\]: no training image is of centre 4"):
+        read(data)
 
 
 @pytest.mark.parametrize("name", ["ISIC_2019_Training_Input_preprocessed", "train_test_split"])
