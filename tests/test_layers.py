@@ -35,6 +35,7 @@ LAYERS = (
     "models.datasets",
     "models",
     "models.friendly",
+    "models.adapters",
     "parties",
     "parties.links",
     "parties.correlated",
