@@ -128,10 +128,14 @@ class Mixed:
 
     channels: torch.Tensor
     """Argument of f in the channel mixing, z C_d^T [B, T, r]."""
+    activated_channels: torch.Tensor
+    """What f makes of it [B, T, r]."""
     middle: torch.Tensor
     """Input of the token mixing, z + c [B, T, D]."""
     tokens: torch.Tensor
     """Argument of f in the token mixing, T_d (z + c) [B, r, D]."""
+    activated_tokens: torch.Tensor
+    """What f makes of it [B, r, D]."""
     added: torch.Tensor
     """The output c + t before it is scaled [B, T, D]."""
 
@@ -139,11 +143,19 @@ class Mixed:
 def mix(parameters: AdapterParameters, block: int, z: torch.Tensor, activation: Activation) -> Mixed:
     """The adapter of a block, counted from 0, for z [B, T, D]."""
     channels = z @ parameters.channel_down[block].T
-    from_channels = activation.value(channels) @ parameters.channel_up[block].T
+    activated_channels = activation.value(channels)
+    from_channels = activated_channels @ parameters.channel_up[block].T
     middle = z + from_channels
     tokens = parameters.token_down[block] @ middle
-    added = from_channels + parameters.token_up[block] @ activation.value(tokens)
-    return Mixed(channels=channels, middle=middle, tokens=tokens, added=added)
+    activated_tokens = activation.value(tokens)
+    return Mixed(
+        channels=channels,
+        activated_channels=activated_channels,
+        middle=middle,
+        tokens=tokens,
+        activated_tokens=activated_tokens,
+        added=from_channels + parameters.token_up[block] @ activated_tokens,
+    )
 
 
 def logits(
