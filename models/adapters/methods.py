@@ -1,0 +1,139 @@
+"""Ways to adapt a backbone to other classes: adapters, and what they are compared with.
+
+Each is an object whose `adapt` makes a model for the new classes from a copy of the backbone. A model is an nn.Module:
+its forward function takes images, and what of it requires gradients is what is trained, by training.train for instance;
+all else stays as it is. New heads begin at zero (parallel.py), so that all methods begin with the same predictions.
+
+Only adapters, with linear probing among them, need no gradients of the backbone; the others are for whoever has it. A
+FriendlyTransformer whose own weights were trained has to be calibrated again before it is judged.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
+from tacit.models.adapters.configuration import AdapterConfiguration
+from tacit.models.adapters.features import block_outputs, final_norm
+from tacit.models.adapters.parallel import AdapterParameters, initial, logits
+from tacit.models.device import seeded
+from tacit.models.friendly.blocks import LinearLayer
+from tacit.models.friendly.transformer import FriendlyTransformer
+
+
+class Adaptation(Protocol):
+    """A way to adapt a backbone."""
+
+    def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
+        """A model that maps images float32 [B, C, S, S] to logits [B, classes]; `seed` decides what begins at random.
+        The backbone stays as it is. ValueError for one that `features.final_norm` refuses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """Parallel adapters and a head, or the head alone, by the configuration."""
+
+    configuration: AdapterConfiguration
+    activation: Activation = QUADRATIC_GELU
+
+    def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> AdaptedTransformer:
+        """See Adaptation."""
+        final_norm(backbone)
+        network: Any = backbone
+        tokens, width = network.pos_embed.shape[1:]
+        sizes = {"blocks": len(network.blocks), "tokens": tokens, "width": width, "classes": classes}
+        return AdaptedTransformer(backbone, initial(self.configuration, **sizes, seed=seed), self.activation)
+
+
+@dataclass(frozen=True)
+class FullFineTuning:
+    """All weights of the backbone and a new head."""
+
+    def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
+        """See Adaptation. Nothing is random."""
+        model: nn.Module = _with_head(backbone, classes)
+        return model.requires_grad_(True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankAdaptation:
+    """LoRA (Hu et al. 2021) of the queries, keys and values of every block, which are one matrix, and a new head.
+
+    Computed by the package peft, its alpha as large as the rank, so that the product of both matrices is not scaled.
+    """
+
+    rank: int = 8
+
+    def adapt(self, backbone: nn.Module, *, classes: int, seed: int) -> nn.Module:
+        """See Adaptation. ValueError without peft."""
+        peft = _peft()
+        model = _with_head(backbone, classes)
+        if isinstance(backbone, FriendlyTransformer):
+            for block in model.blocks:
+                block.attn.qkv = _as_torch(block.attn.qkv)
+        configuration = peft.LoraConfig(r=self.rank, lora_alpha=self.rank, target_modules=["qkv"])
+        with seeded(seed):
+            adapted: nn.Module = peft.inject_adapter_in_model(configuration, model)
+        adapted.get_submodule("head").requires_grad_(True)
+        return adapted
+
+
+class AdaptedTransformer(nn.Module):
+    """A frozen copy of a backbone, always in evaluation mode, and adapters that are trained."""
+
+    def __init__(self, backbone: nn.Module, parameters: AdapterParameters, activation: Activation) -> None:
+        super().__init__()
+        self.backbone = copy.deepcopy(backbone).requires_grad_(False).eval()
+        self.adapters = nn.ParameterDict(parameters.tensors)
+        self.activation = activation
+
+    @property
+    def parameters_of_adapters(self) -> AdapterParameters:
+        """What is trained."""
+        return AdapterParameters(**self.adapters)
+
+    def train(self, mode: bool = True) -> AdaptedTransformer:
+        super().train(mode)
+        self.backbone.eval()
+        return self
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """[B, C, S, S] to [B, classes]. Raises as `block_outputs` does."""
+        outputs = block_outputs(self.backbone, images)
+        return logits(self.parameters_of_adapters, final_norm(self.backbone), outputs, activation=self.activation)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters of a model that are trained, by their names."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _with_head(backbone: nn.Module, classes: int) -> Any:
+    """A copy with a head of zeros."""
+    width = len(final_norm(backbone).weight)
+    model: Any = copy.deepcopy(backbone)
+    head = LinearLayer(torch.zeros(classes, width), torch.zeros(classes))
+    model.head = head if isinstance(backbone, FriendlyTransformer) else _as_torch(head)
+    return model
+
+
+def _as_torch(layer: LinearLayer) -> nn.Linear:
+    """The same as a layer of torch, the only kind that timm has and peft adapts."""
+    made = nn.Linear(layer.weight.shape[1], layer.weight.shape[0], bias=layer.bias is not None)
+    made.weight = layer.weight
+    if layer.bias is not None:
+        made.bias = layer.bias
+    return made
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError as error:
+        raise ValueError(f"LoRA needs peft, which is not installed ({error}): pip install 'tacit[lora]'") from error
+    return peft
