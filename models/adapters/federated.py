@@ -1,0 +1,161 @@
+"""Federated training of adapters in the clear, on outputs of blocks that are computed once.
+
+What a later computation on shares does, and what is compared with it: in every round each client takes steps of
+stochastic gradient descent from the common parameters (gradients.py), and the next common parameters are the mean of
+all clients' (Tastan and Nandakumar 2025, sections 4.3 and 4.4). With `OneBatch` a client takes one step, so that a
+round is one step along the mean gradient; with `OneEpoch` it goes once through its images. Training in one place is the
+same with one client that has the `pooled` images.
+
+Everything follows from the arguments. A client draws in a round from a generator of its own, seeded with the seed, the
+round and the number of the client; so what one client draws does not depend on the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
+from tacit.models.adapters.gradients import descent, stepped
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, logits
+from tacit.models.adapters.sampling import AllBlocks, BlockSampling, masked
+from tacit.models.training import EVALUATION_BATCH
+
+Order = npt.NDArray[np.int64]
+"""Indices of images [n]."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Features:
+    """Labelled images as their blocks' outputs. The printed form shows none of them."""
+
+    outputs: torch.Tensor = field(repr=False)
+    """Floating-point [L, N, T, D] (features.py)."""
+    labels: torch.Tensor = field(repr=False)
+    """Integers int64 [N]."""
+
+    def part(self, order: Order) -> Features:
+        """The images at these indices, in their order."""
+        indices = torch.from_numpy(order)
+        return Features(outputs=self.outputs[:, indices], labels=self.labels[indices])
+
+
+def pooled(clients: Sequence[Features]) -> Features:
+    """All images of all clients, of which there is one at least."""
+    return Features(
+        outputs=torch.cat([client.outputs for client in clients], dim=1),
+        labels=torch.cat([client.labels for client in clients]),
+    )
+
+
+class RoundWork(Protocol):
+    """What a client goes through in one round."""
+
+    def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
+        """Indices below `images`, a batch for each step."""
+
+
+@dataclass(frozen=True)
+class OneBatch:
+    """One step, on so many images drawn without replacement, or on all if there are fewer."""
+
+    size: int = 16
+
+    def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
+        """See RoundWork."""
+        yield generator.permutation(images)[: self.size]
+
+
+@dataclass(frozen=True)
+class OneEpoch:
+    """All images once, so many a step; the last step takes what is left."""
+
+    size: int = 16
+
+    def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
+        """See RoundWork."""
+        order = generator.permutation(images)
+        for start in range(0, images, self.size):
+            yield order[start : start + self.size]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How long training lasts, and how large its steps are; the defaults are the paper's (section 5.2)."""
+
+    rounds: int = 50
+    learning_rate: float = 1e-3
+    """Of the first rounds."""
+    decay: float = 0.1
+    """Factor of the learning rate after each of `decay_rounds`."""
+    decay_rounds: tuple[int, ...] = (25, 40)
+    """Numbers of rounds, the first being 1."""
+
+    def rate(self, number: int) -> float:
+        """The learning rate of the round of this number, from 1."""
+        return self.learning_rate * self.decay ** sum(number > passed for passed in self.decay_rounds)
+
+
+def federated(
+    parameters: AdapterParameters,
+    norm: FinalNorm,
+    clients: Sequence[Features],
+    schedule: Schedule,
+    work: RoundWork,
+    *,
+    seed: int,
+    sampling: BlockSampling = AllBlocks(),  # noqa: B008 (it is frozen)
+    activation: Activation = QUADRATIC_GELU,
+) -> Iterator[AdapterParameters]:
+    """The common parameters after every round, computed when they are asked for.
+
+    Every client counts alike, whatever it has. For every batch a client draws its images first, then the blocks whose
+    outputs are given. Raises ValueError for no clients, a client without images, and outputs that do not fit the
+    parameters; FloatingPointError as soon as the loss of a batch is not finite.
+    """
+    if not clients or not all(len(client.labels) for client in clients):
+        raise ValueError("a client has no images, or there is no client; each needs at least one")
+    for number in range(1, schedule.rounds + 1):
+        rate = schedule.rate(number)
+        updated = []
+        for index, client in enumerate(clients):
+            local = parameters
+            generator = np.random.default_rng([seed, number, index])
+            for order in work.batches(len(client.labels), generator):
+                batch = client.part(order)
+                outputs = masked(batch.outputs, sampling.draw(len(batch.outputs), generator))
+                found = descent(local, norm, outputs, batch.labels, activation=activation)
+                if not math.isfinite(found.loss):
+                    raise FloatingPointError(
+                        f"round {number}, client {index}: the loss of a batch is {found.loss}; training diverged, take "
+                        "a smaller learning_rate"
+                    )
+                local = stepped(local, found.gradient, rate)
+            updated.append(local)
+        parameters = each(lambda *values: torch.stack(values).mean(0), *updated)
+        yield parameters
+
+
+@torch.no_grad()
+def balanced_accuracy(
+    parameters: AdapterParameters,
+    norm: FinalNorm,
+    features: Features,
+    *,
+    activation: Activation = QUADRATIC_GELU,
+) -> float:
+    """Mean over the classes that occur of the share of their images that are classified correctly, 0 to 1, with the
+    outputs of all blocks. ValueError for no images, and for outputs that do not fit the parameters."""
+    if len(features.labels) == 0:
+        raise ValueError("a balanced accuracy was asked for of no images; at least one is needed")
+    batches = torch.split(features.outputs, EVALUATION_BATCH, dim=1)
+    answers = torch.cat([logits(parameters, norm, batch, activation=activation).argmax(-1) for batch in batches])
+    correct = answers == features.labels
+    shares = [correct[features.labels == label].double().mean() for label in torch.unique(features.labels)]
+    return torch.stack(shares).mean().item()
