@@ -1,0 +1,99 @@
+"""A transformer that knows the digits 0 to 4 is adapted to 5 to 9 by five clients; `-rP` shows what was measured."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
+from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
+from tacit.models.adapters.features import block_outputs, final_norm
+from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated, pooled
+from tacit.models.adapters.parallel import initial
+from tacit.models.adapters.sampling import AllBlocks, BlockSampling, StochasticBlocks
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.data import load
+from tacit.models.device import CPU
+from tacit.models.partition import dirichlet
+from tacit.models.training import train
+from tacit.models.vision_transformer import build
+
+SEEDS = (0, 1, 2)
+TEST_IMAGES = 180
+SCHEDULE = Schedule(rounds=120, learning_rate=0.1, decay_rounds=(100,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """What is trained, and how."""
+
+    configuration: AdapterConfiguration = field(default_factory=ParallelConfiguration)
+    activation: Activation = QUADRATIC_GELU
+    sampling: BlockSampling = field(default_factory=AllBlocks)
+    centralised: bool = False
+
+
+ARMS = {
+    "linear probing": Arm(configuration=LinearProbeConfiguration()),
+    "adapters, quadratic GELU": Arm(),
+    "adapters, GELU": Arm(activation=GELU),
+    "adapters, quadratic GELU, blocks sampled": Arm(sampling=StochasticBlocks()),
+    "linear probing, in one place": Arm(configuration=LinearProbeConfiguration(), centralised=True),
+    "adapters, quadratic GELU, in one place": Arm(centralised=True),
+}
+
+
+@pytest.fixture(scope="module")
+def one_thread_for_all() -> Iterator[None]:
+    """Small products are slower on several."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def measured(one_thread_for_all: None) -> dict[str, list[float]]:
+    """Balanced accuracy on the test images of every arm, for every seed."""
+    found: dict[str, list[float]] = {name: [] for name in ARMS}
+    data = load(DataConfiguration(), image_size=8)
+    known = data.y_train < 5
+    model = ModelConfiguration(image_size=8, patch_size=2, width=32, depth=3, heads=4)
+    training = TrainingConfiguration(epochs=12, batch_size=32, learning_rate=2e-3)
+    for seed in SEEDS:
+        backbone = build(model, classes=5, channels=1, seed=seed)
+        train(backbone, data.x_train[known], data.y_train[known], training, seed=seed, device=CPU)
+        norm = final_norm(backbone)
+        train_images, test_images = (
+            Features(outputs=block_outputs(backbone, x[y >= 5]), labels=y[y >= 5] - 5)
+            for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test))
+        )
+        assert len(test_images.labels) == TEST_IMAGES
+        shares = dirichlet(train_images.labels.numpy(), clients=5, alpha=1.0, seed=seed)
+        clients = [train_images.part(share) for share in shares]
+        for name, arm in ARMS.items():
+            parameters = initial(arm.configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
+            # In one place a step sees as many images as in all clients together.
+            given, work = ([pooled(clients)], OneBatch(80)) if arm.centralised else (clients, OneBatch(16))
+            *_, last = federated(
+                parameters, norm, given, SCHEDULE, work, seed=seed, sampling=arm.sampling, activation=arm.activation
+            )
+            found[name].append(balanced_accuracy(last, norm, test_images, activation=arm.activation))
+    for name, values in found.items():
+        print(f"{name:42s}", *(f"{value:.3f}" for value in values), f"mean {sum(values) / len(values):.3f}")
+    return found
+
+
+@pytest.mark.parametrize("name", [name for name in ARMS if name.startswith("adapters")])
+def test_adapters_beat_linear_probing(measured: dict[str, list[float]], name: str) -> None:
+    probed = measured["linear probing" + ", in one place" * ARMS[name].centralised]
+    # Three standard errors of the difference of two shares of 180 images, which are largest at 1/2.
+    margin = 3 * (2 * 0.25 / TEST_IMAGES) ** 0.5
+    assert all(first > second + margin for first, second in zip(measured[name], probed, strict=True))
+
+
+def test_the_square_costs_as_little_as_can_be_told(measured: dict[str, list[float]]) -> None:
+    square, gelu = (torch.tensor(measured[name]).mean() for name in ("adapters, quadratic GELU", "adapters, GELU"))
+    # Three standard errors of a difference of shares of 0.9, each of three times 180 images.
+    assert abs(square - gelu) < 3 * (2 * 0.9 * 0.1 / (len(SEEDS) * TEST_IMAGES)) ** 0.5
