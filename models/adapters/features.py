@@ -42,8 +42,8 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
 
 
 def final_norm(backbone: nn.Module) -> FinalNorm:
-    """The norm between the last block and the head, with copies of its weights. That of a FriendlyTransformer is taken
-    as LayerNorm itself: its polynomial is calibrated for b_L, and what adapters add may leave its interval.
+    """The norm between the last block and the head, with float32 copies of its weights. That of a FriendlyTransformer
+    is taken as LayerNorm itself: its polynomial is calibrated for b_L, and what adapters add may leave its interval.
 
     ValueError for a backbone that is neither of both kinds, or whose head does not see the class token through this
     norm alone.
@@ -68,7 +68,7 @@ def final_norm(backbone: nn.Module) -> FinalNorm:
             raise ValueError(
                 f"the final norm of this VisionTransformer is {norm}; adapters need a LayerNorm with weight and bias"
             )
-    weight, bias = norm.weight.detach().clone(), norm.bias.detach().clone()
+    weight, bias = (tensor.detach().to(torch.float32, copy=True) for tensor in (norm.weight, norm.bias))
     return FinalNorm(weight=weight, bias=bias, epsilon=norm.eps)
 
 

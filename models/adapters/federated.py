@@ -24,7 +24,7 @@ import torch
 from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, logits
-from tacit.models.adapters.sampling import AllBlocks, BlockSampling, masked
+from tacit.models.adapters.sampling import ALL_BLOCKS, BlockSampling, masked
 from tacit.models.training import EVALUATION_BATCH
 
 Order = npt.NDArray[np.int64]
@@ -110,17 +110,20 @@ def federated(
     work: RoundWork,
     *,
     seed: int,
-    sampling: BlockSampling = AllBlocks(),  # noqa: B008 (it is frozen)
+    sampling: BlockSampling = ALL_BLOCKS,
     activation: Activation = QUADRATIC_GELU,
 ) -> Iterator[AdapterParameters]:
     """The common parameters after every round, computed when they are asked for.
 
     Every client counts alike, whatever it has. For every batch a client draws its images first, then the blocks whose
-    outputs are given. Raises ValueError for no clients, a client without images, and outputs that do not fit the
-    parameters; FloatingPointError as soon as the loss of a batch is not finite.
+    outputs are given. Raises ValueError for no clients, a client without images, and outputs or labels that do not fit
+    the parameters; FloatingPointError as soon as the loss of a batch is not finite.
     """
-    if not clients or not all(len(client.labels) for client in clients):
-        raise ValueError("a client has no images, or there is no client; each needs at least one")
+    if not clients:
+        raise ValueError("there are no clients to train; at least one is needed")
+    for index, client in enumerate(clients):
+        if len(client.labels) == 0:
+            raise ValueError(f"client {index} has no images to train on; give it one, or leave it out")
     for number in range(1, schedule.rounds + 1):
         rate = schedule.rate(number)
         updated = []

@@ -19,8 +19,8 @@ p = z C_d^T and q = T_d u of the activation f, u = z + c, and e the derivative o
 where T_d^T dq is the derivative by u, and counts for c and z alike, and e goes on to adapter l - 1 because z = b_l +
 h_{l-1}. These are 12 B T D r products of elements of matrices for each adapter, 4 forwards and 8 backwards, and 3 B T D
 products with alpha and e; f and f' each take B r (T + D) arguments, and as many products with f'. Nobody needs the e
-that adapter 1 hands on. The head takes 3 B C D products, the norm a few B D: for x the class token of h_L,
-x^ = (x - mean) / d and y = gamma x^ + beta,
+that adapter 1 hands on, and that which adapter L gets is zero but for the class token. The head takes 3 B C D products,
+the norm a few B D: for x the class token of h_L, x^ = (x - mean) / d and y = gamma x^ + beta,
 
     dlogits = (softmax(logits) - one-hot labels) / B,   dW = dlogits^T y,   db = its sum over the images,
     dx^ = gamma * dlogits W,   dx = (dx^ - mean(dx^) - x^ mean(dx^ x^)) / d.
@@ -59,8 +59,14 @@ def descent(
     activation: Activation = QUADRATIC_GELU,
 ) -> Descent:
     """Loss and gradient for outputs of all blocks [L, B, T, D] and labels int64 [B], in the floating-point type that
-    all have. ValueError for outputs that do not fit the parameters."""
+    all have. ValueError for outputs or labels that do not fit the parameters, and for no images."""
     check(parameters, outputs)
+    classes = len(parameters.head_bias)
+    if len(labels) == 0 or len(labels) != outputs.shape[1] or labels.min() < 0 or labels.max() >= classes:
+        raise ValueError(
+            f"{len(labels)} labels {sorted(set(labels.tolist()))} for {outputs.shape[1]} images; each image needs one "
+            f"of 0 to {classes - 1}, which the head knows, and there has to be an image"
+        )
     hidden = outputs[-1]
     seen: list[tuple[torch.Tensor, Mixed]] = []
     for block, scale in enumerate(parameters.scale):
@@ -72,7 +78,7 @@ def descent(
     token = standardised * norm.weight + norm.bias
     logits = token @ parameters.head_weight.T + parameters.head_bias
     log_probabilities = logits.log_softmax(-1)
-    wanted = one_hot(labels, len(parameters.head_bias)).to(logits.dtype)
+    wanted = one_hot(labels, classes).to(logits.dtype)
 
     by_logits = (log_probabilities.exp() - wanted) / len(labels)
     by_token = norm.weight * (by_logits @ parameters.head_weight)

@@ -15,7 +15,7 @@ is not given the adapters take zeros, g_l(0 + h_{l-1}). A mask is drawn anew for
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ class AllBlocks:
     def draw(self, blocks: int, generator: np.random.Generator) -> Mask:
         """See BlockSampling. Nothing is drawn."""
         return np.ones(blocks, dtype=np.bool_)
+
+
+ALL_BLOCKS: Final = AllBlocks()
 
 
 @dataclass(frozen=True)

@@ -113,3 +113,17 @@ def test_labels_are_learned_by_steps(
     for _ in range(60):
         parameters = stepped(parameters, descent(parameters, norm, outputs, labels).gradient, 0.1)
     assert descent(parameters, norm, outputs, labels).correct == len(labels)
+
+
+@pytest.mark.parametrize("wrong", [[0, 2, 1, 3], [0, 2, 1, -1], [0, 2, 1], []])
+def test_labels_that_do_not_fit_are_refused(
+    parameters: AdapterParameters, norm: FinalNorm, outputs: torch.Tensor, wrong: list[int]
+) -> None:
+    labels = torch.tensor(wrong, dtype=torch.int64)
+    with pytest.raises(ValueError, match=rf"{len(wrong)} labels .* for 4 images; each image needs one of 0 to 2"):
+        descent(parameters, norm, outputs, labels)
+
+
+def test_no_images_are_refused(parameters: AdapterParameters, norm: FinalNorm, outputs: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match="there has to be an image"):
+        descent(parameters, norm, outputs[:, :0], torch.zeros(0, dtype=torch.int64))
