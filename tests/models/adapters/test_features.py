@@ -49,6 +49,13 @@ def test_the_norm_behind_the_last_output_is_that_of_the_backbone(backbone: nn.Mo
         assert (backbone(images) - tokens).norm() < tolerance * tokens.norm()
 
 
+def test_the_norm_is_a_copy(backbone: Any) -> None:
+    norm = final_norm(backbone)
+    with torch.no_grad():
+        backbone.norm.weight += 1
+    assert torch.equal(norm.weight + 1, final_norm(backbone).weight)
+
+
 def test_the_friendly_form_of_a_model_has_the_same_outputs(vit: Vit, images: torch.Tensor) -> None:
     backbone = vit()
     outputs = block_outputs(backbone, images)

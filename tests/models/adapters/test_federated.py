@@ -74,10 +74,11 @@ def test_batches_hold_every_image_once_or_as_many_as_asked_for(images: int, size
     assert batch.tolist() == epoch[0].tolist()
 
 
-def test_the_learning_rate_falls_after_the_rounds_that_the_paper_names() -> None:
+def test_learning_rate_and_batches_are_by_default_those_of_the_paper() -> None:
     schedule = Schedule()
     rates = [schedule.rate(number) for number in range(1, schedule.rounds + 1)]
     assert rates == pytest.approx([1e-3] * 25 + [1e-4] * 15 + [1e-5] * 10, rel=1e-15)
+    assert OneBatch().size == OneEpoch().size == 16
 
 
 def test_a_round_takes_the_rate_of_its_number(
@@ -152,12 +153,13 @@ def test_pooled_images_are_those_of_all_clients(clients: list[Features], labels:
 
 def test_balanced_accuracy_is_the_mean_over_the_classes_that_occur() -> None:
     """The norm does not change which value of a class token is the largest, nor does a head that is the identity."""
-    probe = initial(LinearProbeConfiguration(), blocks=1, tokens=1, width=3, classes=3, seed=0)
-    probe = replace(probe, head_weight=torch.eye(3))
-    plain = FinalNorm(weight=torch.ones(3), bias=torch.zeros(3), epsilon=1e-6)
-    answers = torch.tensor([0, 0, 1, 2] * 100)
-    features = Features(outputs=torch.eye(3)[answers][None, :, None], labels=torch.tensor([0, 0, 0, 2] * 100))
-    assert balanced_accuracy(probe, plain, features) == pytest.approx((2 / 3 + 1) / 2, rel=1e-12)
+    probe = initial(LinearProbeConfiguration(), blocks=1, tokens=1, width=4, classes=4, seed=0)
+    probe = replace(probe, head_weight=torch.eye(4))
+    plain = FinalNorm(weight=torch.ones(4), bias=torch.zeros(4), epsilon=1e-6)
+    labels = torch.tensor([0, 0, 0, 2, 3, 3] * 100)
+    answers = torch.tensor([0, 0, 1, 2, 3, 0] * 100)
+    features = Features(outputs=torch.eye(4)[answers][None, :, None], labels=labels)
+    assert balanced_accuracy(probe, plain, features) == pytest.approx((2 / 3 + 1 + 1 / 2) / 3, rel=1e-12)
 
 
 REFUSED: list[tuple[str, Callable[[list[Features]], list[Features]]]] = [

@@ -4,15 +4,19 @@ import copy
 import importlib.util
 import math
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import nn
 
 from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
+from tacit.models.adapters.features import block_outputs
 from tacit.models.adapters.methods import Adaptation, Adapters, FullFineTuning, LowRankAdaptation, trained
 from tacit.models.configuration import TrainingConfiguration
 from tacit.models.device import CPU
+from tacit.models.friendly.blocks import STOCK
+from tacit.models.friendly.convert import convert
 from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.training import judge, train
 
@@ -74,6 +78,19 @@ def test_what_is_trained_moves_and_nothing_else(method: Adaptation, backbone: nn
     assert all(torch.equal(value, backbone.state_dict()[name]) for name, value in before_backbone.items())
 
 
+@pytest.mark.parametrize("method", [pytest.param(FullFineTuning(), id="full"), LORA])
+@pytest.mark.parametrize("bias", [True, False])
+def test_blocks_compute_the_same_before_they_are_trained(
+    method: Adaptation, bias: bool, vit: Callable[..., nn.Module], images: torch.Tensor
+) -> None:
+    timm = vit(qkv_bias=bias)
+    for backbone in (timm, convert(timm, STOCK)):
+        with torch.no_grad():
+            backbone.get_submodule("blocks.0.attn.qkv").get_parameter("weight").normal_()
+        adapted = method.adapt(backbone, classes=4, seed=1)
+        assert torch.equal(block_outputs(adapted, images), block_outputs(backbone, images))
+
+
 @pytest.mark.parametrize("method", [PARALLEL, LORA])
 def test_what_begins_at_random_is_drawn_from_the_seed(method: Adaptation, backbone: nn.Module) -> None:
     first, again, other = (trained(method.adapt(backbone, classes=4, seed=seed)) for seed in (1, 1, 2))
@@ -84,7 +101,9 @@ def test_what_begins_at_random_is_drawn_from_the_seed(method: Adaptation, backbo
 def test_the_backbone_of_adapters_is_never_in_training(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
     """In training the polynomials of a friendly one would be scaled to the batch."""
     model = Adapters(configuration=ParallelConfiguration(rank=2)).adapt(friendly, classes=4, seed=1)
-    assert not any(part.training for part in model.train().backbone.modules())
+    assert not model.eval().adapters.training
+    assert model.train().adapters.training
+    assert not any(part.training for part in model.backbone.modules())
     assert judge(model, images, LABELS, batch_size=2, device=CPU).samples == 5
 
 

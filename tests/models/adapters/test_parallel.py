@@ -98,7 +98,7 @@ def test_the_norm_is_layer_norm(norm: FinalNorm, outputs: torch.Tensor) -> None:
     assert (norm(tokens) - expected).abs().max() < 1e-13
 
 
-@pytest.mark.parametrize("shape", [(2, 4, 5, 8), (3, 4, 6, 8), (3, 4, 5, 7), (4, 5, 8), (0, 4, 5, 8)])
+@pytest.mark.parametrize("shape", [(2, 4, 5, 8), (3, 4, 6, 8), (3, 4, 5, 7), (4, 5, 8), (3, 4, 5), (0, 4, 5, 8)])
 def test_outputs_of_another_backbone_are_refused(
     parameters: AdapterParameters, norm: FinalNorm, shape: tuple[int, ...]
 ) -> None:
@@ -110,5 +110,6 @@ def test_a_linear_probe_takes_any_number_of_blocks_and_tokens(norm: FinalNorm) -
     probe = initial(LinearProbeConfiguration(), blocks=3, tokens=5, width=8, classes=3, seed=0)
     probe = each(torch.Tensor.double, probe)
     assert logits(probe, norm, torch.ones(1, 2, 7, 8, dtype=torch.float64)).shape == (2, 3)
-    with pytest.raises(ValueError, match=r"are for \[L, B, T, 8\]"):
-        logits(probe, norm, torch.ones(1, 2, 7, 9, dtype=torch.float64))
+    for shape in ((1, 2, 7, 9), (0, 2, 7, 8)):
+        with pytest.raises(ValueError, match=r"are for \[L, B, T, 8\]"):
+            logits(probe, norm, torch.ones(shape, dtype=torch.float64))
