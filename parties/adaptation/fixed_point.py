@@ -1,0 +1,169 @@
+"""Fixed-point numbers on shares: where values stand between the products of a step of learning.
+
+A shared value is a whole number modulo 2^64, its fractional bits known. A product has those of both factors, and is
+brought back by a *lift*: both owners cut their shares, which leaves a value of few bits in a narrow ring, and one
+opening under a mask makes shares modulo 2^64 of it again (`NarrowValue`, parties/inference/operations.py), of a value
+whose magnitude is below 2^(bits - 2). A lift costs 4 bytes of each owner, and with it come, without another message,
+the square of the value, or its product with a factor.
+
+| value | fractional bits |
+|---|---|
+| activations | ACTIVATION |
+| parameters where they are used, and class tokens that are standardised | PARAMETER |
+| arguments of the activation function | ARGUMENT |
+| derivatives by h, and by logits | DERIVATIVE |
+| derivatives on their way through an adapter | as many, or fewer: `AdapterChecks.backwards` |
+| derivatives by parameters | GRADIENT |
+| parameters as they are kept from step to step | KEPT |
+| what adds up over adapters: h, and the derivative by it | ACTIVATION + PARAMETER, DERIVATIVE + PARAMETER |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import torch
+
+from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.material import Lookup, Matrix, Narrow
+from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, Words
+from tacit.parties.inference.ring import WORD_BITS, shifted, signed
+from tacit.parties.inference.tables import CheckedSum
+from tacit.protocol.adaptation.schedule import CHECKED as CHECKED
+from tacit.protocol.adaptation.schedule import LIFTED as LIFTED
+from tacit.protocol.adaptation.schedule import USED as USED
+from tacit.protocol.inference.schedule import PLACE
+
+ACTIVATION: Final = 14
+PARAMETER: Final = 16
+ARGUMENT: Final = 12
+DERIVATIVE: Final = 20
+GRADIENT: Final = 18
+KEPT: Final = 44
+LiftOrProduct = Narrow | Matrix
+
+
+def lift(
+    shape: tuple[int, ...], *, bits: int = LIFTED, degree: int = 1, factor: tuple[int, ...] | None = None
+) -> Narrow:
+    """The request for a lift of a value of this shape."""
+    return Narrow(shape, bits, degree, factor)
+
+
+def matrices(left: tuple[int, ...], right: tuple[int, ...]) -> Matrix:
+    """The request for a product modulo 2^64; the shapes broadcast as those of torch.matmul."""
+    return Matrix("matmul", left, right)
+
+
+class Cut(NamedTuple):
+    """A share on its way to a lift."""
+
+    share: torch.Tensor
+    """Modulo 2^ring."""
+    by: int
+    """Fractional bits that are cut off."""
+    ring: int = WORD_BITS
+    """As many bits are left as the lift opens, or more."""
+
+
+class RangeCheck:
+    """Whether sums of squares of a lifted value, over its last dimension, are in range: opened with a later message."""
+
+    def __init__(self, party: Party, rows: tuple[int, ...], check: CheckedSum) -> None:
+        self._check = check
+        self._lookup = LookedUp(party, check_request(rows, check))
+        self._squares = self.outside = torch.zeros((), dtype=torch.int64)
+        """Of `outside` the share modulo 2^PLACE of how many are out of range, once they were opened."""
+
+    def of(self, squares: torch.Tensor) -> RangeCheck:
+        """For sums of squares, shares modulo 2^64."""
+        self._squares = squares
+        return self
+
+    def masked(self) -> Words:
+        """What to open."""
+        place = shifted(self._squares * self._check.factor, WORD_BITS, WORD_BITS - PLACE)
+        return self._lookup.masked(place)
+
+    def settle(self, opened: torch.Tensor) -> None:
+        """Take in the sum of both masked shares."""
+        self.outside = self._lookup.settle(opened, self._check.limits)
+
+
+def check_request(rows: tuple[int, ...], check: CheckedSum) -> Lookup:
+    """What a `RangeCheck` asks for."""
+    return Lookup(rows, levels=check.levels)
+
+
+def squares(value: NarrowValue) -> torch.Tensor:
+    """Shares modulo 2^64 of the sums of squares over the last dimension of a value lifted with degree 2."""
+    return value.polynomial((0, 0, 1)).sum(-1)
+
+
+def lifted(
+    party: Party, operation: str, *parts: tuple[NarrowValue, Cut], check: RangeCheck | None = None
+) -> Program[list[torch.Tensor]]:
+    """Lift values in one round: their shares modulo 2^64. check: what is opened beside them."""
+    masked = [value.masked(_cut(cut)) for value, cut in parts]
+    opened = yield from _opened(party, operation, masked, check)
+    for (value, _), words in zip(parts, opened, strict=True):
+        value.settle(words)
+    return [value.value() for value, _ in parts]
+
+
+def lifted_times(
+    party: Party,
+    operation: str,
+    value: NarrowValue,
+    cut: Cut,
+    factor: torch.Tensor,
+    *,
+    beside: tuple[NarrowValue, Cut] | None = None,
+) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+    """Lift a value in one round, and multiply it by a factor modulo 2^64: both shares. beside: what else is lifted."""
+    both = [(value, cut), *([] if beside is None else [beside])]
+    masked = [each.masked(_cut(part)) for each, part in both]
+    opened_factor, *opened = yield from party.open(operation, value.masked_factor(factor), *masked)
+    for (each, _), words in zip(both, opened, strict=True):
+        each.settle(words)
+    return value.value(), value.times(opened_factor)
+
+
+def multiplied(
+    party: Party,
+    operation: str,
+    *parts: tuple[MatrixValue, torch.Tensor, torch.Tensor],
+    check: RangeCheck | None = None,
+) -> Program[list[torch.Tensor]]:
+    """Products of matrices in one round: their shares modulo 2^64. check: what is opened beside them."""
+    masked = [words for value, left, right in parts for words in (value.masked_left(left), value.masked_right(right))]
+    opened = yield from _opened(party, operation, masked, check)
+    pairs = zip(opened[::2], opened[1::2], strict=True)
+    return [value.settle(*pair) for (value, _, _), pair in zip(parts, pairs, strict=True)]
+
+
+def _opened(party: Party, operation: str, masked: list[Words], check: RangeCheck | None) -> Program[list[torch.Tensor]]:
+    if check is None:
+        return (yield from party.open(operation, *masked))
+    *opened, place = yield from party.open(operation, *masked, check.masked())
+    check.settle(place)
+    return opened
+
+
+def made(party: Party, requests: Mapping[str, LiftOrProduct]) -> tuple[dict[str, NarrowValue], dict[str, MatrixValue]]:
+    """Lifts and products for these requests, which the party is asked for in this order."""
+    lifts: dict[str, NarrowValue] = {}
+    products: dict[str, MatrixValue] = {}
+    for name, request in requests.items():
+        if isinstance(request, Narrow):
+            lifts[name] = NarrowValue(
+                party, request.shape, request.bits, degree=request.degree, factor=request.factor, ring=request.words
+            )
+        else:
+            products[name] = MatrixValue(party, request.left, request.right, request.words)
+    return lifts, products
+
+
+def _cut(cut: Cut) -> torch.Tensor:
+    return shifted(cut.share, cut.ring, cut.by) if cut.by else signed(cut.share, cut.ring)

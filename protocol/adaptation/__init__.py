@@ -1,0 +1,1 @@
+"""What is said when adapters are trained on secret shares."""

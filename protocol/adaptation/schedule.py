@@ -1,0 +1,115 @@
+"""What a step of learning on shares sends, from sizes alone: every round, in order, with its bytes.
+
+Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
+Bytes are those of the words of shares, without headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tacit.protocol.inference.schedule import COARSE, PLACE, STREAM, WORD_BITS, Round, byte_width
+
+LIFTED: Final = 32
+"""Of a value that is brought back into the wide ring."""
+CHECKED: Final = 28
+"""The same where squares are summed, of up to 2^12 values."""
+USED: Final = 21
+"""Of a parameter where it is used."""
+ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
+HEAD_TENSORS: Final = ("weight", "bias")
+"""Tensors of an adapter, and of the head, each with a check of its own."""
+
+
+def step_rounds(
+    *,
+    images: int,
+    tokens: int,
+    width: int,
+    classes: int,
+    adapters: int,
+    rank: int,
+    cut: int,
+    gradient: int,
+) -> tuple[Round, ...]:
+    """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
+    derivatives by the parameters of an adapter."""
+    stream, parameters = images * tokens * width, adapters * (2 * rank * (tokens + width) + 1) + classes * (width + 1)
+    checks = adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
+    sizes = (images, tokens, width, rank)
+    return (
+        _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters)),
+        _both("parameters", (PLACE, checks)),
+        *(each for _ in range(adapters) for each in _adapter_rounds(*sizes)),
+        *_head_rounds(images, width, classes),
+        *(each for _ in range(adapters) for each in _adapter_rounds_backwards(*sizes, gradient)),
+    )
+
+
+def _adapter_rounds(images: int, tokens: int, width: int, rank: int) -> Iterator[Round]:
+    rows, stream = images * tokens, images * tokens * width
+    channels, reduced = rows * rank, images * rank * width
+    down, mixing = rank * width, rank * tokens
+    for parts in (
+        [(CHECKED, stream)],
+        [(WORD_BITS, stream + down), (PLACE, rows)],
+        [(CHECKED, channels)],
+        [(WORD_BITS, channels + down), (PLACE, rows)],
+        [(LIFTED, stream)],
+        [(WORD_BITS, stream + mixing)],
+        [(CHECKED, reduced)],
+        [(WORD_BITS, reduced + mixing), (PLACE, images * rank)],
+        [(LIFTED, stream), (WORD_BITS, 1)],
+    ):
+        yield _both("adapter", *parts)
+
+
+def _adapter_rounds_backwards(images: int, tokens: int, width: int, rank: int, gradient: int) -> Iterator[Round]:
+    rows, stream = images * tokens, images * tokens * width
+    channels, reduced = rows * rank, images * rank * width
+    down, mixing = rank * width, rank * tokens
+    for parts in (
+        [(LIFTED, stream), (WORD_BITS, 1), (CHECKED, stream)],
+        [(LIFTED, stream), (PLACE, rows)],
+        [(WORD_BITS, 4 * stream + reduced + mixing)],
+        [(WORD_BITS, reduced)],
+        [(LIFTED, reduced)],
+        [(WORD_BITS, 2 * reduced + stream + mixing)],
+        [(LIFTED, stream)],
+        [(WORD_BITS, 2 * stream + channels + down)],
+        [(WORD_BITS, channels)],
+        [(LIFTED, channels)],
+        [(WORD_BITS, 2 * channels + stream + down)],
+        [(gradient, 2 * (down + mixing) + 1)],
+    ):
+        yield _both("adapter backwards", *parts)
+
+
+def _head_rounds(images: int, width: int, classes: int) -> Iterator[Round]:
+    tokens, logits, weight = images * width, images * classes, classes * width
+    for name, parts in (
+        ("norm", [(CHECKED, tokens)]),
+        ("norm", [(PLACE, images)]),
+        ("norm", [(WORD_BITS, images)]),
+        ("norm", [(LIFTED, tokens)]),
+        ("head", [(WORD_BITS, tokens + weight)]),
+        ("softmax", [(COARSE, logits), (PLACE, logits)]),
+        ("softmax", [(LIFTED, logits), (PLACE, images)]),
+        ("softmax", [(WORD_BITS, images)]),
+        ("softmax", [(LIFTED, logits)]),
+        ("head backwards", [(WORD_BITS, 2 * logits + tokens + weight)]),
+        ("norm backwards", [(LIFTED, tokens)]),
+        ("norm backwards", [(WORD_BITS, 2 * tokens)]),
+        ("norm backwards", [(LIFTED, 2 * images)]),
+        ("norm backwards", [(WORD_BITS, images)]),
+        ("norm backwards", [(LIFTED, tokens), (WORD_BITS, images)]),
+        ("head backwards", [(LIFTED, weight + classes)]),
+    ):
+        yield _both(name, *parts)
+
+
+def _both(operation: str, *parts: tuple[int, int]) -> Round:
+    """parts: words of so many bits, and how many."""
+    octets = sum(byte_width(bits) * count for bits, count in parts)
+    return Round(operation, octets, octets)
