@@ -1,0 +1,304 @@
+"""The end of a step of learning on shares: the norm of the class token, the head, the softmax of its logits, and back.
+
+    x^ = (x - mean) / d,   logits = x^ W^T + b,   G = softmax(logits) - one-hot labels,
+    dW = G^T x^,   db = sum of G over the images,   g = G W,   dx = (g - mean(g) - x^ mean(g x^)) / d
+
+for the class token x of h_L and d the root of its variance. The head reads x^ itself, without factor and offset of the
+backbone's last norm: both are a part of the model, and a new head learns them anew. G is that of the sum over the
+images, not of their mean; the step of learning divides by their number.
+
+Logits are brought to the mean 0 of an image, which a softmax does not see: the sum of C exponentials is at least C
+then, whatever the image. What is checked: variances, and centred logits; with these the sum of exponentials is bounded.
+Labels are the data owner's, who sends nothing of them: it takes them from its own share.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import torch
+from msgspec import Meta
+from torch.nn.functional import one_hot
+
+from tacit.parties.adaptation.fixed_point import (
+    ACTIVATION,
+    DERIVATIVE,
+    GRADIENT,
+    PARAMETER,
+    Cut,
+    LiftOrProduct,
+    lift,
+    lifted,
+    lifted_times,
+    made,
+    matrices,
+    multiplied,
+)
+from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.material import AnyBlockRequest, Lookup, Waves
+from tacit.parties.inference.operations import MODEL, Party, Program, WaveValue
+from tacit.parties.inference.ring import SPARE, WORD_BITS, shifted
+from tacit.parties.inference.tables import CheckedSum, Inverse, Positive, Table, fitted_sum, fitted_table
+from tacit.parties.inference.waves import Wave, fitted_wave
+from tacit.protocol.inference.schedule import COARSE, PLACE
+
+_CENTRED: Final = 28
+"""Bits of a class token that is opened under a mask."""
+_NORMALISED: Final = 40
+"""Fractional bits of x^ before it is lifted."""
+_INVERSE: Final = 16
+"""Of 1 / d where derivatives are multiplied by it."""
+_EXPONENTIAL: Final = 16
+"""Of an exponential that is lifted."""
+_PROBABILITY: Final = 50
+"""Of the product of a lifted exponential with the inverse sum."""
+MEAN: Final = 28
+"""Of the means of g, and of g x^."""
+_WIDTH: Final = 13
+"""Of the inverse of the width, relative to itself."""
+_TOLERANCE: Final = 2.0**-12
+"""Of an exponential: relative to itself, or to 1, of which the mean of an image is no less."""
+_WAVE_BITS: Final = 40
+_LEAST_TOTAL: Final = 0.9
+"""Of a sum of exponentials, for each class: it is 1 without their errors."""
+
+
+class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Public numbers of a head, made by `fitted_head`."""
+
+    variances: Table
+    token_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - _CENTRED)]
+    """What is cut off a class token whose differences from the mean, times the width, are whole."""
+    reach: Positive
+    """The largest magnitude of a centred logit that is in range."""
+    logits: CheckedSum
+    """Of a centred logit, and `reach`."""
+    exponential: Wave
+    totals: Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSizes:
+    """Of a head, and a batch."""
+
+    images: int
+    width: int
+    classes: int
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class HeadShares:
+    """An owner's shares of the head's parameters, or of derivatives by them, as of AdapterShares."""
+
+    weight: torch.Tensor
+    """W [C, D]."""
+    bias: torch.Tensor
+    """Offset b [C]."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class HeadResult:
+    """What a head leaves, on shares."""
+
+    by_token: torch.Tensor
+    """The derivative by the class token [B, D], DERIVATIVE + PARAMETER fractional bits."""
+    gradient: HeadShares
+    """GRADIENT fractional bits."""
+    outside: torch.Tensor
+    """How many values are out of range, modulo 2^PLACE."""
+
+
+def fitted_head(
+    sizes: HeadSizes,
+    *,
+    variances: tuple[float, float],
+    most: float,
+    epsilon: float,
+    reach: float,
+    largest_logit: float,
+) -> LearningHeadScales:
+    """For class tokens whose variances are `most` at most, and in range within an interval, and logits that are
+    `largest_logit` at most, and in range, centred, up to `reach`. BoundError, and FitError, for what cannot be told on
+    shares."""
+    width, classes = sizes.width, sizes.classes
+    most = max(most, variances[1])
+    entry = math.sqrt(most * width)
+    cut = ACTIVATION + PARAMETER + math.ceil(math.log2(width * entry)) - (_CENTRED - 2)
+    scale = width * 2.0 ** (ACTIVATION + PARAMETER - cut)
+    wave = fitted_wave(
+        "the exponential of logits",
+        np.exp,
+        lambda values: _TOLERANCE * np.maximum(np.exp(values), 1.0),
+        noise=_TOLERANCE / 2,
+        period=4 * reach,
+        low=-reach,
+        high=reach,
+        most_bits=_WAVE_BITS,
+    )
+    # Half of what is possible is below the mean.
+    possible = 2 * max(2 * largest_logit, reach)
+    return LearningHeadScales(
+        variances=fitted_table(
+            "variances of class tokens",
+            Inverse(function="inverse root", unit=1.0, offset=epsilon, scale=2.0**_NORMALISED / scale),
+            bits=WORD_BITS,
+            unit=width * scale**2,
+            most=most,
+            low=variances[0],
+            high=variances[1],
+        ),
+        token_cut=cut,
+        reach=reach,
+        logits=fitted_sum(
+            "centred logits", bits=WORD_BITS, unit=classes * _LOGIT, most=possible, low=0.0, high=2 * reach
+        ),
+        exponential=wave,
+        totals=fitted_table(
+            "sums of exponentials of logits",
+            Inverse(function="inverse", unit=1.0, offset=0.0, scale=2.0 ** (_PROBABILITY - _EXPONENTIAL)),
+            bits=WORD_BITS,
+            unit=2.0**wave.bits,
+            most=classes * math.exp(reach) / SPARE,
+            low=_LEAST_TOTAL * classes,
+            # The others are less than 1 in the mean.
+            high=math.exp(reach) + classes,
+        ),
+    )
+
+
+_LOGIT: Final = 2.0 ** (2 * PARAMETER)
+"""Scale of a logit before it is centred."""
+
+
+def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBlockRequest, ...]:
+    """What `HeadProgram` asks for, in this order."""
+    logits, wave = (sizes.images, sizes.classes), scales.exponential
+    return (
+        *_learning_requests(sizes).values(),
+        scales.variances.request((sizes.images,)),
+        Lookup(logits, levels=scales.logits.levels),
+        Waves(logits, len(wave.cosines), wave.words, WORD_BITS),
+        scales.totals.request((sizes.images,)),
+    )
+
+
+def _learning_requests(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
+    images, width, classes = sizes.images, sizes.width, sizes.classes
+    tokens, logits, one = (images, width), (images, classes), (images, 1)
+    return {
+        "x": lift(tokens, bits=_CENTRED, degree=2, factor=one),
+        "x^": lift(tokens, factor=one),
+        "x^ W^T": matrices(tokens, (width, classes)),
+        "exponentials": lift(logits, factor=one),
+        "probabilities": lift(logits),
+        "G^T x^": matrices((classes, images), tokens),
+        "G W": matrices(logits, (classes, width)),
+        "g": lift(tokens),
+        "g x^": matrices((images, 1, width), (images, width, 1)),
+        "means": lift((2, *one)),
+        "dx": lift(tokens, factor=one),
+        "gradient": lift((classes, width + 1)),
+    }
+
+
+class HeadProgram:
+    """One use in one step of learning."""
+
+    def __init__(self, party: Party, sizes: HeadSizes, scales: LearningHeadScales) -> None:
+        self._party, self._sizes, self._scales = party, sizes, scales
+        self._lifts, self._products = made(party, _learning_requests(sizes))
+        logits, images = (sizes.images, sizes.classes), (sizes.images,)
+        self._variances = LookedUp(party, scales.variances.request(images))
+        self._in_range = LookedUp(party, Lookup(logits, levels=scales.logits.levels))
+        self._exponential = WaveValue(party, logits, scales.exponential, WORD_BITS)
+        self._totals = LookedUp(party, scales.totals.request(images))
+
+    def run(self, parameters: HeadShares, token: torch.Tensor, labels: torch.Tensor | None) -> Program[HeadResult]:
+        """token: the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits; labels: int64 [B] at the data
+        owner."""
+        party, lifts, products = self._party, self._lifts, self._products
+        standardised, inverse, outside = yield from self._standardised(token)
+        (logits,) = yield from multiplied(party, "head", (products["x^ W^T"], standardised, parameters.weight.T))
+        logits = logits + (parameters.bias << PARAMETER)
+        probabilities, beyond = yield from self._softmax(logits)
+        if labels is not None:
+            probabilities = probabilities - (one_hot(labels, self._sizes.classes) << DERIVATIVE)
+        by_weight, g = yield from multiplied(
+            party,
+            "head backwards",
+            (products["G^T x^"], probabilities.T, standardised),
+            (products["G W"], probabilities, parameters.weight),
+        )
+        by_token = yield from self._through_norm(g, standardised, inverse)
+        # The derivatives by the bias have fewer fractional bits, and as much of the ring.
+        by_bias = probabilities.sum(0)[:, None] << PARAMETER
+        both = Cut(torch.cat([by_weight, by_bias], 1), DERIVATIVE + PARAMETER - GRADIENT)
+        (both_lifted,) = yield from lifted(party, "head backwards", (lifts["gradient"], both))
+        return HeadResult(
+            by_token=by_token,
+            gradient=HeadShares(weight=both_lifted[:, :-1], bias=both_lifted[:, -1]),
+            outside=outside + beyond,
+        )
+
+    def _standardised(self, token: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+        """x^ [B, D], PARAMETER fractional bits; 1 / d [B, 1], _INVERSE bits; and how many variances are out of
+        range."""
+        party, width, table = self._party, self._sizes.width, self._scales.variances
+        x = self._lifts["x"]
+        centred = token * width - token.sum(-1, keepdim=True)
+        yield from lifted(party, "norm", (x, Cut(centred, self._scales.token_cut)))
+        squares = x.polynomial((0, 0, 1)).sum(-1) * table.factor
+        (place,) = yield from party.open("norm", self._variances.masked(shifted(squares, WORD_BITS, WORD_BITS - PLACE)))
+        outside = self._variances.settle(place, table.limits)
+        (factor,) = yield from party.open("norm", x.masked_factor(self._variances.value(*table.words)[..., None]))
+        normalised = Cut(x.times(factor), _NORMALISED - PARAMETER)
+        (standardised,) = yield from lifted(party, "norm", (self._lifts["x^"], normalised))
+        inverse = msgspec.structs.replace(table.inverse, scale=2.0**_INVERSE)
+        words = msgspec.structs.replace(table, inverse=inverse).words
+        return standardised, self._variances.value(*words)[..., None], outside
+
+    def _softmax(self, logits: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
+        """Probabilities [B, C], DERIVATIVE fractional bits, and how many values are out of range."""
+        party, scales, classes = self._party, self._scales, self._sizes.classes
+        centred = logits * classes - logits.sum(-1, keepdim=True)
+        unit = classes * _LOGIT
+        # In a ring that one period of the waves fills.
+        turned = shifted(centred * round(2.0**WORD_BITS / (4 * scales.reach * unit)), WORD_BITS, WORD_BITS - COARSE)
+        raised = centred + round(scales.reach * unit) if party.rank == MODEL else centred
+        place = shifted(raised * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
+        opened, place = yield from party.open("softmax", self._exponential.masked(turned), self._in_range.masked(place))
+        exponentials = self._exponential.settle(opened)
+        outside = self._in_range.settle(place, scales.logits.limits)
+        value, table = self._lifts["exponentials"], scales.totals
+        total = shifted(exponentials.sum(-1) * table.factor, WORD_BITS, WORD_BITS - PLACE)
+        narrow = shifted(exponentials, WORD_BITS, scales.exponential.bits - _EXPONENTIAL)
+        opened, place = yield from party.open("softmax", value.masked(narrow), self._totals.masked(total))
+        value.settle(opened)
+        outside = outside + self._totals.settle(place, table.limits)
+        (factor,) = yield from party.open("softmax", value.masked_factor(self._totals.value(*table.words)[..., None]))
+        product = Cut(value.times(factor), _PROBABILITY - DERIVATIVE)
+        (probabilities,) = yield from lifted(party, "softmax", (self._lifts["probabilities"], product))
+        return probabilities, outside
+
+    def _through_norm(
+        self, g: torch.Tensor, standardised: torch.Tensor, inverse: torch.Tensor
+    ) -> Program[torch.Tensor]:
+        """From g [B, D], DERIVATIVE + PARAMETER fractional bits, to the derivative by the class token, as many."""
+        party, name, lifts = self._party, "norm backwards", self._lifts
+        (g,) = yield from lifted(party, name, (lifts["g"], Cut(g, PARAMETER)))
+        (along,) = yield from multiplied(party, name, (self._products["g x^"], g[:, None], standardised[..., None]))
+        sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along[..., 0]])
+        # Divided by the width: by a whole number, and a cut.
+        bits = _WIDTH + math.floor(math.log2(self._sizes.width))
+        means = Cut(sums * round(2.0**bits / self._sizes.width), DERIVATIVE + PARAMETER + bits - MEAN)
+        ((mean, along),) = yield from lifted(party, name, (lifts["means"], means))
+        (factor,) = yield from party.open(name, lifts["x^"].masked_factor(along))
+        aside = (mean << PARAMETER) + lifts["x^"].times(factor)
+        difference = (g << (MEAN + PARAMETER - DERIVATIVE)) - aside
+        cut = Cut(difference, MEAN + PARAMETER - DERIVATIVE)
+        _, by_token = yield from lifted_times(party, name, lifts["dx"], cut, inverse)
+        return by_token
