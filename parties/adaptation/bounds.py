@@ -1,0 +1,208 @@
+"""What values a step of learning may have: what is checked on shares, and what follows from it.
+
+A lift takes a value for another one, unseen, where it is larger than its bits. So norms of a few things are compared
+with bounds on shares, and every other value has a bound that follows from these by the Cauchy-Schwarz inequality, in an
+order in which each value is bounded before it is lifted:
+
+| checked | of |
+|---|---|
+| `parameters` | every tensor of an adapter, and of the head, before it is used |
+| `inputs` | every token of z |
+| `channels` | p of every token |
+| `tokens` | q of every image, row by row |
+| `derivatives` | the derivative by h_l of every token |
+| variances, centred logits, sums of exponentials | see head.py |
+
+With |f(x)| for f(x) = x^2 / 8 + x / 4 + 1 / 2 of a vector x of n entries at most |x|^2 / 8 + |x| / 4 + sqrt(n) / 2, and
+the slope of every entry at most (|x| + 1) / 4. Bounds are public numbers, as those of inference are; a batch in which
+something is beyond them is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from tacit.parties.adaptation.adapter import ACTIVATED, LEAST_BACKWARDS, AdapterChecks, AdapterSizes
+from tacit.parties.adaptation.fixed_point import (
+    ACTIVATION,
+    ARGUMENT,
+    CHECKED,
+    DERIVATIVE,
+    GRADIENT,
+    LIFTED,
+    PARAMETER,
+    USED,
+)
+from tacit.parties.adaptation.head import MEAN, HeadSizes, LearningHeadScales, fitted_head
+from tacit.parties.inference.ring import SPARE, WORD_BITS
+from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
+from tacit.protocol.inference.schedule import STREAM
+
+_LEVELS: Final = 26
+"""Bits that are compared of a sum of squares, which is a small part of what is possible."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepBounds:
+    """Norms, the largest that are in range."""
+
+    stream: float
+    """Scale of what blocks leave, a power of two."""
+    outputs: float
+    """Of a token that a block leaves; inference sees to it."""
+    parameters: Mapping[str, float]
+    """Of ADAPTER_TENSORS and HEAD_TENSORS, over all their entries; of `scale` its magnitude."""
+    inputs: float
+    channels: float
+    tokens: float
+    derivatives: float
+    variances: tuple[float, float]
+    """Of the class token of h_L, from the least to the largest."""
+    epsilon: float
+    """What is added to a variance."""
+    logits: float
+    """Magnitude of a logit, the mean of its image taken away."""
+
+
+class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Public numbers of a step, made by `fitted_step`."""
+
+    cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]
+    """What is cut off the outputs of blocks."""
+    parameters: dict[str, CheckedSum]
+    adapter: AdapterChecks | None
+    """None: there are no adapters."""
+    head: LearningHeadScales
+
+
+def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, adapters: int) -> StepScales:
+    """BoundError, and FitError, for bounds whose values do not fit the rings."""
+    cut = round(math.log2(bounds.stream)) - ACTIVATION
+    if bounds.stream != 2.0 ** (cut + ACTIVATION) or cut < STREAM - LIFTED:
+        raise BoundError(f"outputs of blocks of scale {bounds.stream:g}: a power of two, and 2^22 at least, is needed")
+    _within("an output of a block", bounds.outputs, 2.0 ** (STREAM - cut - 2 - ACTIVATION))
+    largest = 2.0 ** (USED - 2 - PARAMETER)
+    for name, norm in bounds.parameters.items():
+        _within(f"an entry of {name}", norm, largest)
+    rank, width, tokens = sizes.rank, sizes.width, sizes.tokens
+    counts = {
+        "channel_down": rank * width,
+        "channel_up": rank * width,
+        "token_down": rank * tokens,
+        "token_up": rank * tokens,
+        "scale": 1,
+        "weight": head.classes * width,
+        "bias": head.classes,
+    }
+    names = (*ADAPTER_TENSORS, *HEAD_TENSORS) if adapters else HEAD_TENSORS
+    parameters = {
+        name: _squares(name, bounds.parameters[name], largest * math.sqrt(counts[name]), PARAMETER) for name in names
+    }
+    by_logits = math.sqrt(2.0) * bounds.parameters["weight"]
+    by_token = by_logits / math.sqrt(bounds.variances[0])
+    checks, last = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs)
+    _within("the derivative by a class token", by_logits, 2.0 ** (LIFTED - 2 - DERIVATIVE))
+    _within("the gradient of the head", head.images * math.sqrt(2.0 * (width + 1)), 2.0 ** (LIFTED - 2 - GRADIENT))
+    _within("its mean", by_logits / math.sqrt(width), 2.0 ** (LIFTED - 2 - MEAN))
+    fitted = fitted_head(
+        head,
+        variances=bounds.variances,
+        most=last**2 / width,
+        epsilon=bounds.epsilon,
+        reach=bounds.logits,
+        largest_logit=math.sqrt(width) * bounds.parameters["weight"] + bounds.parameters["bias"],
+    )
+    return StepScales(cut=cut, parameters=parameters, adapter=checks, head=fitted)
+
+
+def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) -> tuple[AdapterChecks, float]:
+    """And what the norm of a token of h_l is at most. by_token: that of the derivative by the class token of h_L."""
+    norm = bounds.parameters
+    rank, width, tokens = sizes.rank, sizes.width, math.sqrt(sizes.tokens)
+    activated_channels = _activated(bounds.channels, rank)
+    activated_tokens = math.sqrt(rank) * _activated(bounds.tokens, width)
+    from_channels = activated_channels * norm["channel_up"]
+    added = from_channels + activated_tokens * norm["token_up"]
+    # h is z less an output, so it is bounded anew by every check of z.
+    hidden = bounds.inputs + bounds.outputs + norm["scale"] * added
+    inputs = hidden + bounds.outputs
+    channels = bounds.inputs * norm["channel_down"]
+    middle = tokens * (bounds.inputs + from_channels)
+    reduced = middle * norm["token_down"]
+    _within("z", inputs, _checked(ACTIVATION))
+    _within("p", channels, _checked(ARGUMENT))
+    _within("q", reduced, _checked(ARGUMENT))
+    _within("c", from_channels, 2.0 ** (LIFTED - 2 - ACTIVATION))
+    _within("c + t", added, 2.0 ** (LIFTED - 2 - ACTIVATION))
+    # Backwards: of a whole image.
+    derivative = tokens * bounds.derivatives
+    scaled = derivative * norm["scale"]
+    by_tokens = scaled * norm["token_up"] * (bounds.tokens + 1) / 4
+    by_middle = by_tokens * norm["token_down"]
+    by_channel_output = scaled + by_middle
+    by_channels = by_channel_output * norm["channel_up"] * (bounds.channels + 1) / 4
+    before = derivative + by_middle + by_channels * norm["channel_down"]
+    before = max(before, by_token)
+    derivatives = max(by_tokens, by_channel_output, by_channels) / SPARE
+    # Of the sum over the images.
+    gradient = sizes.images * max(
+        scaled * activated_tokens,
+        by_tokens * middle,
+        by_channel_output * tokens * activated_channels,
+        by_channels * tokens * bounds.inputs,
+        derivative * tokens * added,
+    )
+    backwards = min(LIFTED - 2 - _bits(derivatives), WORD_BITS - 2 - ACTIVATED - _bits(gradient / SPARE), DERIVATIVE)
+    looked_at = min(CHECKED - 2 - _bits(before / SPARE), DERIVATIVE)
+    _within("the derivative by h", bounds.derivatives, 2.0 ** (LIFTED - 2 - DERIVATIVE))
+    if min(backwards, looked_at) < LEAST_BACKWARDS:
+        raise BoundError(
+            f"derivatives can reach {derivatives:.4g} within an adapter, {before:.4g} behind it, and {gradient:.4g} in "
+            f"the sum over {sizes.images} images: that leaves {min(backwards, looked_at)} fractional bits, "
+            f"{LEAST_BACKWARDS} are needed; take narrower bounds, or smaller batches"
+        )
+    checks = AdapterChecks(
+        inputs=_squares("z", bounds.inputs, inputs, ACTIVATION),
+        channels=_squares("p", bounds.channels, channels, ARGUMENT),
+        tokens=_squares("q", bounds.tokens, reduced, ARGUMENT),
+        derivatives=_squares("the derivative by h", bounds.derivatives, before, looked_at),
+        derivative_bits=looked_at,
+        backwards=backwards,
+    )
+    return checks, hidden
+
+
+def _activated(norm: float, entries: int) -> float:
+    return norm**2 / 8 + norm / 4 + math.sqrt(entries) / 2
+
+
+def _squares(name: str, norm: float, most: float, bits: int) -> CheckedSum:
+    """Of the sum of squares of values with so many fractional bits."""
+    most = max(most, norm) / SPARE
+    return fitted_sum(
+        f"the norm of {name}", bits=WORD_BITS, unit=4.0**bits, most=most**2, low=0.0, high=norm**2, levels=_LEVELS
+    )
+
+
+def _bits(value: float) -> int:
+    return max(math.ceil(math.log2(value)), 0)
+
+
+def _checked(bits: int) -> float:
+    """What is below the limit of a lift whose squares are checked."""
+    return 2.0 ** (CHECKED - 2 - bits)
+
+
+def _within(name: str, value: float, limit: float) -> None:
+    if value > limit * SPARE:
+        raise BoundError(
+            f"{name} can reach {value:.4g} in a step of learning, where {limit:.4g} fits; take narrower bounds, or "
+            "smaller weights"
+        )

@@ -1,0 +1,208 @@
+"""One step of gradient descent on secret shares, of the adapters and the head of a frozen backbone, by one batch.
+
+Both owners hold shares of the outputs of all blocks, as a pass of private inference leaves them, and of the parameters;
+the data owner knows the labels. After the step they hold shares of the parameters after it: what
+models/adapters/gradients.py computes in the clear, rounded as fixed_point.py says. Opened is what lies under a mask,
+and nothing else.
+
+Parameters are kept with KEPT fractional bits modulo 2^64: those of a derivative, and those of the learning rate, which
+is a whole number of 2^-(KEPT - GRADIENT). So a step adds a multiple of a share, without a message.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, TypeVar
+
+import torch
+
+from tacit.parties.adaptation.adapter import AdapterProgram, AdapterShares, AdapterSizes, adapter_requests
+from tacit.parties.adaptation.bounds import StepScales
+from tacit.parties.adaptation.fixed_point import (
+    GRADIENT,
+    KEPT,
+    PARAMETER,
+    USED,
+    Cut,
+    RangeCheck,
+    check_request,
+    lift,
+    lifted,
+)
+from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
+from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.operations import NarrowValue, Party, Program
+from tacit.parties.inference.tables import CheckedSum
+from tacit.protocol.adaptation.schedule import HEAD_TENSORS
+from tacit.protocol.inference.schedule import STREAM
+
+_RATE: Final = KEPT - GRADIENT
+"""Fractional bits of a learning rate, divided by the images of a batch."""
+
+Part = TypeVar("Part", AdapterShares, HeadShares)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepSizes:
+    """Of a model, and a batch."""
+
+    images: int
+    tokens: int
+    width: int
+    classes: int
+    adapters: int
+    """One for every block; 0: linear probing."""
+    rank: int
+
+    @property
+    def adapter(self) -> AdapterSizes:
+        return AdapterSizes(images=self.images, tokens=self.tokens, width=self.width, rank=self.rank)
+
+    @property
+    def head(self) -> HeadSizes:
+        return HeadSizes(images=self.images, width=self.width, classes=self.classes)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers are learnt."""
+        each = 2 * self.rank * (self.tokens + self.width) + 1
+        return self.adapters * each + self.classes * (self.width + 1)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ParameterShares:
+    """An owner's shares of all parameters."""
+
+    adapters: tuple[AdapterShares, ...]
+    head: HeadShares
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Stepped:
+    """What a step leaves."""
+
+    parameters: ParameterShares
+    """KEPT fractional bits."""
+    outside: torch.Tensor
+    """Share modulo 2^PLACE of how many values were out of range."""
+
+
+def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
+    """What `StepProgram` asks for, in this order."""
+    blocks = max(sizes.adapters, 1)
+    adapter = () if scales.adapter is None else adapter_requests(sizes.adapter, scales.adapter)
+    return (
+        lift((blocks, *sizes.adapter.stream), bits=STREAM - scales.cut),
+        lift((sizes.parameters,), bits=USED, degree=2),
+        *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
+        *(request for _ in range(sizes.adapters) for request in adapter),
+        *head_requests(sizes.head, scales.head),
+    )
+
+
+def _tensors(sizes: StepSizes, scales: StepScales) -> dict[str, tuple[tuple[int, ...], CheckedSum]]:
+    """What is checked of parameters."""
+    return {
+        name: ((1,) if name in HEAD_TENSORS else (sizes.adapters,), check) for name, check in scales.parameters.items()
+    }
+
+
+class StepProgram:
+    """One use."""
+
+    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+        self._party, self._sizes, self._cut = party, sizes, scales.cut
+        self._outputs = NarrowValue(party, (max(sizes.adapters, 1), *sizes.adapter.stream), STREAM - scales.cut)
+        self._parameters = NarrowValue(party, (sizes.parameters,), USED, degree=2)
+        self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
+        self._adapters = [
+            AdapterProgram(party, sizes.adapter, scales.adapter)
+            for _ in range(sizes.adapters)
+            if scales.adapter is not None
+        ]
+        self._head = HeadProgram(party, sizes.head, scales.head)
+
+    def run(
+        self,
+        parameters: ParameterShares,
+        outputs: Sequence[torch.Tensor],
+        labels: torch.Tensor | None,
+        *,
+        rate: float,
+    ) -> Program[Stepped]:
+        """outputs: of all blocks [B, T, D] modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
+        owner; rate: the learning rate. ValueError for one that is too small or too large to be told."""
+        by = whole_rate(rate, self._sizes.images)
+        used = outputs if self._adapters else outputs[-1:]
+        outer = Cut(torch.stack(list(used)), self._cut, STREAM)
+        plain = Cut(_flat(parameters), KEPT - PARAMETER)
+        lifted_outputs, lifted_parameters = yield from lifted(
+            self._party, "lift", (self._outputs, outer), (self._parameters, plain)
+        )
+        own = _shaped(lifted_parameters, self._sizes)
+        outside = yield from self._parameters_outside()
+        hidden = lifted_outputs[-1] << PARAMETER
+        for program, adapter, output in zip(self._adapters, own.adapters, lifted_outputs, strict=False):
+            hidden = hidden + (yield from program.forwards(adapter, (output << PARAMETER) + hidden))
+        found = yield from self._head.run(own.head, hidden[:, 0], labels)
+        derivative = torch.zeros_like(hidden)
+        derivative[:, 0] = found.by_token
+        gradients: list[AdapterShares] = []
+        for program in reversed(self._adapters):
+            derivative, gradient = yield from program.backwards(derivative)
+            gradients.insert(0, gradient)
+        total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
+        stepped = _shaped(_flat(parameters) - by * _flat(total), self._sizes)
+        outside = torch.stack([outside, found.outside, *(program.outside for program in self._adapters)]).sum()
+        return Stepped(parameters=stepped, outside=outside)
+
+    def _parameters_outside(self) -> Program[torch.Tensor]:
+        """How many tensors of parameters are out of range."""
+        own = _shaped(self._parameters.polynomial((0, 0, 1)), self._sizes)
+        for name, check in self._checks.items():
+            parts = [own.head] if name in HEAD_TENSORS else own.adapters
+            check.of(torch.stack([getattr(part, name).sum() for part in parts]))
+        opened = yield from self._party.open("parameters", *(check.masked() for check in self._checks.values()))
+        for check, words in zip(self._checks.values(), opened, strict=True):
+            check.settle(words)
+        return torch.stack([check.outside for check in self._checks.values()]).sum()
+
+
+def whole_rate(rate: float, images: int) -> int:
+    """A learning rate over so many images, in whole units. ValueError."""
+    found = round(rate / images * 2.0**_RATE)
+    if not 16 <= found <= 1 << _RATE:
+        raise ValueError(
+            f"a learning rate of {rate:g} for batches of {images} images is {found} units of 2^-{_RATE}; 16 to "
+            f"{1 << _RATE} can be told on shares"
+        )
+    return found
+
+
+def _flat(parameters: ParameterShares) -> torch.Tensor:
+    each: list[AdapterShares | HeadShares] = [*parameters.adapters, parameters.head]
+    return torch.cat([part.reshape(-1) for shares in each for part in _parts(shares)])
+
+
+def _parts(each: AdapterShares | HeadShares) -> list[torch.Tensor]:
+    return [getattr(each, field.name) for field in fields(each)]
+
+
+def _shaped(flat: torch.Tensor, sizes: StepSizes) -> ParameterShares:
+    rank, tokens, width, classes = sizes.rank, sizes.tokens, sizes.width, sizes.classes
+    adapter = ((rank, width), (width, rank), (rank, tokens), (tokens, rank), ())
+    rest = flat
+
+    def taken(kind: type[Part], shapes: Sequence[tuple[int, ...]]) -> Part:
+        nonlocal rest
+        parts = []
+        for shape in shapes:
+            count = math.prod(shape)
+            parts.append(rest[:count].reshape(shape))
+            rest = rest[count:]
+        return kind(**{field.name: part for field, part in zip(fields(kind), parts, strict=True)})
+
+    adapters = tuple(taken(AdapterShares, adapter) for _ in range(sizes.adapters))
+    return ParameterShares(adapters=adapters, head=taken(HeadShares, ((classes, width), (classes,))))

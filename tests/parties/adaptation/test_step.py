@@ -1,0 +1,321 @@
+"""A step of learning on shares is the step in the clear, in float64, but for rounding; and what is out of range is told
+apart, wherever it is.
+
+Tolerance: the coarsest that a derivative passes are the arguments of the activations (2^-12, of values around 1) and
+the exponentials (2^-12 of themselves); a derivative itself has 20 fractional bits, and in these examples a deviation of
+2^-6 or more. All are rounded at random, by less than a last bit, and a derivative passes some ten of them for each of
+two adapters: 20 * 2^-13 is below 2^-8, even where nothing averages out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import torch
+
+from tacit.models.adapters.gradients import Descent, descent, stepped
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each
+from tacit.parties.adaptation.adapter import AdapterShares
+from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.head import HeadShares
+from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests, whole_rate
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.stages import encoded
+from tacit.parties.inference.tables import BoundError
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, step_rounds
+from tacit.protocol.inference.schedule import PLACE
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from in_memory import Pair, shares
+
+TOLERANCE: Final = 2.0**-8
+RATE: Final = 0.05
+SIZES: Final = StepSizes(images=4, tokens=5, width=16, classes=4, adapters=2, rank=2)
+PROBE: Final = replace(SIZES, adapters=0)
+BOUNDS: Final = StepBounds(
+    stream=2.0**28,
+    outputs=20.0,
+    parameters={
+        "channel_down": 2.2,
+        "channel_up": 2.2,
+        "token_down": 2.0,
+        "token_up": 1.4,
+        "scale": 1.5,
+        "weight": 3.0,
+        "bias": 1.0,
+    },
+    inputs=40.0,
+    channels=15.0,
+    tokens=20.0,
+    derivatives=3.0,
+    variances=(0.1, 20.0),
+    epsilon=1e-6,
+    logits=8.0,
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Example:
+    """A batch, and parameters before a step."""
+
+    sizes: StepSizes
+    parameters: AdapterParameters
+    outputs: torch.Tensor
+    labels: torch.Tensor
+
+    @property
+    def norm(self) -> FinalNorm:
+        """The head reads the standardised token itself."""
+        ones = torch.ones(self.sizes.width, dtype=torch.float64)
+        return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=BOUNDS.epsilon)
+
+    def descent(self) -> Descent:
+        return descent(self.parameters, self.norm, self.outputs, self.labels)
+
+
+@cache
+def example(sizes: StepSizes = SIZES) -> Example:
+    generator = torch.Generator().manual_seed(3)
+
+    def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64) * deviation
+
+    count, rank, tokens, width = sizes.adapters, sizes.rank, sizes.tokens, sizes.width
+    parameters = AdapterParameters(
+        channel_down=normal(count, rank, width, deviation=0.2),
+        channel_up=normal(count, width, rank, deviation=0.2),
+        token_down=normal(count, rank, tokens, deviation=0.3),
+        token_up=normal(count, tokens, rank, deviation=0.2),
+        scale=1 + normal(count, deviation=0.1),
+        head_weight=normal(sizes.classes, width, deviation=0.2),
+        head_bias=normal(sizes.classes, deviation=0.1),
+    )
+    outputs = normal(max(count, 1), *sizes.adapter.stream)
+    labels = torch.randint(sizes.classes, (sizes.images,), generator=generator)
+    return Example(sizes, parameters, outputs, labels)
+
+
+def shared(parameters: AdapterParameters) -> list[ParameterShares]:
+    words = {name: shares(encoded(tensor, 2.0**KEPT)) for name, tensor in parameters.tensors.items()}
+    found = []
+    for rank in (MODEL, DATA):
+        own = {name: pair[rank] for name, pair in words.items()}
+        adapters = tuple(
+            AdapterShares(**{name: own[name][index] for name in ADAPTER_TENSORS})
+            for index in range(len(parameters.scale))
+        )
+        head = HeadShares(weight=own["head_weight"], bias=own["head_bias"])
+        found.append(ParameterShares(adapters=adapters, head=head))
+    return found
+
+
+def opened(parts: Sequence[ParameterShares], like: AdapterParameters) -> AdapterParameters:
+    def both(of: Callable[[ParameterShares], torch.Tensor]) -> torch.Tensor:
+        return (of(parts[0]) + of(parts[1])).double() / 2.0**KEPT
+
+    def all_of(name: str) -> torch.Tensor:
+        tensor: torch.Tensor = getattr(like, name)
+        found = [both(lambda part: getattr(part.adapters[index], name)) for index in range(len(tensor))]  # noqa: B023
+        return torch.stack(found) if found else tensor
+
+    return AdapterParameters(
+        **{name: all_of(name) for name in ADAPTER_TENSORS},
+        head_weight=both(lambda part: part.head.weight),
+        head_bias=both(lambda part: part.head.bias),
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Outcome:
+    """What a step on shares came to."""
+
+    parameters: list[ParameterShares]
+    outside: int
+    pair: Pair
+
+
+def run(given: Example, scales: StepScales, parameters: Sequence[ParameterShares] | None = None) -> Outcome:
+    pair, sizes = Pair(), given.sizes
+    programs = [StepProgram(party, sizes, scales) for party in pair.parties]
+    assert tuple(pair.requests) == step_requests(sizes, scales)
+    outputs = [shares(encoded(output, BOUNDS.stream)) for output in given.outputs]
+    both = shared(given.parameters) if parameters is None else parameters
+    results: list[Any] = pair.run(
+        *(
+            program.run(both[rank], [part[rank] for part in outputs], given.labels if rank == DATA else None, rate=RATE)
+            for rank, program in zip((MODEL, DATA), programs, strict=True)
+        )
+    )
+    outside = sum(int(result.outside) for result in results) % (1 << PLACE)
+    return Outcome([result.parameters for result in results], outside, pair)
+
+
+def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
+    return fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes) -> None:
+    given, scales = example(sizes), fitted(sizes)
+    found = run(given, scales)
+    assert found.outside == 0
+    after, expected = opened(found.parameters, given.parameters), given.descent().gradient
+    total = torch.cat([tensor.flatten() for tensor in expected.tensors.values()]).norm()
+    for name, wanted in expected.tensors.items():
+        step = (given.parameters.tensors[name] - after.tensors[name]) / RATE
+        # Terms of the derivative by a scale cancel out: its error is that of the terms.
+        norm = total if name == "scale" else wanted.norm()
+        assert (step - wanted).norm() <= TOLERANCE * norm, name
+    declared = step_rounds(
+        images=sizes.images,
+        tokens=sizes.tokens,
+        width=sizes.width,
+        classes=sizes.classes,
+        adapters=sizes.adapters,
+        rank=sizes.rank,
+        cut=scales.cut,
+        gradient=0 if scales.adapter is None else scales.adapter.gradient,
+    )
+    assert tuple(found.pair.log) == declared
+    assert len(declared) == 18 + 21 * sizes.adapters
+
+
+def test_steps_follow_each_other_on_shares() -> None:
+    given, scales, steps = example(), fitted(SIZES), 4
+    parameters, clear = shared(given.parameters), given.parameters
+    for _ in range(steps):
+        outcome = run(given, scales, parameters)
+        assert outcome.outside == 0
+        parameters = outcome.parameters
+        clear = stepped(clear, descent(clear, given.norm, given.outputs, given.labels).gradient, RATE)
+    found = opened(parameters, clear)
+    for name, wanted in clear.tensors.items():
+        moved = wanted - given.parameters.tensors[name]
+        # A step is off by TOLERANCE, and where it begins by what the steps before it were off.
+        assert (found.tensors[name] - wanted).norm() <= 2 * TOLERANCE * moved.norm(), name
+
+
+def seen(given: Example) -> dict[str, float]:
+    """What the checks compare, the largest of the batch."""
+    from tacit.models.adapters import gradients
+    from tacit.models.adapters.activation import QUADRATIC_GELU
+    from tacit.models.adapters.parallel import logits, mix
+
+    parameters, hidden = given.parameters, given.outputs[-1]
+    found: dict[str, list[float]] = {name: [] for name in ("inputs", "channels", "tokens", "derivatives")}
+    for block, scale in enumerate(parameters.scale):
+        z = given.outputs[block] + hidden
+        mixed = mix(parameters, block, z, QUADRATIC_GELU)
+        hidden = hidden + scale * mixed.added
+        for name, values in (("inputs", z), ("channels", mixed.channels), ("tokens", mixed.tokens)):
+            found[name].append(values.norm(dim=-1).max().item())
+
+    def noted(*arguments: Any) -> torch.Tensor:
+        found["derivatives"].append(arguments[5].norm(dim=-1).max().item() * given.sizes.images)
+        return plain(*arguments)
+
+    plain = gradients._backwards
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gradients, "_backwards", noted)
+        given.descent()
+    told = logits(parameters, given.norm, given.outputs)
+    return {name: max(values) for name, values in found.items()} | {
+        "logits": (told - told.mean(-1, keepdim=True)).abs().max().item(),
+        "variances": hidden[:, 0].var(-1, unbiased=False).max().item(),
+        **{
+            name: max(getattr(parameters, name)[block].norm().item() for block in range(given.sizes.adapters))
+            for name in ADAPTER_TENSORS
+        },
+        "weight": parameters.head_weight.norm().item(),
+        "bias": parameters.head_bias.norm().item(),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", [*BOUNDS.parameters, "inputs", "channels", "tokens", "derivatives", "logits", "variances"]
+)
+def test_each_bound_is_checked(name: str) -> None:
+    largest = seen(example())[name]
+
+    def bounded(value: float) -> StepBounds:
+        if name in BOUNDS.parameters:
+            return replace(BOUNDS, parameters={**BOUNDS.parameters, name: value})
+        changed: dict[str, Any] = {name: (0.1, value) if name == "variances" else value}
+        return replace(BOUNDS, **changed)
+
+    # Bounds are compared with a resolution that is a small part of what is possible.
+    assert run(example(), fitted(SIZES, bounded(largest * 1.05))).outside == 0
+    assert run(example(), fitted(SIZES, bounded(largest * 0.9))).outside > 0
+
+
+@pytest.mark.parametrize("factor", [4, 16, 64, 256])
+@pytest.mark.parametrize("what", ["outputs", "channel_up", "token_up", "head_weight"])
+def test_what_goes_round_in_a_lift_is_out_of_range(what: str, factor: int) -> None:
+    """However far beyond: a value that a lift takes for another one is found by a check that cannot be wrapped."""
+    given = example()
+    if what == "outputs":
+        # As far as the blocks of a model can reach, which inference checks.
+        allowed = min(float(factor), 0.9 * 2.0**38 / BOUNDS.stream / given.outputs.abs().max().item())
+        spoilt = replace(given, outputs=given.outputs * allowed)
+    else:
+        tensors = {**given.parameters.tensors, what: given.parameters.tensors[what] * min(factor, 9)}
+        spoilt = replace(given, parameters=AdapterParameters(**tensors))
+    assert run(spoilt, fitted(SIZES)).outside > 0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "reason"),
+    [
+        (replace(BOUNDS, stream=3.0 * 2**26), "a power of two"),
+        (replace(BOUNDS, stream=2.0**20), r"2\^22 at least"),
+        (replace(BOUNDS, outputs=5000.0), "an output of a block can reach 5000"),
+        (replace(BOUNDS, inputs=5000.0), "z can reach"),
+        (replace(BOUNDS, channels=300.0), "can reach"),
+        (replace(BOUNDS, tokens=2000.0), "can reach"),
+        (replace(BOUNDS, derivatives=2000.0), "can reach"),
+        (replace(BOUNDS, parameters={**BOUNDS.parameters, "weight": 9.0}), "an entry of weight can reach 9"),
+        (replace(BOUNDS, variances=(1e-9, 20.0)), "can reach|too far apart|differ too much"),
+        (replace(BOUNDS, logits=30.0), "waves|differ too much|fractional bits"),
+    ],
+)
+def test_bounds_that_do_not_fit_are_refused_by_name(bounds: StepBounds, reason: str) -> None:
+    with pytest.raises((BoundError, ValueError), match=reason):
+        fitted(SIZES, bounds)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e-9, -0.1, 20.0])
+def test_learning_rates_that_cannot_be_told_are_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match=f"a learning rate of {rate:g} for batches of 16 images"):
+        whole_rate(rate, 16)
+
+
+def test_the_learning_rate_of_the_paper_is_told_to_a_thousandth() -> None:
+    assert abs(whole_rate(1e-3, 16) / 2.0**26 * 16 / 1e-3 - 1) < 1e-3
+
+
+def test_what_is_opened_tells_nothing_of_labels_and_parameters() -> None:
+    """All that is opened is under a mask: two runs on the same input open unrelated words, of every byte alike."""
+    given, scales = example(), fitted(SIZES)
+    words = [
+        [
+            (share + other) & ((1 << bits) - 1)
+            for one, two in run(given, scales).pair.exchanges
+            for (share, bits), (other, _) in zip(one.sent, two.sent, strict=True)
+        ]
+        for _ in range(2)
+    ]
+    equal = sum(int((one == two).sum()) for one, two in zip(*words, strict=True) if one.numel() > 1)
+    total = sum(one.numel() for one in words[0])
+    # Words have 16 bits at least, most of them 28 and more.
+    assert equal <= total * 2.0**-10
+
+
+def test_a_step_moves_every_parameter() -> None:
+    """The test of gradients would be satisfied by zeros where the expected ones are zero."""
+    assert all(bool((tensor != 0).any()) for tensor in example().descent().gradient.tensors.values())
+    assert each(torch.zeros_like, example().parameters).count == SIZES.parameters
