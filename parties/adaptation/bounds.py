@@ -43,10 +43,10 @@ from tacit.parties.adaptation.head import MEAN, HeadSizes, LearningHeadScales, f
 from tacit.parties.inference.ring import SPARE, WORD_BITS
 from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
-from tacit.protocol.inference.schedule import STREAM
+from tacit.protocol.inference.schedule import PLACE, STREAM
 
-_LEVELS: Final = 26
-"""Bits that are compared of a sum of squares, which is a small part of what is possible."""
+_LEVELS: Final = PLACE
+"""Bits that are compared of a sum of squares: what is in range is a small part of what is possible."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,6 +48,8 @@ from tacit.protocol.inference.schedule import COARSE, PLACE
 
 _CENTRED: Final = 28
 """Bits of a class token that is opened under a mask."""
+_VARIANCE_LEVELS: Final = 28
+"""Bits that are compared of a variance: what is in range is a small part of what is possible."""
 _NORMALISED: Final = 40
 """Fractional bits of x^ before it is lifted."""
 _INVERSE: Final = 16
@@ -150,6 +152,7 @@ def fitted_head(
             most=most,
             low=variances[0],
             high=variances[1],
+            levels=_VARIANCE_LEVELS,
         ),
         token_cut=cut,
         reach=reach,

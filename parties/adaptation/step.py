@@ -137,11 +137,11 @@ class StepProgram:
         by = whole_rate(rate, self._sizes.images)
         used = outputs if self._adapters else outputs[-1:]
         outer = Cut(torch.stack(list(used)), self._cut, STREAM)
-        plain = Cut(_flat(parameters), KEPT - PARAMETER)
+        plain = Cut(flat(parameters), KEPT - PARAMETER)
         lifted_outputs, lifted_parameters = yield from lifted(
             self._party, "lift", (self._outputs, outer), (self._parameters, plain)
         )
-        own = _shaped(lifted_parameters, self._sizes)
+        own = shaped(lifted_parameters, self._sizes)
         outside = yield from self._parameters_outside()
         hidden = lifted_outputs[-1] << PARAMETER
         for program, adapter, output in zip(self._adapters, own.adapters, lifted_outputs, strict=False):
@@ -154,13 +154,13 @@ class StepProgram:
             derivative, gradient = yield from program.backwards(derivative)
             gradients.insert(0, gradient)
         total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
-        stepped = _shaped(_flat(parameters) - by * _flat(total), self._sizes)
+        stepped = shaped(flat(parameters) - by * flat(total), self._sizes)
         outside = torch.stack([outside, found.outside, *(program.outside for program in self._adapters)]).sum()
         return Stepped(parameters=stepped, outside=outside)
 
     def _parameters_outside(self) -> Program[torch.Tensor]:
         """How many tensors of parameters are out of range."""
-        own = _shaped(self._parameters.polynomial((0, 0, 1)), self._sizes)
+        own = shaped(self._parameters.polynomial((0, 0, 1)), self._sizes)
         for name, check in self._checks.items():
             parts = [own.head] if name in HEAD_TENSORS else own.adapters
             check.of(torch.stack([getattr(part, name).sum() for part in parts]))
@@ -181,7 +181,8 @@ def whole_rate(rate: float, images: int) -> int:
     return found
 
 
-def _flat(parameters: ParameterShares) -> torch.Tensor:
+def flat(parameters: ParameterShares) -> torch.Tensor:
+    """All words [n], adapter after adapter, then the head."""
     each: list[AdapterShares | HeadShares] = [*parameters.adapters, parameters.head]
     return torch.cat([part.reshape(-1) for shares in each for part in _parts(shares)])
 
@@ -190,10 +191,11 @@ def _parts(each: AdapterShares | HeadShares) -> list[torch.Tensor]:
     return [getattr(each, field.name) for field in fields(each)]
 
 
-def _shaped(flat: torch.Tensor, sizes: StepSizes) -> ParameterShares:
+def shaped(words: torch.Tensor, sizes: StepSizes) -> ParameterShares:
+    """The inverse of `flat`."""
     rank, tokens, width, classes = sizes.rank, sizes.tokens, sizes.width, sizes.classes
     adapter = ((rank, width), (width, rank), (rank, tokens), (tokens, rank), ())
-    rest = flat
+    rest = words
 
     def taken(kind: type[Part], shapes: Sequence[tuple[int, ...]]) -> Part:
         nonlocal rest

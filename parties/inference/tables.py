@@ -142,11 +142,12 @@ def fitted_table(
     low: float,
     high: float,
     intervals: int = LEAST_INTERVALS,
+    levels: int = _TABLE_LEVELS,
 ) -> Table:
     """The same with an inverse, whose unit is found; intervals: how many are below `low`.
 
     BoundError where what is in range differs by too much."""
-    place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=_TABLE_LEVELS)
+    place = fitted_sum(name, bits=bits, unit=unit, most=most, low=low, high=high, levels=levels)
     unit_bits = PLACE - place.levels
     domain = max((place.high - 1).bit_length(), 1) + unit_bits
     ratio = 2 ** (domain - unit_bits) / max(place.low, 0.25)

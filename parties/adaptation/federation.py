@@ -1,0 +1,67 @@
+"""What a round of adaptation begins and ends with: parameters that every data owner knows, and their sum on shares.
+
+At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
+is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
+owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. All owners
+count alike: the next common parameters are the sum over the number of owners.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.adapter import AdapterShares
+from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.head import HeadShares
+from tacit.parties.adaptation.step import ParameterShares, StepSizes, shaped
+from tacit.parties.inference.stages import encoded
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
+
+MOST_OWNERS: Final = 1 << 12
+"""Of a sum: parameters are below 2^3 (fixed_point.py), and their sum is exact in float64 and far from going round."""
+
+
+def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
+    """The share of an owner who knows the parameters; that of the other one is `nothing`."""
+    words = {name: encoded(tensor, 2.0**KEPT) for name, tensor in parameters.tensors.items()}
+    adapters = tuple(
+        AdapterShares(**{name: words[name][index] for name in ADAPTER_TENSORS})
+        for index in range(len(parameters.scale))
+    )
+    return ParameterShares(adapters=adapters, head=HeadShares(weight=words["head_weight"], bias=words["head_bias"]))
+
+
+def nothing(sizes: StepSizes) -> ParameterShares:
+    """The share of an owner of parameters that the other one knows."""
+    return shaped(torch.zeros(sizes.parameters, dtype=torch.int64), sizes)
+
+
+def mean_of(total: torch.Tensor, owners: int, sizes: StepSizes) -> AdapterParameters:
+    """The common parameters, float64, from the sum [n] modulo 2^64 of the words (`flat`) of so many data owners and
+    of the model owner.
+
+    ValueError for a number of owners that no sum can have."""
+    if not 1 <= owners <= MOST_OWNERS:
+        raise ValueError(f"a sum over {owners} data owners; 1 to {MOST_OWNERS} can be added")
+    parts = shaped(total, sizes)
+
+    def value(words: torch.Tensor) -> torch.Tensor:
+        return words.double() / (2.0**KEPT * owners)
+
+    empty = {
+        "channel_down": (sizes.rank, sizes.width),
+        "channel_up": (sizes.width, sizes.rank),
+        "token_down": (sizes.rank, sizes.tokens),
+        "token_up": (sizes.tokens, sizes.rank),
+        "scale": (),
+    }
+    adapters = {
+        name: torch.stack([value(getattr(each, name)) for each in parts.adapters])
+        if parts.adapters
+        else torch.zeros(0, *empty[name], dtype=torch.float64)
+        for name in ADAPTER_TENSORS
+    }
+    return AdapterParameters(**adapters, head_weight=value(parts.head.weight), head_bias=value(parts.head.bias))

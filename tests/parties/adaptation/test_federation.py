@@ -1,0 +1,160 @@
+"""Rounds of adaptation on shares learn what rounds in the clear learn: digits, by three owners."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
+from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
+from tacit.models.data import load
+from tacit.models.device import CPU
+from tacit.models.partition import dirichlet
+from tacit.models.training import train
+from tacit.models.vision_transformer import build
+from tacit.parties.adaptation.bounds import StepBounds, fitted_step
+from tacit.parties.adaptation.federation import MOST_OWNERS, mean_of, nothing, shares_of_known
+from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.stages import encoded
+from tacit.protocol.inference.schedule import PLACE
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from in_memory import Pair, shares
+
+OWNERS = 3
+BATCH = 16
+STREAM = 2.0**30
+SIZES = StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=3, rank=4)
+BOUNDS = StepBounds(
+    stream=STREAM,
+    outputs=10.0,
+    parameters={
+        "channel_down": 3.5,
+        "channel_up": 0.6,
+        "token_down": 3.5,
+        "token_up": 1.0,
+        "scale": 1.5,
+        "weight": 3.5,
+        "bias": 0.5,
+    },
+    inputs=30.0,
+    channels=25.0,
+    tokens=55.0,
+    derivatives=6.0,
+    variances=(0.06, 30.0),
+    epsilon=1e-6,
+    logits=8.0,
+)
+NORM = FinalNorm(
+    weight=torch.ones(SIZES.width, dtype=torch.float64),
+    bias=torch.zeros(SIZES.width, dtype=torch.float64),
+    epsilon=BOUNDS.epsilon,
+)
+
+
+@cache
+def digits(seed: int) -> tuple[list[Features], Features]:
+    """What a backbone that knows the digits 0 to 4 leaves of the others: the images of every owner, and test images."""
+    data, known = load(DataConfiguration(), image_size=8), range(5)
+    model = ModelConfiguration(image_size=8, patch_size=2, width=32, depth=3, heads=4)
+    backbone = build(model, classes=5, channels=1, seed=seed)
+    mine = torch.isin(data.y_train, torch.tensor(known))
+    training = TrainingConfiguration(epochs=6, batch_size=32, learning_rate=2e-3)
+    train(backbone, data.x_train[mine], data.y_train[mine], training, seed=seed, device=CPU)
+    learnt, tested = (
+        Features(outputs=block_outputs(backbone, x[y >= 5]).double(), labels=y[y >= 5] - 5)
+        for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test))
+    )
+    parts = dirichlet(learnt.labels.numpy(), clients=OWNERS, alpha=1.0, seed=seed)
+    return [learnt.part(part) for part in parts], tested
+
+
+def step(sizes: StepSizes, common: AdapterParameters, batch: Features, rate: float) -> tuple[list[torch.Tensor], bool]:
+    """What both owners add to their sums after one step from common parameters, which the data owner knows; and whether
+    the batch was in range: otherwise that is what they began with."""
+    scales, pair = fitted_step(sizes.adapter, sizes.head, BOUNDS, adapters=sizes.adapters), Pair()
+    outputs = [shares(encoded(output, STREAM)) for output in batch.outputs]
+    given = {MODEL: (nothing(sizes), None), DATA: (shares_of_known(common), batch.labels)}
+    results: list[Any] = pair.run(
+        *(
+            StepProgram(party, sizes, scales).run(
+                given[party.rank][0], [output[party.rank] for output in outputs], given[party.rank][1], rate=rate
+            )
+            for party in pair.parties
+        )
+    )
+    in_range = sum(int(result.outside) for result in results) % (1 << PLACE) == 0
+    after = [result.parameters for result in results] if in_range else [given[rank][0] for rank in (MODEL, DATA)]
+    return [flat(parameters) for parameters in after], in_range
+
+
+def on_shares(
+    sizes: StepSizes, parameters: AdapterParameters, owners: list[Features], schedule: Schedule, seed: int
+) -> tuple[AdapterParameters, int]:
+    """As `federated` in the clear, with the same batches; and how many of them were refused."""
+    work, refused = OneBatch(sizes.images), 0
+    for number in range(1, schedule.rounds + 1):
+        added = []
+        for index, owner in enumerate(owners):
+            (order,) = work.batches(len(owner.labels), np.random.default_rng([seed, number, index]))
+            words, in_range = step(sizes, parameters, owner.part(order), schedule.rate(number))
+            added.append(words)
+            refused += not in_range
+        model, data = (torch.stack([words[rank] for words in added]).sum(0) for rank in (MODEL, DATA))
+        parameters = mean_of(model + data, len(owners), sizes)
+    return parameters, refused
+
+
+def both(
+    configuration: AdapterConfiguration, sizes: StepSizes, rounds: int, seed: int
+) -> tuple[tuple[AdapterParameters, int], AdapterParameters, Features]:
+    """After rounds on shares, with the batches refused; after the same in the clear; and the test images."""
+    owners, tested = digits(seed)
+    first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
+    first = each(torch.Tensor.double, first)
+    schedule = Schedule(rounds=rounds, learning_rate=0.1, decay_rounds=())
+    *_, clear = federated(first, NORM, owners, schedule, OneBatch(BATCH), seed=seed)
+    return on_shares(sizes, first, owners, schedule, seed), clear, tested
+
+
+ARMS: list[tuple[AdapterConfiguration, StepSizes]] = [
+    (ParallelConfiguration(rank=4), SIZES),
+    (LinearProbeConfiguration(), StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=0, rank=0)),
+]
+
+
+@pytest.mark.parametrize(("configuration", "sizes"), ARMS)
+def test_rounds_on_shares_are_rounds_in_the_clear(configuration: AdapterConfiguration, sizes: StepSizes) -> None:
+    (found, refused), clear, _ = both(configuration, sizes, 4, seed=0)
+    assert refused == 0
+    first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=0)
+    moved = sum((wanted - first.tensors[name].double()).square().sum().item() for name, wanted in clear.tensors.items())
+    for name, wanted in clear.tensors.items():
+        # The tolerance of a step (test_step.py). Derivatives by what hardly moves at first have few last bits, so it is
+        # of how far all parameters have moved.
+        assert (found.tensors[name] - wanted).norm() <= 2.0**-8 * moved**0.5, name
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_what_is_learnt_on_shares_is_as_good(seed: int) -> None:
+    rounds = 25
+    (found, refused), clear, tested = both(ParallelConfiguration(rank=4), SIZES, rounds, seed)
+    on, off = (balanced_accuracy(parameters, NORM, tested) for parameters in (found, clear))
+    print(f"seed {seed}: on shares {on:.4f}, in the clear {off:.4f}, {refused} of {rounds * OWNERS} batches refused")
+    assert abs(on - off) <= 0.01
+    assert on > 0.5
+
+
+@pytest.mark.parametrize("owners", [0, -1, MOST_OWNERS + 1])
+def test_a_sum_over_no_owners_or_too_many_has_no_mean(owners: int) -> None:
+    with pytest.raises(ValueError, match=f"a sum over {owners} data owners"):
+        mean_of(torch.zeros(SIZES.parameters, dtype=torch.int64), owners, SIZES)
