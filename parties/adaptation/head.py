@@ -1,6 +1,7 @@
 """The end of a step of learning on shares: the norm of the class token, the head, the softmax of its logits, and back.
 
     x^ = (x - mean) / d,   logits = x^ W^T + b,   G = softmax(logits) - one-hot labels,
+    loss = log(sum of exp(logits)) - logit of the label,
     dW = G^T x^,   db = sum of G over the images,   g = G W,   dx = (g - mean(g) - x^ mean(g x^)) / d
 
 for the class token x of h_L and d the root of its variance. The head reads x^ itself, without factor and offset of the
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -38,11 +40,11 @@ from tacit.parties.adaptation.fixed_point import (
     matrices,
     multiplied,
 )
-from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.lookup import LookedUp, Range
 from tacit.parties.inference.material import AnyBlockRequest, Lookup, Waves
 from tacit.parties.inference.operations import MODEL, Party, Program, WaveValue
 from tacit.parties.inference.ring import SPARE, WORD_BITS, shifted
-from tacit.parties.inference.tables import CheckedSum, Inverse, Positive, Table, fitted_sum, fitted_table
+from tacit.parties.inference.tables import CheckedSum, Inverse, Positive, Table, fitted_sum, fitted_table, interpolated
 from tacit.parties.inference.waves import Wave, fitted_wave
 from tacit.protocol.inference.schedule import COARSE, PLACE
 
@@ -65,6 +67,9 @@ _WIDTH: Final = 13
 _TOLERANCE: Final = 2.0**-12
 """Of an exponential: relative to itself, or to 1, of which the mean of an image is no less."""
 _WAVE_BITS: Final = 40
+_COMPARED: Final = 26
+"""Bits that are compared of a logit, and of that of the label."""
+_NOT_NEGATIVE: Final = Range(0, 1 << (_COMPARED - 1))
 _LEAST_TOTAL: Final = 0.9
 """Of a sum of exponentials, for each class: it is 1 without their errors."""
 
@@ -112,6 +117,10 @@ class HeadResult:
     """GRADIENT fractional bits."""
     outside: torch.Tensor
     """How many values are out of range, modulo 2^PLACE."""
+    loss: torch.Tensor
+    """The sum of the losses of the images, times the classes, 2 PARAMETER fractional bits."""
+    correct: torch.Tensor
+    """How many images have no logit above that of their label, modulo 2^PLACE."""
 
 
 def fitted_head(
@@ -186,6 +195,8 @@ def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBloc
         Lookup(logits, levels=scales.logits.levels),
         Waves(logits, len(wave.cosines), wave.words, WORD_BITS),
         scales.totals.request((sizes.images,)),
+        Lookup(logits, levels=_COMPARED),
+        Lookup((sizes.images,), levels=PLACE),
     )
 
 
@@ -196,6 +207,7 @@ def _learning_requests(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
         "x": lift(tokens, bits=_CENTRED, degree=2, factor=one),
         "x^": lift(tokens, factor=one),
         "x^ W^T": matrices(tokens, (width, classes)),
+        "logits of labels": matrices((images, 1, classes), (images, classes, 1)),
         "exponentials": lift(logits, factor=one),
         "probabilities": lift(logits),
         "G^T x^": matrices((classes, images), tokens),
@@ -206,6 +218,15 @@ def _learning_requests(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
         "dx": lift(tokens, factor=one),
         "gradient": lift((classes, width + 1)),
     }
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class _Judged:
+    probabilities: torch.Tensor
+    """int64 [B, C], DERIVATIVE fractional bits."""
+    outside: torch.Tensor
+    loss: torch.Tensor
+    correct: torch.Tensor
 
 
 class HeadProgram:
@@ -219,6 +240,8 @@ class HeadProgram:
         self._in_range = LookedUp(party, Lookup(logits, levels=scales.logits.levels))
         self._exponential = WaveValue(party, logits, scales.exponential, WORD_BITS)
         self._totals = LookedUp(party, scales.totals.request(images))
+        self._larger = LookedUp(party, Lookup(logits, levels=_COMPARED))
+        self._wrong = LookedUp(party, Lookup(images, levels=PLACE))
 
     def run(self, parameters: HeadShares, token: torch.Tensor, labels: torch.Tensor | None) -> Program[HeadResult]:
         """token: the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits; labels: int64 [B] at the data
@@ -227,9 +250,9 @@ class HeadProgram:
         standardised, inverse, outside = yield from self._standardised(token)
         (logits,) = yield from multiplied(party, "head", (products["x^ W^T"], standardised, parameters.weight.T))
         logits = logits + (parameters.bias << PARAMETER)
-        probabilities, beyond = yield from self._softmax(logits)
-        if labels is not None:
-            probabilities = probabilities - (one_hot(labels, self._sizes.classes) << DERIVATIVE)
+        wanted = torch.zeros_like(logits) if labels is None else one_hot(labels, self._sizes.classes)
+        judged = yield from self._softmax(logits, wanted)
+        probabilities = judged.probabilities - (wanted << DERIVATIVE)
         by_weight, g = yield from multiplied(
             party,
             "head backwards",
@@ -244,7 +267,9 @@ class HeadProgram:
         return HeadResult(
             by_token=by_token,
             gradient=HeadShares(weight=both_lifted[:, :-1], bias=both_lifted[:, -1]),
-            outside=outside + beyond,
+            outside=outside + judged.outside,
+            loss=judged.loss,
+            correct=judged.correct,
         )
 
     def _standardised(self, token: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
@@ -264,8 +289,8 @@ class HeadProgram:
         words = msgspec.structs.replace(table, inverse=inverse).words
         return standardised, self._variances.value(*words)[..., None], outside
 
-    def _softmax(self, logits: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor]]:
-        """Probabilities [B, C], DERIVATIVE fractional bits, and how many values are out of range."""
+    def _softmax(self, logits: torch.Tensor, wanted: torch.Tensor) -> Program[_Judged]:
+        """wanted: one-hot labels [B, C] at the data owner, zeros at the model owner."""
         party, scales, classes = self._party, self._scales, self._sizes.classes
         centred = logits * classes - logits.sum(-1, keepdim=True)
         unit = classes * _LOGIT
@@ -273,19 +298,42 @@ class HeadProgram:
         turned = shifted(centred * round(2.0**WORD_BITS / (4 * scales.reach * unit)), WORD_BITS, WORD_BITS - COARSE)
         raised = centred + round(scales.reach * unit) if party.rank == MODEL else centred
         place = shifted(raised * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
-        opened, place = yield from party.open("softmax", self._exponential.masked(turned), self._in_range.masked(place))
+        of_labels = self._products["logits of labels"]
+        opened, place, *both = yield from party.open(
+            "softmax",
+            self._exponential.masked(turned),
+            self._in_range.masked(place),
+            of_labels.masked_left(wanted[:, None]),
+            of_labels.masked_right(centred[..., None]),
+        )
         exponentials = self._exponential.settle(opened)
         outside = self._in_range.settle(place, scales.logits.limits)
+        of_label = of_labels.settle(*both)[..., 0]
         value, table = self._lifts["exponentials"], scales.totals
         total = shifted(exponentials.sum(-1) * table.factor, WORD_BITS, WORD_BITS - PLACE)
         narrow = shifted(exponentials, WORD_BITS, scales.exponential.bits - _EXPONENTIAL)
-        opened, place = yield from party.open("softmax", value.masked(narrow), self._totals.masked(total))
+        difference = shifted((of_label - centred) * scales.logits.factor, WORD_BITS, WORD_BITS - PLACE)
+        opened, place, larger = yield from party.open(
+            "softmax", value.masked(narrow), self._totals.masked(total), self._larger.masked(difference)
+        )
         value.settle(opened)
         outside = outside + self._totals.settle(place, table.limits)
-        (factor,) = yield from party.open("softmax", value.masked_factor(self._totals.value(*table.words)[..., None]))
+        self._larger.place(larger)
+        wrong = self._larger.outside(_NOT_NEGATIVE).sum(-1)
+        factor, wrong = yield from party.open(
+            "softmax",
+            value.masked_factor(self._totals.value(*table.words)[..., None]),
+            self._wrong.masked(wrong),
+        )
         product = Cut(value.times(factor), _PROBABILITY - DERIVATIVE)
         (probabilities,) = yield from lifted(party, "softmax", (self._lifts["probabilities"], product))
-        return probabilities, outside
+        images = self._sizes.images if party.rank == MODEL else 0
+        return _Judged(
+            probabilities=probabilities,
+            outside=outside,
+            loss=(self._totals.value(*_logarithms(table, unit)) - of_label[..., 0]).sum(),
+            correct=images - self._wrong.settle(wrong, Range(0, 1)),
+        )
 
     def _through_norm(
         self, g: torch.Tensor, standardised: torch.Tensor, inverse: torch.Tensor
@@ -305,3 +353,10 @@ class HeadProgram:
         cut = Cut(difference, MEAN + PARAMETER - DERIVATIVE)
         _, by_token = yield from lifted_times(party, name, lifts["dx"], cut, inverse)
         return by_token
+
+
+@lru_cache(maxsize=16)
+def _logarithms(table: Table, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `Table.words`, of the logarithm of a sum."""
+    unit = table.inverse.unit
+    return interpolated(lambda ends: (ends * unit).clamp(min=unit).log() * scale, table.index, table.slope)

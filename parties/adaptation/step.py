@@ -87,6 +87,10 @@ class Stepped:
     """KEPT fractional bits."""
     outside: torch.Tensor
     """Share modulo 2^PLACE of how many values were out of range."""
+    loss: torch.Tensor
+    """Share of the sum of the losses before the step, as of HeadResult."""
+    correct: torch.Tensor
+    """Share modulo 2^PLACE of how many images were classified correctly before the step."""
 
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
@@ -156,7 +160,7 @@ class StepProgram:
         total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
         stepped = shaped(flat(parameters) - by * flat(total), self._sizes)
         outside = torch.stack([outside, found.outside, *(program.outside for program in self._adapters)]).sum()
-        return Stepped(parameters=stepped, outside=outside)
+        return Stepped(parameters=stepped, outside=outside, loss=found.loss, correct=found.correct)
 
     def _parameters_outside(self) -> Program[torch.Tensor]:
         """How many tensors of parameters are out of range."""

@@ -8,6 +8,7 @@ are equal to the last bit.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Annotated, Final, Literal
 
@@ -108,9 +109,18 @@ class Table(CheckedSum, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 @lru_cache(maxsize=256)
 def _words(inverse: Inverse, index: int, slope: int) -> tuple[torch.Tensor, torch.Tensor]:
-    ends = torch.arange(-1, (1 << index) + 1, dtype=torch.float64) * (1 << slope)
     # The lowest interval is out of range, or the offset keeps it from infinity.
-    values = inverse((ends * inverse.unit).clamp(min=inverse.unit)) * inverse.scale
+    return interpolated(
+        lambda ends: inverse((ends * inverse.unit).clamp(min=inverse.unit)) * inverse.scale, index, slope
+    )
+
+
+def interpolated(
+    function: Callable[[torch.Tensor], torch.Tensor], index: int, slope: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `Table.words`, of a function of the lower ends of 2^index intervals of 2^slope units, float64."""
+    ends = torch.arange(-1, (1 << index) + 1, dtype=torch.float64) * (1 << slope)
+    values = function(ends)
     # A place may be looked up from the upper end of its interval (lookup.py), so a slope is of both sides.
     slopes = (values[2:] - values[:-2]) / (2 << slope)
     return values[1:-1].clamp(max=2.0**61).round().long(), slopes.clamp(min=-(2.0**61)).round().long()

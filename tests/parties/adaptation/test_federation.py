@@ -1,5 +1,6 @@
 """Rounds of adaptation on shares learn what rounds in the clear learn: digits, by three owners."""
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,45 +19,29 @@ from tacit.models.device import CPU
 from tacit.models.partition import dirichlet
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
-from tacit.parties.adaptation.bounds import StepBounds, fitted_step
+from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
 from tacit.parties.adaptation.federation import MOST_OWNERS, mean_of, nothing, shares_of_known
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
 from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from clear import norms
     from in_memory import Pair, shares
 
 OWNERS = 3
 BATCH = 16
 STREAM = 2.0**30
 SIZES = StepSizes(images=BATCH, tokens=17, width=32, classes=5, adapters=3, rank=4)
-BOUNDS = StepBounds(
-    stream=STREAM,
-    outputs=10.0,
-    parameters={
-        "channel_down": 3.5,
-        "channel_up": 0.6,
-        "token_down": 3.5,
-        "token_up": 1.0,
-        "scale": 1.5,
-        "weight": 3.5,
-        "bias": 0.5,
-    },
-    inputs=30.0,
-    channels=25.0,
-    tokens=55.0,
-    derivatives=6.0,
-    variances=(0.06, 30.0),
-    epsilon=1e-6,
-    logits=8.0,
-)
+EPSILON = 1e-6
 NORM = FinalNorm(
     weight=torch.ones(SIZES.width, dtype=torch.float64),
     bias=torch.zeros(SIZES.width, dtype=torch.float64),
-    epsilon=BOUNDS.epsilon,
+    epsilon=EPSILON,
 )
 
 
@@ -77,10 +62,33 @@ def digits(seed: int) -> tuple[list[Features], Features]:
     return [learnt.part(part) for part in parts], tested
 
 
-def step(sizes: StepSizes, common: AdapterParameters, batch: Features, rate: float) -> tuple[list[torch.Tensor], bool]:
+def bounds(seen: Sequence[dict[str, float]]) -> StepBounds:
+    """Of what was seen on typical batches, widened: as whoever has typical images finds them in the clear."""
+
+    def widest(name: str, least: float = 0.0) -> float:
+        return 1.4 * max(max(each[name] for each in seen), least)
+
+    parameters = {name: widest(name, 0.2) for name in (*ADAPTER_TENSORS, *HEAD_TENSORS)}
+    return StepBounds(
+        stream=STREAM,
+        outputs=widest("outputs"),
+        parameters=parameters,
+        inputs=widest("inputs", 1.0),
+        channels=widest("channels", 1.0),
+        tokens=widest("tokens", 1.0),
+        derivatives=widest("derivatives", 1.0),
+        variances=(min(each["least variance"] for each in seen) / 2, 2 * widest("variances")),
+        epsilon=EPSILON,
+        logits=8.0,
+    )
+
+
+def step(
+    sizes: StepSizes, scales: StepScales, common: AdapterParameters, batch: Features, rate: float
+) -> tuple[list[torch.Tensor], bool]:
     """What both owners add to their sums after one step from common parameters, which the data owner knows; and whether
     the batch was in range: otherwise that is what they began with."""
-    scales, pair = fitted_step(sizes.adapter, sizes.head, BOUNDS, adapters=sizes.adapters), Pair()
+    pair = Pair()
     outputs = [shares(encoded(output, STREAM)) for output in batch.outputs]
     given = {MODEL: (nothing(sizes), None), DATA: (shares_of_known(common), batch.labels)}
     results: list[Any] = pair.run(
@@ -97,7 +105,12 @@ def step(sizes: StepSizes, common: AdapterParameters, batch: Features, rate: flo
 
 
 def on_shares(
-    sizes: StepSizes, parameters: AdapterParameters, owners: list[Features], schedule: Schedule, seed: int
+    sizes: StepSizes,
+    scales: StepScales,
+    parameters: AdapterParameters,
+    owners: list[Features],
+    schedule: Schedule,
+    seed: int,
 ) -> tuple[AdapterParameters, int]:
     """As `federated` in the clear, with the same batches; and how many of them were refused."""
     work, refused = OneBatch(sizes.images), 0
@@ -105,7 +118,7 @@ def on_shares(
         added = []
         for index, owner in enumerate(owners):
             (order,) = work.batches(len(owner.labels), np.random.default_rng([seed, number, index]))
-            words, in_range = step(sizes, parameters, owner.part(order), schedule.rate(number))
+            words, in_range = step(sizes, scales, parameters, owner.part(order), schedule.rate(number))
             added.append(words)
             refused += not in_range
         model, data = (torch.stack([words[rank] for words in added]).sum(0) for rank in (MODEL, DATA))
@@ -121,8 +134,14 @@ def both(
     first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
     first = each(torch.Tensor.double, first)
     schedule = Schedule(rounds=rounds, learning_rate=0.1, decay_rounds=())
-    *_, clear = federated(first, NORM, owners, schedule, OneBatch(BATCH), seed=seed)
-    return on_shares(sizes, first, owners, schedule, seed), clear, tested
+    clear = list(federated(first, NORM, owners, schedule, OneBatch(BATCH), seed=seed))
+    seen = [
+        norms(parameters, NORM, owner.outputs, owner.labels)
+        for owner in owners
+        for parameters in (first, *clear[:: max(rounds // 4, 1)], clear[-1])
+    ]
+    scales = fitted_step(sizes.adapter, sizes.head, bounds(seen), adapters=sizes.adapters)
+    return on_shares(sizes, scales, first, owners, schedule, seed), clear[-1], tested
 
 
 ARMS: list[tuple[AdapterConfiguration, StepSizes]] = [

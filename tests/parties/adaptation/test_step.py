@@ -20,7 +20,7 @@ from tacit.models.adapters.gradients import Descent, descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each
 from tacit.parties.adaptation.adapter import AdapterShares
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
-from tacit.parties.adaptation.fixed_point import KEPT
+from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER
 from tacit.parties.adaptation.head import HeadShares
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests, whole_rate
 from tacit.parties.inference.operations import DATA, MODEL
@@ -30,7 +30,9 @@ from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, step_rounds
 from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from clear import norms
     from in_memory import Pair, shares
 
 TOLERANCE: Final = 2.0**-8
@@ -136,6 +138,8 @@ class Outcome:
 
     parameters: list[ParameterShares]
     outside: int
+    loss: float
+    correct: int
     pair: Pair
 
 
@@ -151,8 +155,11 @@ def run(given: Example, scales: StepScales, parameters: Sequence[ParameterShares
             for rank, program in zip((MODEL, DATA), programs, strict=True)
         )
     )
-    outside = sum(int(result.outside) for result in results) % (1 << PLACE)
-    return Outcome([result.parameters for result in results], outside, pair)
+    outside, correct = (
+        sum(int(getattr(result, name)) for result in results) % (1 << PLACE) for name in ("outside", "correct")
+    )
+    loss = sum(result.loss for result in results).item() / (2.0 ** (2 * PARAMETER) * sizes.classes)
+    return Outcome([result.parameters for result in results], outside, loss, correct, pair)
 
 
 def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
@@ -164,7 +171,10 @@ def test_a_step_is_that_in_the_clear_and_costs_what_is_declared(sizes: StepSizes
     given, scales = example(sizes), fitted(sizes)
     found = run(given, scales)
     assert found.outside == 0
-    after, expected = opened(found.parameters, given.parameters), given.descent().gradient
+    clear = given.descent()
+    assert abs(found.loss / sizes.images - clear.loss) <= TOLERANCE * clear.loss
+    assert found.correct == clear.correct
+    after, expected = opened(found.parameters, given.parameters), clear.gradient
     total = torch.cat([tensor.flatten() for tensor in expected.tensors.values()]).norm()
     for name, wanted in expected.tensors.items():
         step = (given.parameters.tensors[name] - after.tensors[name]) / RATE
@@ -200,47 +210,12 @@ def test_steps_follow_each_other_on_shares() -> None:
         assert (found.tensors[name] - wanted).norm() <= 2 * TOLERANCE * moved.norm(), name
 
 
-def seen(given: Example) -> dict[str, float]:
-    """What the checks compare, the largest of the batch."""
-    from tacit.models.adapters import gradients
-    from tacit.models.adapters.activation import QUADRATIC_GELU
-    from tacit.models.adapters.parallel import logits, mix
-
-    parameters, hidden = given.parameters, given.outputs[-1]
-    found: dict[str, list[float]] = {name: [] for name in ("inputs", "channels", "tokens", "derivatives")}
-    for block, scale in enumerate(parameters.scale):
-        z = given.outputs[block] + hidden
-        mixed = mix(parameters, block, z, QUADRATIC_GELU)
-        hidden = hidden + scale * mixed.added
-        for name, values in (("inputs", z), ("channels", mixed.channels), ("tokens", mixed.tokens)):
-            found[name].append(values.norm(dim=-1).max().item())
-
-    def noted(*arguments: Any) -> torch.Tensor:
-        found["derivatives"].append(arguments[5].norm(dim=-1).max().item() * given.sizes.images)
-        return plain(*arguments)
-
-    plain = gradients._backwards
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gradients, "_backwards", noted)
-        given.descent()
-    told = logits(parameters, given.norm, given.outputs)
-    return {name: max(values) for name, values in found.items()} | {
-        "logits": (told - told.mean(-1, keepdim=True)).abs().max().item(),
-        "variances": hidden[:, 0].var(-1, unbiased=False).max().item(),
-        **{
-            name: max(getattr(parameters, name)[block].norm().item() for block in range(given.sizes.adapters))
-            for name in ADAPTER_TENSORS
-        },
-        "weight": parameters.head_weight.norm().item(),
-        "bias": parameters.head_bias.norm().item(),
-    }
-
-
 @pytest.mark.parametrize(
     "name", [*BOUNDS.parameters, "inputs", "channels", "tokens", "derivatives", "logits", "variances"]
 )
 def test_each_bound_is_checked(name: str) -> None:
-    largest = seen(example())[name]
+    given = example()
+    largest = norms(given.parameters, given.norm, given.outputs, given.labels)[name]
 
     def bounded(value: float) -> StepBounds:
         if name in BOUNDS.parameters:
