@@ -14,8 +14,8 @@ from rich.console import Console
 from tacit.cli import output
 
 if TYPE_CHECKING:
+    from tacit.simulate.experiments.measurement import Measurement
     from tacit.simulate.experiments.study import ArmResult, ClaimVerdict, Study
-    from tacit.simulate.experiments.tastan_approximations import Measurement
 
 LIST = "list"
 
@@ -42,8 +42,7 @@ def experiment(
     Exit status: 0 all runs completed; 1 a run failed; 2 wrong input; 3 a round was aborted; 4 a server was lost;
     130 Ctrl-C.
     """
-    from tacit.simulate.experiments.catalogue import STUDIES
-    from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS
+    from tacit.simulate.experiments.catalogue import MEASUREMENTS, STUDIES
 
     console = output.screen()
     if name == LIST:
@@ -127,7 +126,6 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
     """What needs no federation is measured in this process."""
     from tacit.parties.runs.directory import RunDirectoryError, claim
     from tacit.simulate.experiments.seeds import read_seeds
-    from tacit.simulate.experiments.tastan_approximations import measure, setting
 
     begun = False
 
@@ -135,19 +133,25 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
         nonlocal begun
         begun = True
         output.say(console, line)
-        status.update(measurement.shows)
+        status.update(measurement.claim.shows)
 
-    with output.complaining(((ValueError, RunDirectoryError), output.WRONG_INPUT)):
-        size, numbers, out = setting(small=chosen.small, data=chosen.data), read_seeds(chosen.seeds), chosen.out
+    with output.complaining(((ValueError, OSError, RunDirectoryError), output.WRONG_INPUT)):
+        numbers, out = read_seeds(chosen.seeds), chosen.out
+        prepared = measurement.prepare(small=chosen.small, data=chosen.data)
         claim(out)
     try:
-        with console.status("training the teacher") as status:
-            figures = measure(measurement, size, seeds=numbers, device=chosen.device, progress=progress)
-        from tacit.simulate.experiments.tastan_page import write
+        with console.status("training the first model") as status:
+            findings = prepared.measure(seeds=numbers, device=chosen.device, progress=progress)
+        from tacit.simulate.experiments.page import write_measurement
 
-        command = chosen.command(measurement.name)
-        return write(
-            measurement, size, figures, small=chosen.small, command=command, directory=out, json_file=chosen.json_file
+        return write_measurement(
+            measurement.claim,
+            prepared.differences,
+            findings,
+            small=chosen.small,
+            command=chosen.command(measurement.claim.name),
+            directory=out,
+            json_file=chosen.json_file,
         )
     except KeyboardInterrupt:
         raise output.failure("interrupted; nothing is kept", output.INTERRUPTED) from None
@@ -158,8 +162,7 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
 
 
 def _list(console: Console) -> None:
-    from tacit.simulate.experiments.catalogue import STUDIES
-    from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, name_of
+    from tacit.simulate.experiments.catalogue import MEASUREMENTS, STUDIES
 
     for study in STUDIES.values():
         output.say(console, study.name, style="bold")
@@ -171,8 +174,7 @@ def _list(console: Console) -> None:
             data = f"{data} or GTSRB" if study.images_per_client and size is study.full else data
             output.say(console, f"  {name}: {', '.join(models)}, {rounds} rounds, {data}")
     for measurement in MEASUREMENTS.values():
-        output.say(console, measurement.name, style="bold")
-        output.say(console, f"  {measurement.paper}: {measurement.shows}")
-        output.say(console, f"  arms: degree {', '.join(map(name_of, measurement.published))}")
-        output.say(console, "  full size: vit_base_patch16_384, 1 epoch, Fed-ISIC2019")
-        output.say(console, "  --small: vit, 1 epoch, digits or --data")
+        output.say(console, measurement.claim.name, style="bold")
+        output.say(console, f"  {measurement.claim.paper}: {measurement.claim.shows}")
+        for line in measurement.summary():
+            output.say(console, f"  {line}")

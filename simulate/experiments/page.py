@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 from tacit.parties.runs.directory import write_output, writing
 from tacit.simulate.experiments.data import CIFAR10_SAMPLES
 from tacit.simulate.experiments.engine import PreparedStudy
+from tacit.simulate.experiments.measurement import Findings
 from tacit.simulate.experiments.study import ArmResult, Claim, ClaimVerdict, markdown_table, spread
 from tacit.simulate.report.figures import style
 
@@ -68,6 +69,38 @@ def head(claim: Claim, verdicts: Iterable[ClaimVerdict]) -> list[str]:
         "![Plot of the table](plot.svg)",
         "",
     ]
+
+
+def write_measurement(
+    claim: Claim,
+    differences: Sequence[str],
+    findings: Findings,
+    *,
+    small: bool,
+    command: str,
+    directory: Path,
+    json_file: Path | None,
+) -> list[ClaimVerdict]:
+    """All files of a table that needs no federation; returns the verdicts. Raises as `write` does."""
+    verdicts = findings.verdicts()
+    lines = [
+        *head(claim, verdicts),
+        *findings.lines(),
+        "",
+        f"`{command}` on {date()}, {machine()}.",
+        "",
+        f"Where the {'small twin' if small else 'full size'} differs from the paper:",
+        "",
+        *(f"- {item}" for item in differences),
+    ]
+    figures = origin(claim, small=small, command=command) | {
+        "rows": findings.rows(),
+        "runs": list(findings.runs()),
+        "verdicts": verdicts,
+        "differences": list(differences),
+    }
+    write(directory, lines, "measurement", figures, findings.draw, json_file)
+    return verdicts
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ import msgspec
 
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.experiments.measurement import Progress
 from tacit.simulate.experiments.study import MARGIN, Claim, ClaimVerdict
 
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ BATCH: Final = 8
 REPETITIONS: Final = 15
 CENTRE: Final = 0
 """Of Fed-ISIC2019, whose images the paper takes."""
-
-Progress = Callable[[str], None]
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +55,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement(Claim):
+class ApproximationTable(Claim):
     """One of the two tables."""
 
     paper: str = PAPER
@@ -77,8 +76,8 @@ class Measurement(Claim):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasurementSize:
-    """The size of a measurement."""
+class ApproximationSize:
+    """The settings of one size."""
 
     model: ModelConfiguration
     data: DataConfiguration
@@ -100,11 +99,11 @@ OUR_DIFFERENCES: Final = (
 )
 
 
-def setting(*, small: bool, data: Path | None) -> MeasurementSize:
+def setting(*, small: bool, data: Path | None) -> ApproximationSize:
     """The twin's or the paper's. Raises ValueError for data that a size does not take."""
     if small:
         source = DataConfiguration() if data is None else DataConfiguration(source=str(data.resolve()))
-        return MeasurementSize(
+        return ApproximationSize(
             model=ModelConfiguration(),
             data=source,
             teacher=TrainingConfiguration(epochs=10),
@@ -113,7 +112,7 @@ def setting(*, small: bool, data: Path | None) -> MeasurementSize:
         )
     if data is None or not data.is_dir():
         raise ValueError("the full size needs --data: the directory with the files of Fed-ISIC2019")
-    return MeasurementSize(
+    return ApproximationSize(
         model=ModelConfiguration(name="vit_base_patch16_384", image_size=384, pretrained=True),
         data=DataConfiguration(source="fed-isic2019", directory=str(data.resolve()), partition="centre"),
         teacher=TrainingConfiguration(epochs=50, batch_size=16, learning_rate=1e-4, optimizer="adamw"),
@@ -123,7 +122,7 @@ def setting(*, small: bool, data: Path | None) -> MeasurementSize:
 
 
 def measure(
-    measurement: Measurement, chosen: MeasurementSize, *, seeds: Sequence[int], device: str, progress: Progress
+    table: ApproximationTable, chosen: ApproximationSize, *, seeds: Sequence[int], device: str, progress: Progress
 ) -> list[Figures]:
     """Every row with every seed. Raises ValueError or OSError for data, model or device that cannot be used."""
     import numpy as np
@@ -147,8 +146,8 @@ def measure(
         train(teacher, x, y, chosen.teacher, seed=seed, device=place)
         judged = evaluate(teacher, *test, batch_size=EVALUATION_BATCH, device=place)
         progress(f"teacher, seed {seed}: test accuracy {judged.accuracy:.3f}")
-        for degree in measurement.published:
-            student = convert(teacher, measurement.approximation(degree))
+        for degree in table.published:
+            student = convert(teacher, table.approximation(degree))
             # The settings of all rows are the same, the range of the scores too, so that losses can be compared.
             settings = chosen.distillation
             (epoch,) = distill(teacher, student, x, y, test, settings, seed=seed, device=place, stages=("layers",))
@@ -208,13 +207,13 @@ class _Kept:
     tensor: torch.Tensor
 
 
-def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVerdict]:
+def judge(table: ApproximationTable, figures: Sequence[Figures]) -> list[ClaimVerdict]:
     """The claims of the paper, by criteria that were fixed before the runs."""
-    least = next(iter(measurement.published))
-    lowest, exact, chosen = (means(figures, degree) for degree in (least, None, measurement.chosen))
+    least = next(iter(table.published))
+    lowest, exact, chosen = (means(figures, degree) for degree in (least, None, table.chosen))
     by_seed = [
         ours.accuracy - theirs.accuracy
-        for ours, theirs in zip(of(figures, measurement.chosen), of(figures, None), strict=True)
+        for ours, theirs in zip(of(figures, table.chosen), of(figures, None), strict=True)
     ]
     # Rounded, so that a difference of just the margin is within it.
     difference = round(statistics.mean(by_seed), 9)
@@ -227,7 +226,7 @@ def judge(measurement: Measurement, figures: Sequence[Figures]) -> list[ClaimVer
             f"representation {lowest['hidden']:.3f} and {exact['hidden']:.3f}",
         ),
         ClaimVerdict(
-            claim=f"degree {measurement.chosen} is as accurate as the function itself",
+            claim=f"degree {table.chosen} is as accurate as the function itself",
             criterion=f"mean accuracies after one epoch differ by at most {100 * MARGIN:.0f} points",
             holds=abs(difference) <= MARGIN,
             detail=f"{100 * chosen['accuracy']:.2f} and {100 * exact['accuracy']:.2f} %",
@@ -255,7 +254,7 @@ def _claim(chosen: int) -> str:
     return f"losses fall and accuracy rises with the degree, and degree {chosen} comes close to the function"
 
 
-TABLE5: Final = Measurement(
+TABLE5: Final = ApproximationTable(
     name="tastan-table5",
     shows="Table 5, the degree of the softmax",
     varies="softmax_degree",
@@ -271,7 +270,7 @@ TABLE5: Final = Measurement(
         None: (15.36, 0.35, 13.59, 508.64, 86.91),
     },
 )
-TABLE6: Final = Measurement(
+TABLE6: Final = ApproximationTable(
     name="tastan-table6",
     shows="Table 6, the steps of the inverse",
     varies="inverse_steps",
@@ -289,5 +288,3 @@ TABLE6: Final = Measurement(
         None: (22.46, 10.57, 38.77, 1289.71, 83.15),
     },
 )
-MEASUREMENTS: Final[dict[str, Measurement]] = {table.name: table for table in (TABLE5, TABLE6)}
-"""By the names that the command takes."""

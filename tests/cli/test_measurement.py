@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from tacit.simulate.experiments.tastan_approximations import MEASUREMENTS, TABLE5, TABLE6
+from tacit.simulate.experiments.catalogue import MEASUREMENTS
+from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
+from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -17,7 +19,9 @@ def test_a_measurement_is_written_like_the_other_experiments(
     tacit: Invoke, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     published = {degree: TABLE5.published[degree] for degree in (2, 6, None)}
-    monkeypatch.setitem(MEASUREMENTS, "tastan-table5", replace(TABLE5, published=published))
+    monkeypatch.setitem(
+        MEASUREMENTS, "tastan-table5", ApproximationMeasurement(claim=replace(TABLE5, published=published))
+    )
     out, copy = tmp_path / "out", tmp_path / "copy.json"
     result = tacit(
         "experiment", "tastan-table5", "--small", "--seeds", "3", "--data", images, "--out", out, "--json", copy
