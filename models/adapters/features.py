@@ -32,11 +32,13 @@ def block_outputs(backbone: nn.Module, images: torch.Tensor, *, batch_size: int 
     if len(images) == 0:
         raise ValueError("the outputs of blocks were asked for of no images; at least one is needed")
     device = next(backbone.parameters()).device
+    # The polynomial of a friendly model's final norm is not used, so that it must not refuse what is beyond it.
+    run = backbone.through_blocks if isinstance(backbone, FriendlyTransformer) else backbone
     with _evaluating(backbone), _noted(backbone) as seen:
         parts = []
         for batch in torch.split(images, batch_size):
             seen.clear()
-            backbone(batch.to(device))
+            run(batch.to(device))
             parts.append(torch.stack(seen).to(images.device, torch.float32))
     return torch.cat(parts, dim=1)
 

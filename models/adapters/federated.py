@@ -46,6 +46,17 @@ class Features:
         return Features(outputs=self.outputs[:, indices], labels=self.labels[indices])
 
 
+class LabelledOutputs(Protocol):
+    """Labelled images whose blocks' outputs are there, as `Features`, or are computed for the images asked for."""
+
+    @property
+    def labels(self) -> torch.Tensor:
+        """Of all images, int64 [N]."""
+
+    def part(self, order: Order) -> Features:
+        """The images at these indices, in their order."""
+
+
 def pooled(clients: Sequence[Features]) -> Features:
     """All images of all clients, of which there is one at least."""
     return Features(
@@ -105,7 +116,7 @@ class Schedule:
 def federated(
     parameters: AdapterParameters,
     norm: FinalNorm,
-    clients: Sequence[Features],
+    clients: Sequence[LabelledOutputs],
     schedule: Schedule,
     work: RoundWork,
     *,
@@ -149,7 +160,7 @@ def federated(
 def balanced_accuracy(
     parameters: AdapterParameters,
     norm: FinalNorm,
-    features: Features,
+    features: LabelledOutputs,
     *,
     activation: Activation = QUADRATIC_GELU,
 ) -> float:
@@ -157,8 +168,15 @@ def balanced_accuracy(
     outputs of all blocks. ValueError for no images, and for outputs that do not fit the parameters."""
     if len(features.labels) == 0:
         raise ValueError("a balanced accuracy was asked for of no images; at least one is needed")
-    batches = torch.split(features.outputs, EVALUATION_BATCH, dim=1)
-    answers = torch.cat([logits(parameters, norm, batch, activation=activation).argmax(-1) for batch in batches])
-    correct = answers == features.labels
-    shares = [correct[features.labels == label].double().mean() for label in torch.unique(features.labels)]
-    return torch.stack(shares).mean().item()
+    parts = (
+        features.part(np.arange(start, min(start + EVALUATION_BATCH, len(features.labels))))
+        for start in range(0, len(features.labels), EVALUATION_BATCH)
+    )
+    answers = torch.cat([logits(parameters, norm, part.outputs, activation=activation).argmax(-1) for part in parts])
+    return balanced(answers, features.labels)
+
+
+def balanced(answers: torch.Tensor, labels: torch.Tensor) -> float:
+    """The same for given answers, int64 [N], and labels [N], of which there is one at least."""
+    correct = answers == labels
+    return torch.stack([correct[labels == label].double().mean() for label in torch.unique(labels)]).mean().item()

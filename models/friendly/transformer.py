@@ -88,11 +88,11 @@ class FriendlyTransformer(nn.Module):
         self.logits.note(logits)
         return logits
 
-    def forward(self, x: Any) -> Any:
-        """Images [B, C, S, S] in the clear, or the rows of `patches` of either kind, to logits [B, classes].
+    def through_blocks(self, x: Any) -> Any:
+        """Images [B, C, S, S] in the clear, or the rows of `patches` of either kind, to tokens [B, T, D] after the last
+        block. Raises as `patches` does, and ActivationError (gauge.py)."""
+        return self.blocks(self.embed(self.patches(x) if x.dim() == 4 else x))
 
-        Raises as `patches` does, and ActivationError (gauge.py).
-        """
-        if x.dim() == 4:
-            x = self.patches(x)
-        return self.classify(self.blocks(self.embed(x)))
+    def forward(self, x: Any) -> Any:
+        """The same, to logits [B, classes]."""
+        return self.classify(self.through_blocks(x))

@@ -12,7 +12,7 @@ from torch import nn
 from tacit.models.adapters.features import block_outputs, final_norm
 from tacit.models.friendly.blocks import STOCK, norm_bound
 from tacit.models.friendly.convert import convert
-from tacit.models.friendly.gauge import ActivationError
+from tacit.models.friendly.gauge import ActivationError, Interval
 from tacit.models.friendly.polynomials import inverse_root_error
 from tacit.models.friendly.transformer import FriendlyTransformer
 
@@ -78,6 +78,14 @@ def test_a_value_beyond_the_calibrated_intervals_is_an_error(
 ) -> None:
     with pytest.raises(ActivationError, match="beyond the calibrated interval"):
         block_outputs(friendly, 100 * images)
+
+
+def test_a_final_norm_that_is_not_used_does_not_refuse(friendly: FriendlyTransformer, images: torch.Tensor) -> None:
+    outputs = block_outputs(friendly, images)
+    friendly.norm.variance.interval = Interval(1e-9, 2e-9)
+    with pytest.raises(ActivationError, match=r"norm\.variance"):
+        friendly(images)
+    assert torch.equal(block_outputs(friendly, images), outputs)
 
 
 @pytest.mark.parametrize(
