@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Final
 
 from tacit.simulate.experiments import aso_table1, fedrsm_table2, sawada_fig5, sawada_fig6
+from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.measurement import Measurement
 from tacit.simulate.experiments.study import Study
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
+from tacit.simulate.experiments.tastan_tables import TABLE1
 
 STUDIES: Final[dict[str, Study]] = {
     study.name: study for study in (aso_table1.STUDY, fedrsm_table2.STUDY, sawada_fig5.STUDY, sawada_fig6.STUDY)
@@ -16,6 +18,7 @@ STUDIES: Final[dict[str, Study]] = {
 MEASUREMENTS: Final[dict[str, Measurement]] = {
     measurement.claim.name: measurement
     for measurement in (
+        AdaptationMeasurement(claim=TABLE1),
         ApproximationMeasurement(claim=TABLE5),
         ApproximationMeasurement(claim=TABLE6),
     )

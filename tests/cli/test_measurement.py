@@ -4,12 +4,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.friendly.configuration import DistillationConfiguration
+from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.catalogue import MEASUREMENTS
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
+from tacit.simulate.experiments.tastan_tables import TABLE1
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -44,15 +49,63 @@ def test_a_measurement_is_written_like_the_other_experiments(
     assert "exists already and is not empty" in again.stderr
 
 
+def test_a_table_of_adaptation_is_written_like_the_other_experiments(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On classes 0 and 1 of the owner and 2 and 3 of the clients, in seconds; without peft."""
+    generator = np.random.default_rng(0)
+    arrays = {}
+    for part, count in (("train", 64), ("test", 16)):
+        labels = np.arange(count) % 4
+        arrays |= {f"y_{part}": labels, f"x_{part}": generator.integers(0, 60, (count, 8, 8), np.uint8)}
+        arrays[f"x_{part}"] += (60 * labels[:, None, None]).astype(np.uint8)
+    data = tmp_path / "four.npz"
+    np.savez(data, **arrays)
+    twin = TABLE1.size(small=True)
+    size = replace(
+        twin,
+        model=ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2),
+        distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=10.0),
+        rounds=1,
+    )
+    measurement = AdaptationMeasurement(claim=replace(TABLE1, small=size))
+    monkeypatch.setitem(MEASUREMENTS, "tastan-table1", measurement)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    out, copy = tmp_path / "out", tmp_path / "copy.json"
+    result = tacit(
+        "experiment", "tastan-table1", "--small", "--seeds", "3", "--data", data, "--out", out, "--json", copy
+    )
+    assert result.exit_code == 0, result.stderr
+    table = check_output(copy, "measurement")
+    assert table["command"] == "tacit experiment tastan-table1 --small --seeds 3 --data four.npz"
+    assert [row["row"] for row in table["rows"]] == [row.name for row in twin.rows]
+    assert len(table["runs"]) == 3 * len(TABLE1.columns)
+    assert table["differences"] == list(twin.differences)
+    page = (out / "table.md").read_text()
+    assert "| four.npz | central | alpha = 100 | alpha = 1 | alpha = 0.01 |" in page
+    for run in table["runs"]:
+        assert f"{run['accuracy']:.3f}" in page
+    assert "LoRA: not measured, peft is not installed: pip install 'tacit[lora]'." in page
+    assert (out / "plot.svg").read_text().startswith("<?xml")
+    assert result.stdout.count("not decided: four.npz: ") == len(table["verdicts"]) == 3
+
+
 def test_the_list_names_the_tables(tacit: Invoke) -> None:
     result = tacit("experiment", "list")
-    for table in (TABLE5, TABLE6):
+    for table in (TABLE1, TABLE5, TABLE6):
         assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
+        (
+            ["tastan-table1"],
+            "needs --data: a directory with the files of tiny-imagenet for the owner and of cifar10 or",
+        ),
+        (["tastan-table1", "--data", "."], "cifar-10"),
+        (["tastan-table1", "--small", "--data", "."], "--data .: the small twin takes an .npz file, or without --data"),
+        (["tastan-table1", "--small", "--data", "no.npz"], "no.npz"),
         (["tastan-table5"], "the full size needs --data: the directory with the files of Fed-ISIC2019"),
         (["tastan-table6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
         (["tastan-table6", "--small", "--data", "no.npz"], "no.npz"),

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from docs.generate.results import marks, take_over
+from tacit.simulate.experiments.adaptation import AdaptationTable
 from tacit.simulate.experiments.catalogue import STUDIES
+from tacit.simulate.experiments.tastan_tables import TABLE1
 
 NAMES = ("aso-table1", "fedrsm-table2", "sawada-fig5", "sawada-fig6")
 DOCS = Path(__file__).parents[3] / "docs"
@@ -57,6 +59,19 @@ def test_the_page_has_the_results(name: str) -> None:
     for sentence in (*declared.silent, *declared.small.differences):
         assert f"- {sentence}" in table
     assert f"`tacit experiment {name} --small --seeds " in table
+
+
+@pytest.mark.parametrize("table", [TABLE1], ids=lambda table: table.name)
+def test_the_page_has_the_tables_of_adaptation(table: AdaptationTable) -> None:
+    begin, end = marks(table.name)
+    found = (DOCS / "results.md").read_text(encoding="utf-8").partition(begin)[2].partition(end)[0]
+    size = table.size(small=True)
+    assert f"| digits | {' | '.join(column.name for column in table.columns)} |" in found
+    for row in size.rows:
+        assert f"| {row.name} | 0." in found
+    for sentence in size.differences:
+        assert f"- {sentence}" in found
+    assert f"`tacit experiment {table.name} --small --seeds " in found
 
 
 @pytest.mark.parametrize("name", ["results.md", "experiments.md"])
