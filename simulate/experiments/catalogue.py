@@ -9,6 +9,8 @@ from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.measurement import Measurement
 from tacit.simulate.experiments.study import Study
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
+from tacit.simulate.experiments.tastan_costs import TABLE4
+from tacit.simulate.experiments.tastan_costs_page import CostMeasurement
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
 from tacit.simulate.experiments.tastan_tables import TABLE1
 
@@ -19,6 +21,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     measurement.claim.name: measurement
     for measurement in (
         AdaptationMeasurement(claim=TABLE1),
+        CostMeasurement(claim=TABLE4),
         ApproximationMeasurement(claim=TABLE5),
         ApproximationMeasurement(claim=TABLE6),
     )

@@ -13,8 +13,9 @@ from tacit.models.friendly.configuration import DistillationConfiguration
 from tacit.simulate.experiments.adaptation_page import AdaptationMeasurement
 from tacit.simulate.experiments.catalogue import MEASUREMENTS
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
+from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
-from tacit.simulate.experiments.tastan_tables import TABLE1
+from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TUNING
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -90,9 +91,22 @@ def test_a_table_of_adaptation_is_written_like_the_other_experiments(
     assert result.stdout.count("not decided: four.npz: ") == len(table["verdicts"]) == 3
 
 
+def test_costs_are_written_like_the_other_experiments(
+    tacit: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    out = tmp_path / "out"
+    result = tacit("experiment", "tastan-table4", "--small", "--seeds", "3", "--out", out)
+    assert result.exit_code == 0, result.stderr
+    table = check_output(out / "table.json", "measurement")
+    assert [(run["row"], run["seed"]) for run in table["runs"]] == [(row, 3) for row in (TUNING, PROBING, OURS)]
+    assert "| ours | 0.2536 (265,942); the paper: 0.2536 | " in (out / "table.md").read_text()
+    assert "holds: all numbers of parameters are the paper's (9 of 9)" in result.stdout
+
+
 def test_the_list_names_the_tables(tacit: Invoke) -> None:
     result = tacit("experiment", "list")
-    for table in (TABLE1, TABLE5, TABLE6):
+    for table in (TABLE1, TABLE4, TABLE5, TABLE6):
         assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
@@ -106,6 +120,7 @@ def test_the_list_names_the_tables(tacit: Invoke) -> None:
         (["tastan-table1", "--data", "."], "cifar-10"),
         (["tastan-table1", "--small", "--data", "."], "--data .: the small twin takes an .npz file, or without --data"),
         (["tastan-table1", "--small", "--data", "no.npz"], "no.npz"),
+        (["tastan-table4", "--data", "some.npz"], "--data some.npz: tastan-table4 takes no images; leave it out"),
         (["tastan-table5"], "the full size needs --data: the directory with the files of Fed-ISIC2019"),
         (["tastan-table6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),
         (["tastan-table6", "--small", "--data", "no.npz"], "no.npz"),
