@@ -15,7 +15,7 @@ from tacit.simulate.experiments.catalogue import MEASUREMENTS
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
-from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TUNING
+from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TABLE3, TUNING
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -106,7 +106,7 @@ def test_costs_are_written_like_the_other_experiments(
 
 def test_the_list_names_the_tables(tacit: Invoke) -> None:
     result = tacit("experiment", "list")
-    for table in (TABLE1, TABLE4, TABLE5, TABLE6):
+    for table in (TABLE1, TABLE3, TABLE4, TABLE5, TABLE6):
         assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
