@@ -60,8 +60,8 @@ class AdaptationTask:
 
 
 def task(dataset: Dataset, part: DataPart) -> AdaptationTask:
-    """This part of a data set, its classes numbered from 0. ValueError if it has fewer than two classes, or one of them
-    no training image, or there is no test image."""
+    """This part of a data set, its classes numbered from 0. ValueError if fewer than two of them have training images,
+    or there is no test image."""
     names = dataset.source.class_names
     wanted = part.of_classes(len(names))
     found = {}
@@ -79,10 +79,10 @@ def task(dataset: Dataset, part: DataPart) -> AdaptationTask:
         labels = torch.from_numpy(np.searchsorted(wanted, samples.labels[indices]))
         found[kind] = LabelledImages(dataset=dataset, samples=samples, indices=indices, labels=labels)
     counts = torch.bincount(found["train"].labels, minlength=len(wanted))
-    if len(wanted) < 2 or counts.min() == 0 or len(found["test"].labels) == 0:
+    present = int((counts > 0).sum())
+    if present < 2 or len(found["test"].labels) == 0:
         raise ValueError(
-            f"{len(names)} classes, of which {len(wanted)} are taken for one side, with "
-            f"{int(counts.min()) if len(wanted) else 0} training images in the smallest and "
-            f"{len(found['test'].labels)} test images in all; each side needs two classes, with images of both kinds"
+            f"of {len(names)} classes, one side takes {len(wanted)}, of which {present} have training images, and "
+            f"{len(found['test'].labels)} test images; each side needs two classes to train on, and images to test with"
         )
     return AdaptationTask(classes=len(wanted), **found)

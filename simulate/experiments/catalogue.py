@@ -12,7 +12,7 @@ from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_costs_page import CostMeasurement
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
-from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE3
+from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
 
 STUDIES: Final[dict[str, Study]] = {
     study.name: study for study in (aso_table1.STUDY, fedrsm_table2.STUDY, sawada_fig5.STUDY, sawada_fig6.STUDY)
@@ -21,6 +21,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
     measurement.claim.name: measurement
     for measurement in (
         AdaptationMeasurement(claim=TABLE1),
+        AdaptationMeasurement(claim=TABLE2),
         AdaptationMeasurement(claim=TABLE3),
         CostMeasurement(claim=TABLE4),
         ApproximationMeasurement(claim=TABLE5),

@@ -15,7 +15,7 @@ from tacit.simulate.experiments.catalogue import MEASUREMENTS
 from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
-from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TABLE3, TUNING
+from tacit.simulate.experiments.tastan_tables import OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
 from tests.cli.outputs import check_output
 
 Invoke = Callable[..., Result]
@@ -106,7 +106,7 @@ def test_costs_are_written_like_the_other_experiments(
 
 def test_the_list_names_the_tables(tacit: Invoke) -> None:
     result = tacit("experiment", "list")
-    for table in (TABLE1, TABLE3, TABLE4, TABLE5, TABLE6):
+    for table in (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, TABLE6):
         assert f"{table.name}\n  {table.paper}: {table.shows}\n" in result.stdout
 
 
@@ -120,6 +120,8 @@ def test_the_list_names_the_tables(tacit: Invoke) -> None:
         (["tastan-table1", "--data", "."], "cifar-10"),
         (["tastan-table1", "--small", "--data", "."], "--data .: the small twin takes an .npz file, or without --data"),
         (["tastan-table1", "--small", "--data", "no.npz"], "no.npz"),
+        (["tastan-table2", "--small"], "tastan-table2 has no small twin: its data set has no stand-in"),
+        (["tastan-table2"], "of fed-isic2019, tiny-imagenet for the owner and of fed-isic2019 for the clients"),
         (["tastan-table4", "--data", "some.npz"], "--data some.npz: tastan-table4 takes no images; leave it out"),
         (["tastan-table5"], "the full size needs --data: the directory with the files of Fed-ISIC2019"),
         (["tastan-table6", "--small", "--seeds", "four"], "--seeds four: 'four' is no seed"),

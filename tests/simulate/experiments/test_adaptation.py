@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from tacit.models.adapters.configuration import ParallelConfiguration
@@ -30,7 +31,7 @@ from tacit.simulate.experiments.adaptation_methods import (
 )
 from tacit.simulate.experiments.adaptation_parts import ByCentre, ByDirichlet, DataPart, Pooled
 from tacit.simulate.experiments.adaptation_runs import ComputedOutputs, prepare
-from tacit.simulate.experiments.tastan_tables import TABLE1
+from tacit.simulate.experiments.tastan_tables import IN_DISTRIBUTION, OURS, PROBING, TABLE1, TABLE2, TUNING
 
 TWIN = TABLE1.size(small=True)
 SHAPE = ModelConfiguration(image_size=8, patch_size=4, width=8, depth=2, heads=2)
@@ -192,7 +193,7 @@ def test_what_cannot_be_used_is_left_out(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("classes", "train", "reason"),
     [
-        (3, 60, "3 classes, of which 1 are taken for one side"),
+        (3, 60, "of 3 classes, one side takes 1, of which 1 have training images"),
         (4, 8, "5 clients cannot share 4 images"),
     ],
 )
@@ -202,3 +203,33 @@ def test_too_few_images_are_refused_before_anything_starts(
     path = arrays(tmp_path / "images.npz", classes=classes, train=train)
     with pytest.raises(ValueError, match=reason):
         prepare(TABLE1, small=True, data=path)
+
+
+def test_hospitals_adapt_what_another_one_owns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Table 2 on files of the form of Fed-ISIC2019: eight classes at six centres, an image of each for either fold."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    folder = tmp_path / "ISIC_2019_Training_Input_preprocessed"
+    folder.mkdir()
+    lines = ["image,target,center,fold"]
+    for number in range(96):
+        target, centre, fold = number % 8, number // 8 % 6, ("train", "test")[number // 48]
+        Image.new("RGB", (8, 8), (30 * target, 10 * centre, 0)).save(folder / f"{number}.jpg")
+        lines.append(f"{number},{target},{centre},{fold}")
+    (tmp_path / "train_test_split").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    full = replace(
+        TABLE2.full,
+        model=SHAPE,
+        teacher=TrainingConfiguration(epochs=1),
+        distillation=DistillationConfiguration(layer_epochs=1, prediction_epochs=1, margin=100.0),
+        rounds=1,
+        blocks=(IN_DISTRIBUTION,),
+    )
+    work = prepare(replace(TABLE2, full=full), small=False, data=tmp_path)
+    owned, hospitals = work.tasks[IN_DISTRIBUTION.owned].train, work.tasks[IN_DISTRIBUTION.adapted_to].train
+    assert (len(owned.labels), len(hospitals.labels)) == (8, 40)
+    shares = TABLE2.columns[1].division.divide(hospitals.labels.numpy(), hospitals.centres, seed=0)
+    assert [len(share) for share in shares] == [8] * 5
+    cells = work.measure(seeds=(0,), device="cpu", progress=lambda line: None).cells
+    assert [(cell.column, cell.row) for cell in cells] == [
+        (column, row) for column in ("central", "federated") for row in (TUNING, PROBING, OURS)
+    ]

@@ -13,9 +13,9 @@ from tacit.simulate.experiments.adaptation_claims import as_good, better, loses_
 from tacit.simulate.experiments.adaptation_page import AdaptationFindings, AdaptationMeasurement
 from tacit.simulate.experiments.adaptation_parts import DataPart
 from tacit.simulate.experiments.adaptation_runs import prepare
-from tacit.simulate.experiments.tastan_tables import LORA, OURS, PROBING, TABLE1, TABLE3, TUNING
+from tacit.simulate.experiments.tastan_tables import LORA, OURS, PROBING, TABLE1, TABLE2, TABLE3, TUNING
 
-TABLES: Final = {table.name: table for table in (TABLE1, TABLE3)}
+TABLES: Final = {table.name: table for table in (TABLE1, TABLE2, TABLE3)}
 
 
 def cells(found: dict[tuple[str, str], list[float]], *, block: str = "set") -> Cells:
@@ -142,8 +142,11 @@ def test_table_1_is_judged_by_its_rows() -> None:
 
 
 def test_a_table_without_a_twin_says_so() -> None:
-    with pytest.raises(ValueError, match="tastan-table1 has no small twin"):
-        AdaptationMeasurement(claim=replace(TABLE1, small=None)).prepare(small=True, data=None)
+    with pytest.raises(
+        ValueError, match="tastan-table2 has no small twin: its data set has no stand-in; leave --small"
+    ):
+        AdaptationMeasurement(claim=TABLE2).prepare(small=True, data=None)
+    assert not any(line.startswith("--small") for line in AdaptationMeasurement(claim=TABLE2).summary())
 
 
 def test_data_sets_of_the_full_size_are_looked_for(tmp_path: Path) -> None:
