@@ -88,7 +88,7 @@ class AdaptationWork:
         student = convert(
             teacher, Approximation(softmax_degree=settings.softmax_degree, inverse_steps=settings.inverse_steps)
         )
-        distill(teacher, student, x, test, settings, seed=seed, device=device)
+        distill(teacher, student, x, y, test, settings, seed=seed, device=device)
         calibrate(student, x, margin=settings.margin)
         judged = judge(student, teacher, *test, device=device)
         progress(f"backbone, seed {seed}: test accuracy {judged.accuracy:.3f} on the owner's classes")
