@@ -28,5 +28,5 @@ def complete(logs: Mapping[str, list[dict[str, Any]]]) -> None:
             if event["event"] == "round-done" and event.get("accuracy", 0.0) is None and event["round"] in found:
                 judged = found[event["round"]].values()
                 # Runs that were begun by an earlier version lack some.
-                known = [key for key in FIGURES if all(key in one for one in judged)]
-                event.update({key: mean(one[key] for one in judged) for key in known})
+                known = [figure for figure in FIGURES if all(figure in one for one in judged)]
+                event.update({figure: mean(one[figure] for one in judged) for figure in known})
