@@ -67,6 +67,8 @@ _WIDTH: Final = 13
 _TOLERANCE: Final = 2.0**-12
 """Of an exponential: relative to itself, or to 1, of which the mean of an image is no less."""
 _WAVE_BITS: Final = 40
+_LOGIT: Final = 2.0 ** (2 * PARAMETER)
+"""Scale of a logit before it is centred."""
 _COMPARED: Final = 26
 """Bits that are compared of a logit, and of that of the label."""
 _NOT_NEGATIVE: Final = Range(0, 1 << (_COMPARED - 1))
@@ -180,10 +182,6 @@ def fitted_head(
             high=math.exp(reach) + classes,
         ),
     )
-
-
-_LOGIT: Final = 2.0 ** (2 * PARAMETER)
-"""Scale of a logit before it is centred."""
 
 
 def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBlockRequest, ...]:
