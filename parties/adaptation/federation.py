@@ -3,7 +3,8 @@
 At the beginning of a round each data owner knows the common parameters: its share is all of them, and the model owner's
 is nothing. At the end a data owner k and the model owner hold shares of the owner's own W_k. Opened is the sum over the
 owners alone: that of the data owners' shares, by a secure sum, and that of the model owner's, modulo 2^64. All owners
-count alike: the next common parameters are the sum over the number of owners.
+count alike: the next common parameters are the sum over the number of owners. Both sums are over the same survivors,
+and the model owner's is told once in a round, when they are final.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from tacit.parties.adaptation.adapter import AdapterShares
 from tacit.parties.adaptation.fixed_point import KEPT
 from tacit.parties.adaptation.head import HeadShares
 from tacit.parties.adaptation.step import ParameterShares, StepSizes, shaped
+from tacit.parties.inference.operations import MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 
@@ -37,6 +39,12 @@ def shares_of_known(parameters: AdapterParameters) -> ParameterShares:
 def nothing(sizes: StepSizes) -> ParameterShares:
     """The share of an owner of parameters that the other one knows."""
     return shaped(torch.zeros(sizes.parameters, dtype=torch.int64), sizes)
+
+
+def refreshed(words: torch.Tensor, zero: torch.Tensor, rank: int) -> torch.Tensor:
+    """This owner's words [n] with a fresh sharing of zero: before every attempt at a sum, lest two attempts with other
+    survivors tell the words of one owner. zero: random words that both owners drew from a stream of theirs."""
+    return words + zero if rank == MODEL else words - zero
 
 
 def mean_of(total: torch.Tensor, owners: int, sizes: StepSizes) -> AdapterParameters:
