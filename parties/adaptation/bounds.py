@@ -36,12 +36,13 @@ from tacit.parties.adaptation.fixed_point import (
     DERIVATIVE,
     GRADIENT,
     LIFTED,
+    LOOKED_AT,
     PARAMETER,
     USED,
 )
 from tacit.parties.adaptation.head import MEAN, HeadSizes, LearningHeadScales, fitted_head
 from tacit.parties.inference.ring import SPARE, WORD_BITS
-from tacit.parties.inference.tables import BoundError, CheckedSum, fitted_sum
+from tacit.parties.inference.tables import BoundError, CheckedSum, Positive, fitted_sum
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
 from tacit.protocol.inference.schedule import PLACE, STREAM
 
@@ -53,6 +54,8 @@ _LEVELS: Final = PLACE
 class StepBounds:
     """Norms, the largest that are in range."""
 
+    rate: float
+    """The largest learning rate."""
     stream: float
     """Scale of what blocks leave, a power of two."""
     outputs: float
@@ -76,6 +79,8 @@ class StepScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     cut: Annotated[int, Meta(ge=1, le=STREAM - 2)]
     """What is cut off the outputs of blocks."""
+    rate: Positive
+    """The largest learning rate: what a step can move a parameter by is a part of what it can be."""
     parameters: dict[str, CheckedSum]
     adapter: AdapterChecks | None
     """None: there are no adapters."""
@@ -91,25 +96,21 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     largest = 2.0 ** (USED - 2 - PARAMETER)
     for name, norm in bounds.parameters.items():
         _within(f"an entry of {name}", norm, largest)
-    rank, width, tokens = sizes.rank, sizes.width, sizes.tokens
-    counts = {
-        "channel_down": rank * width,
-        "channel_up": rank * width,
-        "token_down": rank * tokens,
-        "token_up": rank * tokens,
-        "scale": 1,
-        "weight": head.classes * width,
-        "bias": head.classes,
-    }
-    names = (*ADAPTER_TENSORS, *HEAD_TENSORS) if adapters else HEAD_TENSORS
-    parameters = {
-        name: _squares(name, bounds.parameters[name], largest * math.sqrt(counts[name]), PARAMETER) for name in names
-    }
+    width = sizes.width
     by_logits = math.sqrt(2.0) * bounds.parameters["weight"]
     by_token = by_logits / math.sqrt(bounds.variances[0])
-    checks, last = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs)
+    by_head = head.images * math.sqrt(2.0 * (width + 1))
+    checks, last, gradient = _adapter_checks(sizes, bounds, by_token) if adapters else (None, bounds.outputs, by_head)
+    # Parameters were in range before a step, whose gradient is bounded; their mean over owners is no larger.
+    moved = bounds.rate / head.images * max(gradient, by_head)
+    names = (*ADAPTER_TENSORS, *HEAD_TENSORS) if adapters else HEAD_TENSORS
+    for name in names:
+        _within(f"an entry of {name}, after a step", bounds.parameters[name] + moved, _checked(LOOKED_AT))
+    parameters = {
+        name: _squares(name, bounds.parameters[name], bounds.parameters[name] + moved, LOOKED_AT) for name in names
+    }
     _within("the derivative by a class token", by_logits, 2.0 ** (LIFTED - 2 - DERIVATIVE))
-    _within("the gradient of the head", head.images * math.sqrt(2.0 * (width + 1)), 2.0 ** (LIFTED - 2 - GRADIENT))
+    _within("the gradient of the head", by_head, 2.0 ** (LIFTED - 2 - GRADIENT))
     _within("its mean", by_logits / math.sqrt(width), 2.0 ** (LIFTED - 2 - MEAN))
     fitted = fitted_head(
         head,
@@ -119,11 +120,12 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
         reach=bounds.logits,
         largest_logit=math.sqrt(width) * bounds.parameters["weight"] + bounds.parameters["bias"],
     )
-    return StepScales(cut=cut, parameters=parameters, adapter=checks, head=fitted)
+    return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, adapter=checks, head=fitted)
 
 
-def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) -> tuple[AdapterChecks, float]:
-    """And what the norm of a token of h_l is at most. by_token: that of the derivative by the class token of h_L."""
+def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) -> tuple[AdapterChecks, float, float]:
+    """And what the norms of a token of h_l, and of a gradient, are at most. by_token: that of the derivative by the
+    class token of h_L."""
     norm = bounds.parameters
     rank, width, tokens = sizes.rank, sizes.width, math.sqrt(sizes.tokens)
     activated_channels = _activated(bounds.channels, rank)
@@ -176,7 +178,7 @@ def _adapter_checks(sizes: AdapterSizes, bounds: StepBounds, by_token: float) ->
         derivative_bits=looked_at,
         backwards=backwards,
     )
-    return checks, hidden
+    return checks, hidden, gradient
 
 
 def _activated(norm: float, entries: int) -> float:

@@ -23,7 +23,7 @@ from tacit.parties.inference.stages import encoded
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
 
 MOST_OWNERS: Final = 1 << 12
-"""Of a sum: parameters are below 2^3 (fixed_point.py), and their sum is exact in float64 and far from going round."""
+"""Of a sum: of parameters below 2^6 it does not go round, and those in range are below 2^3 (bounds.py)."""
 
 
 def shares_of_known(parameters: AdapterParameters) -> ParameterShares:

@@ -10,6 +10,7 @@ the square of the value, or its product with a factor.
 |---|---|
 | activations | ACTIVATION |
 | parameters where they are used, and class tokens that are standardised | PARAMETER |
+| parameters where their norms are looked at | LOOKED_AT |
 | arguments of the activation function | ARGUMENT |
 | derivatives by h, and by logits | DERIVATIVE |
 | derivatives on their way through an adapter | as many, or fewer: `AdapterChecks.backwards` |
@@ -37,6 +38,7 @@ from tacit.protocol.inference.schedule import PLACE
 
 ACTIVATION: Final = 14
 PARAMETER: Final = 16
+LOOKED_AT: Final = 10
 ARGUMENT: Final = 12
 DERIVATIVE: Final = 20
 GRADIENT: Final = 18

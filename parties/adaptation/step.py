@@ -21,8 +21,10 @@ import torch
 from tacit.parties.adaptation.adapter import AdapterProgram, AdapterShares, AdapterSizes, adapter_requests
 from tacit.parties.adaptation.bounds import StepScales
 from tacit.parties.adaptation.fixed_point import (
+    CHECKED,
     GRADIENT,
     KEPT,
+    LOOKED_AT,
     PARAMETER,
     USED,
     Cut,
@@ -99,7 +101,8 @@ def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest
     adapter = () if scales.adapter is None else adapter_requests(sizes.adapter, scales.adapter)
     return (
         lift((blocks, *sizes.adapter.stream), bits=STREAM - scales.cut),
-        lift((sizes.parameters,), bits=USED, degree=2),
+        lift((sizes.parameters,), bits=USED),
+        lift((sizes.parameters,), bits=CHECKED, degree=2),
         *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
         *(request for _ in range(sizes.adapters) for request in adapter),
         *head_requests(sizes.head, scales.head),
@@ -119,7 +122,10 @@ class StepProgram:
     def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
         self._party, self._sizes, self._cut = party, sizes, scales.cut
         self._outputs = NarrowValue(party, (max(sizes.adapters, 1), *sizes.adapter.stream), STREAM - scales.cut)
-        self._parameters = NarrowValue(party, (sizes.parameters,), USED, degree=2)
+        self._parameters = NarrowValue(party, (sizes.parameters,), USED)
+        # Coarser, and wide enough for whatever a parameter can be.
+        self._norms = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
+        self._rate = scales.rate
         self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
         self._adapters = [
             AdapterProgram(party, sizes.adapter, scales.adapter)
@@ -137,13 +143,20 @@ class StepProgram:
         rate: float,
     ) -> Program[Stepped]:
         """outputs: of all blocks [B, T, D] modulo 2^STREAM, at the scale of the bounds; labels: int64 [B] at the data
-        owner; rate: the learning rate. ValueError for one that is too small or too large to be told."""
+        owner; rate: the learning rate. ValueError for one that is too small or too large to be told, or larger
+        than that of the bounds."""
         by = whole_rate(rate, self._sizes.images)
+        if rate > self._rate:
+            raise ValueError(f"a learning rate of {rate:g}: the bounds are for {self._rate:g} at most")
         used = outputs if self._adapters else outputs[-1:]
         outer = Cut(torch.stack(list(used)), self._cut, STREAM)
-        plain = Cut(flat(parameters), KEPT - PARAMETER)
-        lifted_outputs, lifted_parameters = yield from lifted(
-            self._party, "lift", (self._outputs, outer), (self._parameters, plain)
+        words = flat(parameters)
+        lifted_outputs, lifted_parameters, _ = yield from lifted(
+            self._party,
+            "lift",
+            (self._outputs, outer),
+            (self._parameters, Cut(words, KEPT - PARAMETER)),
+            (self._norms, Cut(words, KEPT - LOOKED_AT)),
         )
         own = shaped(lifted_parameters, self._sizes)
         outside = yield from self._parameters_outside()
@@ -158,13 +171,13 @@ class StepProgram:
             derivative, gradient = yield from program.backwards(derivative)
             gradients.insert(0, gradient)
         total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
-        stepped = shaped(flat(parameters) - by * flat(total), self._sizes)
+        stepped = shaped(words - by * flat(total), self._sizes)
         outside = torch.stack([outside, found.outside, *(program.outside for program in self._adapters)]).sum()
         return Stepped(parameters=stepped, outside=outside, loss=found.loss, correct=found.correct)
 
     def _parameters_outside(self) -> Program[torch.Tensor]:
         """How many tensors of parameters are out of range."""
-        own = shaped(self._parameters.polynomial((0, 0, 1)), self._sizes)
+        own = shaped(self._norms.polynomial((0, 0, 1)), self._sizes)
         for name, check in self._checks.items():
             parts = [own.head] if name in HEAD_TENSORS else own.adapters
             check.of(torch.stack([getattr(part, name).sum() for part in parts]))

@@ -39,7 +39,7 @@ def step_rounds(
     checks = adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
     sizes = (images, tokens, width, rank)
     return (
-        _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters)),
+        _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters), (CHECKED, parameters)),
         _both("parameters", (PLACE, checks)),
         *(each for _ in range(adapters) for each in _adapter_rounds(*sizes)),
         *_head_rounds(images, width, classes),

@@ -70,6 +70,7 @@ def bounds(seen: Sequence[dict[str, float]]) -> StepBounds:
 
     parameters = {name: widest(name, 0.2) for name in (*ADAPTER_TENSORS, *HEAD_TENSORS)}
     return StepBounds(
+        rate=0.1,
         stream=STREAM,
         outputs=widest("outputs"),
         parameters=parameters,

@@ -20,7 +20,7 @@ from tacit.models.adapters.gradients import Descent, descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each
 from tacit.parties.adaptation.adapter import AdapterShares
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
-from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER
+from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER, USED
 from tacit.parties.adaptation.head import HeadShares
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests, whole_rate
 from tacit.parties.inference.operations import DATA, MODEL
@@ -40,6 +40,7 @@ RATE: Final = 0.05
 SIZES: Final = StepSizes(images=4, tokens=5, width=16, classes=4, adapters=2, rank=2)
 PROBE: Final = replace(SIZES, adapters=0)
 BOUNDS: Final = StepBounds(
+    rate=RATE,
     stream=2.0**28,
     outputs=20.0,
     parameters={
@@ -49,7 +50,7 @@ BOUNDS: Final = StepBounds(
         "token_up": 1.4,
         "scale": 1.5,
         "weight": 3.0,
-        "bias": 1.0,
+        "bias": 3.0,
     },
     inputs=40.0,
     channels=15.0,
@@ -95,7 +96,7 @@ def example(sizes: StepSizes = SIZES) -> Example:
         token_up=normal(count, tokens, rank, deviation=0.2),
         scale=1 + normal(count, deviation=0.1),
         head_weight=normal(sizes.classes, width, deviation=0.2),
-        head_bias=normal(sizes.classes, deviation=0.1),
+        head_bias=normal(sizes.classes, deviation=0.5),
     )
     outputs = normal(max(count, 1), *sizes.adapter.stream)
     labels = torch.randint(sizes.classes, (sizes.images,), generator=generator)
@@ -238,8 +239,18 @@ def test_what_goes_round_in_a_lift_is_out_of_range(what: str, factor: int) -> No
         allowed = min(float(factor), 0.9 * 2.0**38 / BOUNDS.stream / given.outputs.abs().max().item())
         spoilt = replace(given, outputs=given.outputs * allowed)
     else:
-        tensors = {**given.parameters.tensors, what: given.parameters.tensors[what] * min(factor, 9)}
+        tensors = {**given.parameters.tensors, what: given.parameters.tensors[what] * factor}
         spoilt = replace(given, parameters=AdapterParameters(**tensors))
+    assert run(spoilt, fitted(SIZES)).outside > 0
+
+
+@pytest.mark.parametrize("name", ["channel_down", "channel_up", "token_down", "token_up", "scale", "head_weight"])
+def test_a_parameter_that_goes_round_where_it_is_used_is_out_of_range(name: str) -> None:
+    """The lift of a parameter that is used has 21 bits: one that is 2^21 last bits larger looks the same there."""
+    given = example()
+    moved = given.parameters.tensors[name].clone()
+    moved.flatten()[0] += 2.0 ** (USED - PARAMETER)
+    spoilt = replace(given, parameters=AdapterParameters(**{**given.parameters.tensors, name: moved}))
     assert run(spoilt, fitted(SIZES)).outside > 0
 
 
@@ -267,6 +278,11 @@ def test_bounds_that_do_not_fit_are_refused_by_name(bounds: StepBounds, reason: 
 def test_learning_rates_that_cannot_be_told_are_refused(rate: float) -> None:
     with pytest.raises(ValueError, match=f"a learning rate of {rate:g} for batches of 16 images"):
         whole_rate(rate, 16)
+
+
+def test_a_learning_rate_beyond_the_bounds_is_refused() -> None:
+    with pytest.raises(ValueError, match=f"a learning rate of {RATE:g}: the bounds are for 0.01 at most"):
+        run(example(), fitted(SIZES, replace(BOUNDS, rate=0.01)))
 
 
 def test_the_learning_rate_of_the_paper_is_told_to_a_thousandth() -> None:
