@@ -23,14 +23,14 @@ from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
 from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.results import logits
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.stages import Carried, input_share, stages
 from tacit.parties.inference.store import Store
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer, PassBegun
-from tacit.protocol.inference.schedule import layer_shapes
+from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,18 +222,11 @@ async def _session(
         except ValueError as error:
             conversation.refuse(f"its scales are not usable: {error}")
         images = await worker(prepare, agreed.terms, public)
+        passed = stages(public, known=agreed.terms.input == "known", results=agreed.terms.results)
         preparation = Preparation(
-            conversation, public, rank=DATA, ahead=settings.ahead, device=settings.device, store=store
+            conversation, public.sizes, passed, rank=DATA, ahead=settings.ahead, device=settings.device, store=store
         )
-        numbers = await preparation.masks()
-        layers: dict[str, FixedLinear] = {}
-        weights_bytes = 0
-        for name, shape in layer_shapes(public.sizes).items():
-            masked = await conversation.expect(MaskedLayer)
-            weights_bytes += len(masked.data)
-            words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
-            layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(settings.device)
-        preparation.begin(layers)
+        weights_bytes = await masked_layers(conversation, preparation, public.sizes, settings.device)
         # A session that takes what is laid by has as many images as that serves.
         for number, pixels in enumerate(torch.split(images[: agreed.images], agreed.batch), 1):
             began = time.perf_counter()
@@ -243,7 +236,8 @@ async def _session(
             conversation.hear(machine.ask(now()))
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
-            told, costs = await hold_pass(conversation, preparation, worker, share)
+            carried, costs = await hold_pass(conversation, preparation, worker, Carried(share))
+            told = None if carried is None else carried.share
             online = time.perf_counter() - ready
             spent = PassCosts(len(pixels), ready - began, online, tuple(costs), told is None)
             preparation.over(number)
@@ -268,6 +262,22 @@ async def _session(
         if preparation is not None:
             await preparation.close()
         worker.close()
+
+
+async def masked_layers(
+    conversation: Conversation, preparation: Preparation, sizes: Sizes, device: torch.device
+) -> int:
+    """Receive the masked weights of all layers, and begin to prepare passes with them; returns their bytes."""
+    numbers = await preparation.masks()
+    layers: dict[str, FixedLinear] = {}
+    octets = 0
+    for name, shape in layer_shapes(sizes).items():
+        masked = await conversation.expect(MaskedLayer)
+        octets += len(masked.data)
+        words = torch.frombuffer(masked.data, dtype=torch.int64).reshape(shape)
+        layers[name] = FixedLinear(numbers[name], words, None, WORD_BITS).to(device)
+    preparation.begin(layers)
+    return octets
 
 
 async def _lay_by(

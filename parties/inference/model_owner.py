@@ -25,7 +25,7 @@ from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, 
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
-from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.stages import Carried, input_share, stages
 from tacit.parties.inference.store import Store
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
@@ -197,23 +197,15 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         worker = Worker()
         preparation = Preparation(
             conversation,
-            public,
+            public.sizes,
+            stages(public, known=agreed.terms.input == "known", results=agreed.terms.results),
             rank=MODEL,
             ahead=settings.ahead,
             device=settings.device,
             store=self._store(machine.peer),
         )
         try:
-            numbers = await preparation.masks()
-            layers: dict[str, FixedLinear] = {}
-            for position, (name, weight) in enumerate(model.weights.items()):
-                mask = await preparation.mask(name, numbers[name])
-                masked = await worker(packed, weight.words - mask, WORD_BITS)
-                conversation.hear(machine.mask(position, masked.data, now()))
-                await conversation.sent()  # A layer at a time: what is queued takes memory.
-                layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)
-                layers[name] = layer.to(settings.device)
-            preparation.begin(layers)
+            await mask_layers(conversation, machine, preparation, worker, model, settings.device)
             while (asked := await conversation.next(PassAsked, LayByAsked)) is not None:
                 if not isinstance(asked, PassAsked):
                     conversation.hear(machine.laid_by(await preparation.lay_by(), now()))
@@ -223,9 +215,30 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 conversation.hear(machine.begin(self.model.commitment, time.time(), now()))
                 await conversation.expect(PassBegun)
                 share = input_share(public, agreed.images_of(asked.number), None)
-                output, _ = await hold_pass(conversation, preparation, worker, share)
+                carried, _ = await hold_pass(conversation, preparation, worker, Carried(share))
                 preparation.over(asked.number)
-                self.diary.write("pass", peer=machine.peer, number=asked.number, refused=output is None)
+                self.diary.write("pass", peer=machine.peer, number=asked.number, refused=carried is None)
         finally:
             await preparation.close()
             worker.close()
+
+
+async def mask_layers(
+    conversation: Conversation,
+    machine: InferenceModelOwner,
+    preparation: Preparation,
+    worker: Worker,
+    model: PrivateModel,
+    device: torch.device,
+) -> None:
+    """Tell the masked weights of all layers, and begin to prepare passes with them."""
+    numbers = await preparation.masks()
+    layers: dict[str, FixedLinear] = {}
+    for position, (name, weight) in enumerate(model.weights.items()):
+        mask = await preparation.mask(name, numbers[name])
+        masked = await worker(packed, weight.words - mask, WORD_BITS)
+        conversation.hear(machine.mask(position, masked.data, conversation.now()))
+        await conversation.sent()  # A layer at a time: what is queued takes memory.
+        layer = FixedLinear(numbers[name], weight.words, weight.bias, weight.bits)
+        layers[name] = layer.to(device)
+    preparation.begin(layers)

@@ -26,15 +26,14 @@ import torch
 from tacit.parties.correlated.material import Weight
 from tacit.parties.inference.conversation import Conversation, InferenceError, Worker, ended
 from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
-from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
 from tacit.parties.inference.ring import byte_width, joined, unpacked
-from tacit.parties.inference.stages import Carried, Run, stages
+from tacit.parties.inference.stages import Carried, Run, Stage
 from tacit.parties.inference.store import Laid, Store, StoreError
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Stock
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
-from tacit.protocol.inference.schedule import layer_shapes
+from tacit.protocol.inference.schedule import Sizes, layer_shapes
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,14 @@ class ReadyPass:
 
 
 class Preparation:
-    """Of one owner in one session, after the agreement. ahead: see above; store: what it has laid by with the other."""
+    """Of one owner in one session, after the agreement. stages: of every pass; ahead: see above; store: what it has
+    laid by with the other."""
 
     def __init__(
         self,
         conversation: Conversation,
-        public: PublicModel,
+        sizes: Sizes,
+        stages: Sequence[Stage],
         *,
         rank: int,
         ahead: int | None,
@@ -77,11 +78,9 @@ class Preparation:
         store: Store | None = None,
     ) -> None:
         self._conversation = conversation
-        self._public = public
         self._rank = rank
         self._agreed = conversation.machine.agreed
-        terms = self._agreed.terms
-        self._stages = stages(public, known=terms.input == "known", results=terms.results)
+        self._stages = stages
         self._whole_passes = ahead is None
         # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
         most = min(len(self._stages), MOST_ORDERS - 2)
@@ -92,7 +91,7 @@ class Preparation:
         self._device = device
         self._ordered = 0
         self._key = b""
-        self._masks = {name: Weight(MODEL, shape) for name, shape in layer_shapes(public.sizes).items()}
+        self._masks = {name: Weight(MODEL, shape) for name, shape in layer_shapes(sizes).items()}
         self._task: asyncio.Task[None] | None = None
         self._numbers = {name: number for number, name in enumerate(self._masks)}
         """Of the requests for the masks, by the name of the layer."""
@@ -288,15 +287,14 @@ class Preparation:
 
 
 async def hold_pass(
-    conversation: Conversation, preparation: Preparation, worker: Worker, share: torch.Tensor | None
-) -> tuple[torch.Tensor | None, list[RoundCost]]:
-    """All stages of a pass, from this owner's share of the input to that of the output, and what they cost.
+    conversation: Conversation, preparation: Preparation, worker: Worker, carried: Carried | None
+) -> tuple[Carried | None, list[RoundCost]]:
+    """All stages of a pass, from what this owner begins with to what it ends with, and what they cost.
 
-    The output is None if the pass was refused because it is out of range. InferenceError when the session ends before.
+    That is None if the pass was refused because it is out of range. InferenceError when the session ends before.
     """
     costs: list[RoundCost] = []
     since = time.perf_counter()
-    carried = None if share is None else Carried(share)
     async for stage in preparation.stages():
         if carried is None:
             continue  # What was prepared for the rest of a refused pass serves nobody.
@@ -315,7 +313,7 @@ async def hold_pass(
                 break
             advanced = await worker(_advanced, program, received, exchange.expected)
         carried = advanced if isinstance(advanced, Carried) else None
-    return None if carried is None else carried.share, costs
+    return carried, costs
 
 
 def _advanced(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch.nn import functional
@@ -61,6 +61,17 @@ class Carried:
 
 Run = Callable[[Carried], Program[Carried]]
 """One use of a stage: from what goes in, to what comes out."""
+
+
+class Stage(Protocol):
+    """A part of every pass."""
+
+    @property
+    def name(self) -> str: ...
+
+    def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]: ...
+
+    def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run: ...
 
 
 @dataclass(frozen=True)
@@ -193,7 +204,7 @@ class Head(ModelStage):
 
         def run(carried: Carried) -> Program[Carried]:
             found = yield from computed(carried)
-            yield from _in_range(party, found.outside, lookup)
+            yield from in_range(party, found.outside, lookup)
             return Carried((yield from reduced(party, found.share, self.public.head.logits, self.results, ready)))
 
         return run
@@ -214,7 +225,7 @@ class Head(ModelStage):
         return run
 
 
-def _in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:
+def in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[None]:
     """Open whether a shared count is zero, in all of its bits: words whose sum is 0 modulo 2^64 if it is."""
     (place,) = yield from party.open("count", lookup.masked(outside))
     share = lookup.settle(place, Range(0, 1))
@@ -224,13 +235,17 @@ def _in_range(party: Party, outside: torch.Tensor, lookup: LookedUp) -> Program[
 def stages(public: PublicModel, *, known: bool, results: Results = LOGITS) -> tuple[ModelStage, ...]:
     """Those of a pass, in order. known: whether the data owner is told what goes into every block; results: what it is
     told at the end."""
+    return (*backbone_stages(public, known=known), Head("head", public, known, ("head",), results))
+
+
+def backbone_stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
+    """Those before the head: the embedding, and every block."""
     names = tuple(block_layer_shapes(public.sizes.width, public.sizes.hidden))
     blocks = (
         BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index)
         for index in range(public.sizes.blocks)
     )
-    head = Head("head", public, known, ("head",), results)
-    return (Embedding("embedding", public, known, ("embedding",)), *blocks, head)
+    return (Embedding("embedding", public, known, ("embedding",)), *blocks)
 
 
 def _short(name: str) -> str:

@@ -198,11 +198,15 @@ def head_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LO
     return (
         *(() if known else _norm_rounds("final norm", images, sizes.width)),
         Round("head", 0, byte_width(STREAM) * images * sizes.width),
-        _both("count", byte_width(PLACE)),
-        _both(RANGE, byte_width(WORD_BITS)),
+        *range_rounds(),
         *ranking,
         Round("result", images * told, 0),
     )
+
+
+def range_rounds() -> tuple[Round, ...]:
+    """Whether all values were in range: a shared count is compared with zero, and the answer is opened."""
+    return _both("count", byte_width(PLACE)), _both(RANGE, byte_width(WORD_BITS))
 
 
 def ranking_steps(classes: int, labels: int) -> tuple[RankingStep, ...]:

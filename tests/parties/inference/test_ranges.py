@@ -17,7 +17,7 @@ from tacit.parties.inference.material import Lookup
 from tacit.parties.inference.model import FittedModel
 from tacit.parties.inference.operations import DATA, Party, Program
 from tacit.parties.inference.results import logits
-from tacit.parties.inference.stages import COUNTED, _in_range
+from tacit.parties.inference.stages import COUNTED, in_range
 from tacit.parties.inference.tables import CheckedSum, Table
 from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, WORD_BITS
 
@@ -194,7 +194,7 @@ def test_of_a_count_one_bit_is_opened(count: int) -> None:
     parts = shares(torch.tensor(count))
 
     def act(party: Party, share: torch.Tensor) -> Program[None]:
-        yield from _in_range(party, share, LookedUp(party, COUNTED))
+        yield from in_range(party, share, LookedUp(party, COUNTED))
 
     pair.run(*(act(party, part) for party, part in zip(pair.parties, parts, strict=True)))
     ((one, other),) = (words for words in pair.exchanges if words[0].operation == RANGE)
