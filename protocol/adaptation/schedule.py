@@ -1,7 +1,8 @@
 """What a step of learning on shares sends, from sizes alone: every round, in order, with its bytes.
 
 Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
-Bytes are those of the words of shares, without headers.
+Bytes are those of the words of shares, without headers. A pass of learning is the embedding and the blocks of private
+inference in `shared` mode, a step, and whether all of it was in range.
 """
 
 from __future__ import annotations
@@ -9,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tacit.protocol.inference.schedule import COARSE, PLACE, STREAM, WORD_BITS, Round, byte_width
+from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes
+from tacit.protocol.inference.schedule import (
+    COARSE,
+    PLACE,
+    STREAM,
+    WORD_BITS,
+    Round,
+    Sizes,
+    block_rounds,
+    byte_width,
+    embedding_rounds,
+    range_rounds,
+)
 
 LIFTED: Final = 32
 """Of a value that is brought back into the wide ring."""
@@ -20,6 +33,40 @@ USED: Final = 21
 ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""
+
+COUNTED: Final = ("loss", "correct", "images")
+"""What is added over a round beside the parameters, a word each."""
+
+
+def parameter_count(sizes: Sizes, learning: LearningSizes) -> int:
+    """How many numbers are learnt."""
+    each = 2 * learning.rank * (sizes.tokens + sizes.width) + 1
+    return learning.adapters * each + learning.classes * (sizes.width + 1)
+
+
+def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
+    """Words of an owner's share of what is added up in a round: all parameters, and what is counted."""
+    return parameter_count(sizes, learning) + len(COUNTED)
+
+
+def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
+    """Of a pass of learning."""
+    sizes, learning = terms.sizes, terms.learning
+    return (
+        *embedding_rounds(sizes, images, known=False),
+        *block_rounds(sizes, images, known=False) * sizes.blocks,
+        *step_rounds(
+            images=images,
+            tokens=sizes.tokens,
+            width=sizes.width,
+            classes=learning.classes,
+            adapters=learning.adapters,
+            rank=learning.rank,
+            cut=learning.cut,
+            gradient=learning.gradient,
+        ),
+        *range_rounds(),
+    )
 
 
 def step_rounds(

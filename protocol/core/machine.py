@@ -60,6 +60,9 @@ class Trigger(Enum):
     LAY_BY = "lay material by"
     LAID_BY = "have laid material by"
     DELIVER = "deliver material"
+    BEGIN_ROUND = "begin a round of learning"
+    KEEP_ROUND = "keep what a round has taught"
+    ASK_SUM = "ask for the sum of a round"
 
 
 class Output:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tacit.protocol.core.codec import Packet, decode_structure
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
@@ -21,7 +22,6 @@ from tacit.protocol.core.primitives import Label, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import Arrivals
 from tacit.protocol.inference.messages import (
-    INFERENCE_MESSAGES,
     TERMS_LIMIT,
     AgreeTerms,
     CloseInference,
@@ -84,6 +84,9 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
     held: what it has laid by. A session that takes its material from there has as many images as that serves.
     """
 
+    terms_type: ClassVar[type[Terms]] = Terms
+    """What terms it understands."""
+
     def __init__(
         self,
         name: str,
@@ -129,7 +132,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         message = heard.message
         if message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        terms = decode_structure(message.terms, Terms, limit=TERMS_LIMIT)
+        terms = decode_structure(message.terms, self.terms_type, limit=TERMS_LIMIT)
         self._check(terms)
         agreed_on = digest(Label.INFERENCE_TERMS, message.terms)
         own = stock_on(agreed_on, self._held)
@@ -189,7 +192,7 @@ class InferenceDataOwner(InferenceSession, tables=(DATA_OWNER_TABLE,)):
         if self.state is InferenceState.AWAIT_TERMS:
             if packet.envelope.sequence:
                 return False
-            self._link = Link(self.own, self.peer, packet.envelope.session, self.traffic, INFERENCE_MESSAGES)
+            self._link = Link(self.own, self.peer, packet.envelope.session, self.traffic, self.kinds)
         return super()._accept(packet)
 
     def _check(self, terms: Terms) -> None:

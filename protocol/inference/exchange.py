@@ -7,13 +7,13 @@ that happens begins the patience of this side anew, as long as something is due.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import DETAIL_LIMIT, Code, RemoteProtocolError
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Heard, Machine, Output, Send, StateT, Step, Table, Trigger
-from tacit.protocol.core.messages import Abort, Message
+from tacit.protocol.core.messages import Abort, Kinds, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.inference.results import InferenceEnded
 
@@ -30,6 +30,9 @@ class ExchangeSide(Machine[StateT]):
 
     ends: the states in which it is closed, and aborted; patience: seconds that this side waits for what is due.
     """
+
+    kinds: ClassVar[Kinds] = INFERENCE_MESSAGES
+    """What is spoken on the link."""
 
     def __init__(
         self, table: Table[StateT], state: StateT, *, ends: tuple[StateT, StateT], link: Link, patience: float
@@ -60,7 +63,7 @@ class ExchangeSide(Machine[StateT]):
     def feed(self, frames: Sequence[Frame], now: float) -> list[Output]:
         """One multipart message from the peer."""
         try:
-            packet = decode(frames, INFERENCE_MESSAGES)
+            packet = decode(frames, self.kinds)
         except RemoteProtocolError as error:
             return self.reject(self.peer, error, now)
         return self.hear(packet, now)

@@ -18,7 +18,6 @@ from tacit.protocol.core.primitives import KEY_BYTES, Label, digest
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import chunks
 from tacit.protocol.inference.messages import (
-    INFERENCE_MESSAGES,
     AgreeTerms,
     CloseInference,
     InferenceClosed,
@@ -93,7 +92,7 @@ class InferenceModelOwner(InferenceSession, tables=(MODEL_OWNER_TABLE,)):
             raise RemoteProtocolError(Code.MEMBERS, "it is no client of the roster: only a client can be a data owner")
         if heard.message.roster != self._roster.hash:
             raise RemoteProtocolError(Code.ROSTER, "it holds another roster: give all parties the same file")
-        link = Link(self.own, self.peer, self._entropy(KEY_BYTES), self.traffic, INFERENCE_MESSAGES)
+        link = Link(self.own, self.peer, self._entropy(KEY_BYTES), self.traffic, self.kinds)
 
         def commit() -> None:
             self._link = link

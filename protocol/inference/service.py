@@ -16,6 +16,7 @@ from tacit.protocol.core.codec import Frame, Packet, decode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
+from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.dealer import InferenceDealer
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
@@ -48,14 +49,15 @@ class Service(Generic[MachineT]):
 
 
 class ModelOwnerService(Service[InferenceModelOwner]):
-    """Those of a model owner. begin: makes the machine for a data owner."""
+    """Those of a model owner. begin: makes the machine for a data owner; kinds: what is spoken with them."""
 
-    def __init__(self, begin: Callable[[str], InferenceModelOwner]) -> None:
+    def __init__(self, begin: Callable[[str], InferenceModelOwner], kinds: Kinds = INFERENCE_MESSAGES) -> None:
         super().__init__()
         self._begin = begin
+        self._kinds = kinds
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceModelOwner]:
-        packet = _packet(frames)
+        packet = _packet(frames, self._kinds)
         current = self.sessions.get(sender)
         unreadable = packet is None and (current is None or current.over)
         if unreadable or (packet is not None and packet.kind is InferenceHello):
@@ -80,7 +82,7 @@ class DealerService(Service[InferenceDealer]):
         self._begin = begin
 
     def feed(self, sender: str, frames: Sequence[Frame], now: float) -> Answers[InferenceDealer]:
-        packet = _packet(frames)
+        packet = _packet(frames, INFERENCE_MESSAGES)
         if packet is None:
             concerned = [each for each in self.sessions.values() if sender in each.owners and not each.over]
             if not concerned and sender in (self._roster.server.name, *self._roster.clients):
@@ -128,9 +130,9 @@ class DealerService(Service[InferenceDealer]):
         return peer if peer in self._roster.clients else None
 
 
-def _packet(frames: Sequence[Frame]) -> Packet | None:
+def _packet(frames: Sequence[Frame], kinds: Kinds) -> Packet | None:
     """What a message says it is, or None if that cannot be read; the session's machine says what is wrong with it."""
     try:
-        return decode(frames, INFERENCE_MESSAGES)
+        return decode(frames, kinds)
     except RemoteProtocolError:
         return None

@@ -26,7 +26,7 @@ from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.arrivals import Arrivals, chunks
 from tacit.protocol.inference.exchange import ExchangeSide, check_number
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Opening, PassStarted, StartPass
+from tacit.protocol.inference.messages import Opening, PassStarted, StartPass
 from tacit.protocol.inference.results import (
     Agreed,
     Charged,
@@ -130,7 +130,7 @@ class InferenceSession(
             table,
             state,
             ends=(InferenceState.CLOSED, InferenceState.ABORTED),
-            link=Link(own, peer, NO_SESSION, Traffic(), INFERENCE_MESSAGES),
+            link=Link(own, peer, NO_SESSION, Traffic(), self.kinds),
             patience=patience,
         )
         self.number = 0
@@ -193,16 +193,18 @@ class InferenceSession(
 
     def _begun(self, *said: Output) -> Step[InferenceState]:
         """Enter the rounds of a pass, after saying this."""
-        agreed = self.agreed
-        terms = agreed.terms
-        images, known = agreed.images_of(self.number), terms.input == "known"
-        rounds = pass_rounds(terms.sizes, images, known=known, results=terms.results)
+        rounds = self._rounds_of(self.agreed.images_of(self.number))
         begun = PassBegun(self.number, rounds)
         return Step(
             InferenceState.COMPUTING,
             (*said, begun),
             data=PassRounds(rounds, model_owner=self.own == self._roster.server.name),
         )
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        """Those of a pass of so many images."""
+        terms = self.agreed.terms
+        return pass_rounds(terms.sizes, images, known=terms.input == "known", results=terms.results)
 
 
 def _word(opened: Frame | None) -> int:

@@ -45,6 +45,10 @@ class InferenceState(Enum):
     AWAIT_START = "await the start of a pass"
     COMPUTING = "go through the rounds of a pass"
     LAYING_BY = "lay material by for later"
+    BEGINNING_ROUND = "find out where a round of learning stands"
+    AWAIT_ROUND = "await the beginning of a round of learning"
+    SUMMING = "have the sum of a round ready"
+    AWAIT_SUM = "await the sum of a round"
     CLOSING = "await the end"
     CLOSED = "closed"
     ABORTED = "aborted"
@@ -69,7 +73,7 @@ class DealerState(Enum):
     ABORTED = "aborted"
 
 
-def _ending(aborted: Enum, *, own: Sequence[Enum], awaiting: Sequence[Enum]) -> dict[Any, Any]:
+def ending(aborted: Enum, *, own: Sequence[Enum], awaiting: Sequence[Enum]) -> dict[Any, Any]:
     """The exchange can end in every state: where this side is to act, and where it awaits something, by a deadline."""
     table: dict[Any, Any] = {}
     for state in (*own, *awaiting):
@@ -102,7 +106,7 @@ DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.LAYING_BY, LaidBy): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, Trigger.FINISH): Row("on_finish", (_S.CLOSING,)),
     (_S.CLOSING, InferenceClosed): Row("on_closed", (_S.CLOSED,)),
-    **_ending(
+    **ending(
         _S.ABORTED,
         own=(_S.IDLE,),
         awaiting=(_S.AWAIT_TERMS, _S.AWAIT_WEIGHTS, _S.AWAIT_START, _S.COMPUTING, _S.LAYING_BY, _S.CLOSING),
@@ -122,7 +126,7 @@ MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
     (_S.IDLE, LayBy): Row("on_lay_by", (_S.LAYING_BY,)),
     (_S.LAYING_BY, Trigger.LAID_BY): Row("on_laid_by", (_S.IDLE,)),
     (_S.IDLE, CloseInference): Row("on_close", (_S.CLOSED,)),
-    **_ending(
+    **ending(
         _S.ABORTED,
         own=(_S.MASKING, _S.PREPARING, _S.LAYING_BY),
         awaiting=(_S.AWAIT_AGREEMENT, _S.IDLE, _S.COMPUTING),
@@ -136,7 +140,7 @@ MATERIAL_TABLE: Final[Table[MaterialState]] = {
     (MaterialState.SERVED, Trigger.ORDER): Row("on_order", (MaterialState.SERVED,)),
     (MaterialState.SERVED, Material): Row("on_material", (MaterialState.SERVED,)),
     (MaterialState.SERVED, Trigger.FINISH): Row("on_finish", (MaterialState.CLOSED,)),
-    **_ending(MaterialState.ABORTED, own=(), awaiting=(MaterialState.AWAIT_WELCOME, MaterialState.SERVED)),
+    **ending(MaterialState.ABORTED, own=(), awaiting=(MaterialState.AWAIT_WELCOME, MaterialState.SERVED)),
     **_over((MaterialState.CLOSED,), (Material,)),
     **_over((MaterialState.ABORTED,), (MaterialWelcome, Material)),
 }
@@ -145,7 +149,7 @@ DEALER_TABLE: Final[Table[DealerState]] = {
     (DealerState.SERVING, OrderMaterial): Row("on_order", (DealerState.SERVING,)),
     (DealerState.SERVING, Trigger.DELIVER): Row("on_deliver", (DealerState.SERVING,)),
     (DealerState.SERVING, MaterialOver): Row("on_over", (DealerState.SERVING, DealerState.CLOSED)),
-    **_ending(DealerState.ABORTED, own=(), awaiting=(DealerState.AWAIT_OWNERS, DealerState.SERVING)),
+    **ending(DealerState.ABORTED, own=(), awaiting=(DealerState.AWAIT_OWNERS, DealerState.SERVING)),
     **_over((DealerState.CLOSED,), (Trigger.DELIVER,)),
     **_over((DealerState.ABORTED,), (MaterialHello, OrderMaterial, MaterialOver, Trigger.DELIVER)),
 }

@@ -1,0 +1,153 @@
+"""The data owner towards the model owner when it adapts the model: a session of private inference, whose passes are
+steps of learning, in rounds.
+
+1. to 3. are those of private inference (inference/data_owner.py); a pass ends with whether it was in range, and tells
+   nothing else.
+4. A round begins with common parameters, which the model owner has no share of. After its batches the data owner has
+   its share refreshed, and gives it to the secure sum.
+5. When that has come to its end, it says who survived, and is told the sum of the model owner's shares.
+
+What it has learned in a round is not lost with the session: in the next one both say how many batches are behind them,
+and go on if that is the same.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+from tacit.protocol.adaptation.messages import (
+    ADAPTATION_MESSAGES,
+    AdaptationTerms,
+    AskSum,
+    BeginRound,
+    KeepRound,
+    OwnSum,
+    Purpose,
+    RoundBegun,
+    SumLost,
+)
+from tacit.protocol.adaptation.results import RoundAnswered, SumTold
+from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
+from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
+from tacit.protocol.core.messages import Kinds
+from tacit.protocol.core.primitives import KEY_BYTES
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.arrivals import Arrivals
+from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.schedule import Round
+from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.tables import InferenceState
+
+WORD_BYTES: Final = 8
+
+
+def adaptation_terms(terms: Terms) -> AdaptationTerms:
+    """Those of a session that adapts a model. LocalProtocolError for others."""
+    if not isinstance(terms, AdaptationTerms):
+        raise LocalProtocolError("these terms are of no session that adapts a model")
+    return terms
+
+
+class LearningDataOwner(
+    InferenceDataOwner,
+    tables=(LEARNING_DATA_OWNER_TABLE,),
+    outputs=InferenceSession.outputs | RoundAnswered | SumTold,
+):
+    """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
+    may collude; entropy: of the zeros by which shares are refreshed."""
+
+    kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
+    terms_type: ClassVar[type[Terms]] = AdaptationTerms
+
+    def __init__(
+        self,
+        name: str,
+        roster: Roster,
+        *,
+        wish: Wish,
+        policy: InferencePolicy,
+        patience: float,
+        purpose: Purpose,
+        smallest_cohort: int,
+        entropy: Entropy,
+    ) -> None:
+        super().__init__(name, roster, wish=wish, policy=policy, patience=patience)
+        self.table = LEARNING_DATA_OWNER_TABLE
+        self._purpose = purpose
+        self._smallest_cohort = smallest_cohort
+        self._entropy = entropy
+
+    def begin_round(self, number: int, based: int, done: int, now: float) -> list[Output]:
+        """Say that a round begins, from the common parameters of the round `based`, and how many batches are done."""
+        return [] if self.over else self.trigger(Trigger.BEGIN_ROUND, now, number, based, done)
+
+    def keep_round(self, number: int, now: float) -> tuple[bytes, list[Output]]:
+        """The batches of the round are over; the secret of the zeros that this side subtracts from its share."""
+        secret = self._entropy(KEY_BYTES)
+        return secret, [] if self.over else self.trigger(Trigger.KEEP_ROUND, now, number, secret)
+
+    def ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> list[Output]:
+        """The secure sum of the round is over, and these are in it; nobody, if this side was not there."""
+        return [] if self.over else self.trigger(Trigger.ASK_SUM, now, number, survivors)
+
+    def on_begin_round(self, number: int, based: int, done: int, now: float) -> Step[InferenceState]:
+        message = BeginRound(number=number, based=based, done=done)
+        return Step(InferenceState.AWAIT_ROUND, (self._send(message),), data=done)
+
+    def on_round_begun(self, heard: Heard[RoundBegun], now: float) -> Step[InferenceState]:
+        if heard.message.done not in (0, self.at(int)):
+            raise RemoteProtocolError(
+                Code.SESSION,
+                f"it goes on behind batch {heard.message.done} of a round of which {self.at(int)} are done",
+            )
+        return Step(InferenceState.IDLE, (RoundAnswered(heard.message.done),))
+
+    def on_keep_round(self, number: int, secret: bytes, now: float) -> Step[InferenceState]:
+        return Step(InferenceState.IDLE, (self._send(KeepRound(number=number, secret=secret)),))
+
+    def on_ask_sum(self, number: int, survivors: tuple[str, ...], now: float) -> Step[InferenceState]:
+        terms = adaptation_terms(self.agreed.terms)
+        due = Arrivals("the sum of round", [(number, WORD_BYTES * sum_words(terms.sizes, terms.learning))])
+        message = AskSum(number=number, survivors=tuple(sorted(survivors)))
+        return Step(InferenceState.AWAIT_SUM, (self._send(message),), data=due)
+
+    def on_own_sum(self, heard: Heard[OwnSum], now: float) -> Step[InferenceState]:
+        due = self.at(Arrivals)
+        due.check(heard.message.number, heard.message.chunk, heard.payload)
+
+        def commit() -> list[Output]:
+            complete = due.take(heard.payload)
+            return [] if complete is None else [SumTold(*complete)]
+
+        return Step(InferenceState.IDLE if due.ends_with(heard.payload) else InferenceState.AWAIT_SUM, (), commit)
+
+    def on_sum_lost(self, heard: Heard[SumLost], now: float) -> Step[InferenceState]:
+        number = self.at(Arrivals).next
+        if heard.message.number != number or not heard.message.reason:
+            raise RemoteProtocolError(
+                Code.SESSION, f"it gives up round {heard.message.number} where the sum of {number} is due, and a reason"
+            )
+        return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.reason),))
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
+
+    def _check(self, terms: Terms) -> None:
+        super()._check(terms)
+        found = adaptation_terms(terms)
+        if found.purpose != self._purpose:
+            raise RemoteProtocolError(Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted")
+        if self._wish.batch != found.learning.batch and self._purpose == "learning":
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it learns by batches of {found.learning.batch} images; here they have {self._wish.batch}",
+            )
+        if found.smallest_cohort < self._smallest_cohort:
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it opens sums of {found.smallest_cohort} data owners; the policy here wants {self._smallest_cohort} "
+                "or more",
+            )

@@ -1,0 +1,146 @@
+"""The model owner towards one data owner that adapts its model: a session of private inference, whose passes are steps
+of learning, in rounds (data_owner.py). When the sum of a round may be told is a decision over all of its sessions
+(sums.py)."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tacit.protocol.adaptation.data_owner import WORD_BYTES, adaptation_terms
+from tacit.protocol.adaptation.messages import (
+    ADAPTATION_MESSAGES,
+    AdaptationTerms,
+    AskSum,
+    BeginRound,
+    KeepRound,
+    OwnSum,
+    RoundBegun,
+    SumLost,
+)
+from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
+from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
+from tacit.protocol.adaptation.sums import RoundSums
+from tacit.protocol.adaptation.tables import LEARNING_MODEL_OWNER_TABLE
+from tacit.protocol.core.codec import Frame
+from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
+from tacit.protocol.core.messages import Kinds
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.inference.arrivals import chunks
+from tacit.protocol.inference.messages import AgreeTerms, StartPass
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.quota import Quota, Spent
+from tacit.protocol.inference.schedule import Round
+from tacit.protocol.inference.session import InferenceSession
+from tacit.protocol.inference.tables import InferenceState
+
+
+class LearningModelOwner(
+    InferenceModelOwner,
+    tables=(LEARNING_MODEL_OWNER_TABLE,),
+    outputs=InferenceSession.outputs | RoundAsked | RoundKept | SumAsked,
+):
+    """sums: what it decides over all sessions."""
+
+    kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
+
+    def __init__(
+        self,
+        peer: str,
+        roster: Roster,
+        *,
+        terms: AdaptationTerms,
+        entropy: Entropy,
+        patience: float,
+        quota: Quota,
+        spent: Spent,
+        sums: RoundSums,
+    ) -> None:
+        super().__init__(peer, roster, terms=terms, entropy=entropy, patience=patience, quota=quota, spent=spent)
+        self.table = LEARNING_MODEL_OWNER_TABLE
+        self._sums = sums
+        self._round = 0
+
+    @property
+    def waiting(self) -> bool:
+        # Between passes a data owner may take as long as the others of its round need.
+        return super().waiting and self.state is not InferenceState.IDLE
+
+    def begin_round(self, done: int, now: float) -> list[Output]:
+        """The round that was asked for goes on behind so many batches."""
+        return [] if self.over else self.trigger(Trigger.BEGIN_ROUND, now, done)
+
+    def provide(self, number: int, data: Frame | None, now: float, reason: str = "") -> list[Output]:
+        """The sum that was asked for, 8 bytes a word; or None, and why there is none."""
+        return [] if self.over else self.trigger(Trigger.PROVIDE, now, number, data, reason)
+
+    def on_agreement(self, heard: Heard[AgreeTerms], now: float) -> Step[InferenceState]:
+        learning, message = adaptation_terms(self._terms), heard.message
+        batch = learning.learning.batch
+        if learning.purpose == "learning" and (message.batch != batch or message.images % batch):
+            raise RemoteProtocolError(
+                Code.POLICY,
+                f"it wants to learn {message.images} images, {message.batch} at a time; batches have {batch}, all of "
+                "them",
+            )
+        return super().on_agreement(heard, now)
+
+    def on_start_pass(self, heard: Heard[StartPass], now: float) -> Step[InferenceState]:
+        if adaptation_terms(self._terms).purpose == "learning" and not self._round:
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a batch before it has begun a round")
+        return super().on_start_pass(heard, now)
+
+    def on_begin_round(self, heard: Heard[BeginRound], now: float) -> Step[InferenceState]:
+        message = heard.message
+        if adaptation_terms(self._terms).purpose != "learning":
+            raise RemoteProtocolError(Code.UNEXPECTED, "it begins a round in a session of predictions")
+        self._sums.check_begin(self.peer, message.number, message.based)
+
+        def commit() -> None:
+            self._round = message.number
+            self._sums.begin(self.peer)
+
+        return Step(InferenceState.BEGINNING_ROUND, (RoundAsked(message.number, message.done),), commit, data=message)
+
+    def on_round_begun(self, done: int, now: float) -> Step[InferenceState]:
+        asked = self.at(BeginRound)
+        if done not in (0, asked.done):
+            raise LocalProtocolError(f"round {asked.number} cannot go on behind {done} of {asked.done} batches")
+        return Step(InferenceState.IDLE, (self._send(RoundBegun(done=done)),))
+
+    def on_keep_round(self, heard: Heard[KeepRound], now: float) -> Step[InferenceState]:
+        message = heard.message
+        if message.number != self._round:
+            raise RemoteProtocolError(
+                Code.SESSION, f"it ends round {message.number} where it has begun {self._round or 'none'}"
+            )
+
+        def commit() -> None:
+            self._round = 0
+            self._sums.keep(self.peer, message.number)
+
+        return Step(InferenceState.IDLE, (RoundKept(message.number, message.secret),), commit)
+
+    def on_ask_sum(self, heard: Heard[AskSum], now: float) -> Step[InferenceState]:
+        number, survivors = heard.message.number, heard.message.survivors
+
+        def commit() -> list[Output]:
+            self._sums.say(self.peer, number, survivors)
+            return [SumAsked(number, survivors)]
+
+        return Step(InferenceState.SUMMING, (), commit, data=number)
+
+    def on_sum(self, number: int, data: Frame | None, reason: str, now: float) -> Step[InferenceState]:
+        if number != self.at(int):
+            raise LocalProtocolError(f"the sum of round {number} where that of {self.at(int)} was asked for")
+        if data is None:
+            return Step(InferenceState.IDLE, (self._send(SumLost(number=number, reason=reason)),))
+        terms = adaptation_terms(self._terms)
+        expected = WORD_BYTES * sum_words(terms.sizes, terms.learning)
+        if memoryview(data).nbytes != expected or self._sums.verdict(number) != "":
+            raise LocalProtocolError(f"a sum of {memoryview(data).nbytes} bytes for round {number}; {expected} are due")
+        sends = tuple(self._send(OwnSum(number=number, chunk=chunk), piece) for chunk, piece in chunks(data))
+        return Step(InferenceState.IDLE, sends)
+
+    def _rounds_of(self, images: int) -> tuple[Round, ...]:
+        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
