@@ -28,7 +28,7 @@ from tacit.parties.inference.conversation import Conversation, InferenceError, W
 from tacit.parties.inference.material import AnyBlockRequest, corrected, correction_bytes, drawn, encoded_requests
 from tacit.parties.inference.operations import MODEL, Communication, Expected, FixedLinear, Party, Program
 from tacit.parties.inference.ring import byte_width, joined, unpacked
-from tacit.parties.inference.stages import Carried, Run, Stage
+from tacit.parties.inference.stages import Carried, PassStage, Run
 from tacit.parties.inference.store import Laid, Store, StoreError
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Stock
@@ -70,7 +70,7 @@ class Preparation:
         self,
         conversation: Conversation,
         sizes: Sizes,
-        stages: Sequence[Stage],
+        stages: Sequence[PassStage],
         *,
         rank: int,
         ahead: int | None,

@@ -63,7 +63,7 @@ Run = Callable[[Carried], Program[Carried]]
 """One use of a stage: from what goes in, to what comes out."""
 
 
-class Stage(Protocol):
+class PassStage(Protocol):
     """A part of every pass."""
 
     @property

@@ -86,6 +86,8 @@ class TrainingClient(
     """One client of one server, in its rounds."""
 
     sum: ClientPart | None
+    opened: tuple[int, tuple[str, ...]] = (0, ())
+    """The last round whose sum this client has helped to open, and over whom that is; 0 before the first."""
 
     @property
     def phase(self) -> Phase:
@@ -169,7 +171,12 @@ class TrainingClient(
             return Step(TrainingState.AWAIT_SECOND_STAGE, data=counted, deadline=now + self._patience)
         # Without masks a client is done while others still train.
         others = 0.0 if agreement.secure else agreement.train_seconds + agreement.input_seconds
-        return Step(TrainingState.AWAIT_ROUND, deadline=now + others + self._patience)
+        opened = self.round, contributed.opened
+
+        def commit() -> None:
+            self.opened = opened
+
+        return Step(TrainingState.AWAIT_ROUND, (), commit, deadline=now + others + self._patience)
 
     def on_sum_aborted(self, aborted: ClientAborted, now: float) -> Step[TrainingState]:
         return self._over(aborted.code, aborted.detail, now)
