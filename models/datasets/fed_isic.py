@@ -47,11 +47,8 @@ def at(centres: Sequence[int], source: Source) -> Source:
     """Of what `read` found, the images of these centres alone. ValueError for one without a training image."""
 
     def taken(samples: Samples) -> Samples:
-        assert isinstance(samples.images, FileImages)
         assert samples.centres is not None
-        kept = np.flatnonzero(np.isin(samples.centres, centres))
-        paths = tuple(samples.images.paths[index] for index in kept)
-        return Samples(FileImages(paths), samples.labels[kept], samples.centres[kept])
+        return samples.part(np.flatnonzero(np.isin(samples.centres, centres)))
 
     train = taken(source.train)
     if missing := set(centres) - set(np.unique(np.asarray(train.centres)).tolist()):

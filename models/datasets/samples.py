@@ -51,6 +51,10 @@ class ArrayImages:
         """The images that the mean and deviation of the pixels are taken from."""
         return np.arange(len(self))
 
+    def part(self, indices: Indices) -> "ArrayImages":
+        """Those at these indices."""
+        return ArrayImages(self.array[indices])
+
 
 @dataclass(frozen=True, eq=False)
 class FileImages:
@@ -82,6 +86,9 @@ class FileImages:
         count = min(len(self), MOST_DECODED_FOR_STATISTICS)
         return np.arange(count) * len(self) // count
 
+    def part(self, indices: Indices) -> "FileImages":
+        return FileImages(tuple(self.paths[index] for index in indices))
+
 
 Images = ArrayImages | FileImages
 """Images of one split, all with the same number of channels."""
@@ -96,6 +103,12 @@ class Samples:
     """int64 [N], 0 ... classes - 1."""
     centres: Indices | None = field(repr=False, default=None)
     """int64 [N], where each image was taken; None if the data set does not say."""
+
+    def part(self, indices: Indices) -> "Samples":
+        """The images at these indices, with what is known of them."""
+        return Samples(
+            self.images.part(indices), self.labels[indices], None if self.centres is None else self.centres[indices]
+        )
 
 
 def labelled(found: Iterable[tuple[str | Path, int]]) -> Samples:
