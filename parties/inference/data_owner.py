@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -161,28 +162,41 @@ async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: C
     Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
     for images that the model does not take. What was taken before stands.
     """
+    keys, roster = settings.keys, settings.roster
+    store = None
+    if settings.laid_by is not None:
+        store = Store(settings.laid_by, own=keys.name, peer=roster.server.name, told=settings.told)
+
+    def machine() -> InferenceDataOwner:
+        return InferenceDataOwner(
+            keys.name,
+            roster,
+            wish=wish,
+            policy=settings.policy,
+            patience=FOR_OWNER * settings.patience,
+            held=None if store is None else store.held(),
+        )
+
+    async with conversing(settings, machine) as conversation:
+        return await _session(conversation, settings, store, prepare, take)
+
+
+@asynccontextmanager
+async def conversing(
+    settings: DataOwnerSettings, machine: Callable[[], InferenceDataOwner]
+) -> AsyncIterator[Conversation]:
+    """One session with both others, from the links to them to the last words. EndpointError when one of them cannot be
+    reached."""
     keys, roster, waiting = settings.keys, settings.roster, settings.waiting
     dealer = roster.dealer
     async with (
         await linked(settings.model_owner_address, keys, roster.server, settings.patience, waiting) as peer,
         await linked(settings.dealer_address, keys, dealer, settings.patience, waiting) as dealing,
     ):
-        patience = FOR_OWNER * settings.patience
-        store, host = None, roster.server.name
-        if settings.laid_by is not None:
-            store = Store(settings.laid_by, own=keys.name, peer=host, told=settings.told)
-        machine = InferenceDataOwner(
-            keys.name,
-            roster,
-            wish=wish,
-            policy=settings.policy,
-            patience=patience,
-            held=None if store is None else store.held(),
-        )
         to_peer = Courier(peer.send, lambda detail: conversation.peer_lost(detail))
         to_dealer = Courier(dealing.send, lambda detail: conversation.dealer_lost(detail))
         conversation = Conversation(
-            machine,
+            machine(),
             roster,
             dealer=dealer.name,
             to_peer=to_peer,
@@ -195,7 +209,7 @@ async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: C
             asyncio.ensure_future(tick(conversation.expire)),
         ]
         try:
-            return await _session(conversation, settings, store, prepare, take)
+            yield conversation
         finally:
             for courier in (to_peer, to_dealer):
                 await asyncio.wait([asyncio.ensure_future(courier.drained())], timeout=1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from tacit.parties.correlated.dealing import Dealing, RequestError
 from tacit.parties.inference.conversation import Conversation, Courier, Worker, ended, own_failure, place
 from tacit.parties.inference.material import AnyBlockRequest, decoded_requests, encoded_correction
-from tacit.parties.inference.owner import ServingParty, ServingSettings
+from tacit.parties.inference.owner import TICK_SECONDS, ServingParty, ServingSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.machine import Output
@@ -44,6 +44,11 @@ class DealerParty(ServingParty[InferenceDealer]):
     async def run(self) -> None:
         """Listen and serve. EndpointError if it cannot listen."""
         await self.serve()
+
+    async def quiet(self) -> None:
+        """Until no session is going on."""
+        while self._work:
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _leave(self) -> None:
         for work in list(self._work.values()):

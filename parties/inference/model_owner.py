@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 
@@ -30,6 +31,7 @@ from tacit.parties.inference.store import Store
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
 from tacit.protocol.core.errors import RemoteProtocolError
+from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Input, Terms
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota
@@ -73,9 +75,11 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
     """
 
     LOST = "the link to the data owner is lost"
+    KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
+    """What is spoken with data owners."""
 
     def __init__(self, settings: ModelOwnerSettings, model: PrivateModel, diary: Diary) -> None:
-        super().__init__(settings, ModelOwnerService(self._machine), diary)
+        super().__init__(settings, ModelOwnerService(self._machine, self.KINDS), diary)
         self.model = model
         self._settings = settings
         self._conversations: dict[InferenceModelOwner, Conversation] = {}
