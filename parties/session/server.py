@@ -9,9 +9,8 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from tacit.parties.learning.keeper import Keeper
 from tacit.parties.learning.statistics import StatisticsKeeper
 from tacit.parties.learning.task import HELD_OUT_METRICS, LOSS_UNIT
 from tacit.parties.links.endpoint import (
@@ -38,6 +37,7 @@ from tacit.protocol.session.server import TrainingServer
 from tacit.protocol.session.tables import SessionState
 from tacit.protocol.sum.configuration import Configuration
 from tacit.secagg.packing import Total
+from tacit.secagg.ring import Words
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,24 @@ STATISTICS_KEYS: Final = ("status", "code", "detail", "culprit", "cohort", "surv
 """What the server tells of a sum of pixels."""
 
 OnRound = Callable[[RoundDone, Total | None], dict[str, Any]]
+Octets = bytes
+
+
+class SumKeeper(Protocol):
+    """What a session's sums are for: a model, in most of them."""
+
+    @property
+    def bytes(self) -> Octets:
+        """What a round begins with."""
+
+    def replace(self, model: Octets) -> None:
+        """Clients have made another one of it."""
+
+    def decode(self, words: Words, contributors: int) -> Total:
+        """The sums. ValueError if they cannot be sums of honest contributions."""
+
+    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int) -> None:
+        """Go on from this sum, that of this round."""
 
 
 class ServerParty(Shell[TrainingServer, ServerEndpoint]):
@@ -80,7 +98,7 @@ class ServerParty(Shell[TrainingServer, ServerEndpoint]):
     def __init__(
         self,
         settings: ServerSettings,
-        keeper: Keeper | StatisticsKeeper,
+        keeper: SumKeeper,
         diary: Diary,
         *,
         on_round: OnRound,
