@@ -1,5 +1,6 @@
 """What values a step of learning has in the clear, as its bounds are of them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from tacit.models.adapters import gradients
 from tacit.models.adapters.activation import QUADRATIC_GELU
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, logits, mix
-from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS
+from tacit.parties.adaptation.bounds import StepBounds
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
 
 
 def norms(
@@ -47,3 +49,25 @@ def norms(
         "weight": parameters.head_weight.norm().item(),
         "bias": parameters.head_bias.norm().item(),
     }
+
+
+def bounds(seen: Sequence[dict[str, float]], *, stream: float, epsilon: float) -> StepBounds:
+    """Of what was seen on typical batches, widened: as whoever has typical images finds them in the clear."""
+
+    def widest(name: str, least: float = 0.0) -> float:
+        return 1.4 * max(max(each[name] for each in seen), least)
+
+    parameters = {name: widest(name, 0.2) for name in (*ADAPTER_TENSORS, *HEAD_TENSORS)}
+    return StepBounds(
+        rate=0.1,
+        stream=stream,
+        outputs=widest("outputs"),
+        parameters=parameters,
+        inputs=widest("inputs", 1.0),
+        channels=widest("channels", 1.0),
+        tokens=widest("tokens", 1.0),
+        derivatives=widest("derivatives", 1.0),
+        variances=(min(each["least variance"] for each in seen) / 2, 2 * widest("variances")),
+        epsilon=epsilon,
+        logits=8.0,
+    )

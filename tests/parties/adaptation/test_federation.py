@@ -1,6 +1,5 @@
 """Rounds of adaptation on shares learn what rounds in the clear learn: digits, by three owners."""
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,18 +18,17 @@ from tacit.models.device import CPU
 from tacit.models.partition import dirichlet
 from tacit.models.training import train
 from tacit.models.vision_transformer import build
-from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.bounds import StepScales, fitted_step
 from tacit.parties.adaptation.federation import MOST_OWNERS, mean_of, nothing, shares_of_known
 from tacit.parties.adaptation.step import StepProgram, StepSizes, flat
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
-from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
 from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
-    from clear import norms
+    from clear import bounds, norms
     from in_memory import Pair, shares
 
 OWNERS = 3
@@ -60,28 +58,6 @@ def digits(seed: int) -> tuple[list[Features], Features]:
     )
     parts = dirichlet(learnt.labels.numpy(), clients=OWNERS, alpha=1.0, seed=seed)
     return [learnt.part(part) for part in parts], tested
-
-
-def bounds(seen: Sequence[dict[str, float]]) -> StepBounds:
-    """Of what was seen on typical batches, widened: as whoever has typical images finds them in the clear."""
-
-    def widest(name: str, least: float = 0.0) -> float:
-        return 1.4 * max(max(each[name] for each in seen), least)
-
-    parameters = {name: widest(name, 0.2) for name in (*ADAPTER_TENSORS, *HEAD_TENSORS)}
-    return StepBounds(
-        rate=0.1,
-        stream=STREAM,
-        outputs=widest("outputs"),
-        parameters=parameters,
-        inputs=widest("inputs", 1.0),
-        channels=widest("channels", 1.0),
-        tokens=widest("tokens", 1.0),
-        derivatives=widest("derivatives", 1.0),
-        variances=(min(each["least variance"] for each in seen) / 2, 2 * widest("variances")),
-        epsilon=EPSILON,
-        logits=8.0,
-    )
 
 
 def step(
@@ -141,7 +117,8 @@ def both(
         for owner in owners
         for parameters in (first, *clear[:: max(rounds // 4, 1)], clear[-1])
     ]
-    scales = fitted_step(sizes.adapter, sizes.head, bounds(seen), adapters=sizes.adapters)
+    own = bounds(seen, stream=STREAM, epsilon=EPSILON)
+    scales = fitted_step(sizes.adapter, sizes.head, own, adapters=sizes.adapters)
     return on_shares(sizes, scales, first, owners, schedule, seed), clear[-1], tested
 
 

@@ -7,130 +7,33 @@ the exponentials (2^-12 of themselves); a derivative itself has 20 fractional bi
 two adapters: 20 * 2^-13 is below 2^-8, even where nothing averages out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
 
-from tacit.models.adapters.gradients import Descent, descent, stepped
-from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each
-from tacit.parties.adaptation.adapter import AdapterShares
-from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
-from tacit.parties.adaptation.fixed_point import KEPT, PARAMETER, USED
-from tacit.parties.adaptation.head import HeadShares
+from tacit.models.adapters.gradients import descent, stepped
+from tacit.models.adapters.parallel import AdapterParameters, each
+from tacit.parties.adaptation.bounds import StepBounds, StepScales
+from tacit.parties.adaptation.fixed_point import PARAMETER, USED
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests, whole_rate
 from tacit.parties.inference.operations import DATA, MODEL
 from tacit.parties.inference.stages import encoded
 from tacit.parties.inference.tables import BoundError
-from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, step_rounds
+from tacit.protocol.adaptation.schedule import step_rounds
 from tacit.protocol.inference.schedule import PLACE
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import norms
+    from examples import BOUNDS, PROBE, RATE, SIZES, Example, example, fitted, opened, shared
     from in_memory import Pair, shares
 
 TOLERANCE: Final = 2.0**-8
-RATE: Final = 0.05
-SIZES: Final = StepSizes(images=4, tokens=5, width=16, classes=4, adapters=2, rank=2)
-PROBE: Final = replace(SIZES, adapters=0)
-BOUNDS: Final = StepBounds(
-    rate=RATE,
-    stream=2.0**28,
-    outputs=20.0,
-    parameters={
-        "channel_down": 2.2,
-        "channel_up": 2.2,
-        "token_down": 2.0,
-        "token_up": 1.4,
-        "scale": 1.5,
-        "weight": 3.0,
-        "bias": 3.0,
-    },
-    inputs=40.0,
-    channels=15.0,
-    tokens=20.0,
-    derivatives=3.0,
-    variances=(0.1, 20.0),
-    epsilon=1e-6,
-    logits=8.0,
-)
-
-
-@dataclass(frozen=True, repr=False)
-class Example:
-    """A batch, and parameters before a step."""
-
-    sizes: StepSizes
-    parameters: AdapterParameters
-    outputs: torch.Tensor
-    labels: torch.Tensor
-
-    @property
-    def norm(self) -> FinalNorm:
-        """The head reads the standardised token itself."""
-        ones = torch.ones(self.sizes.width, dtype=torch.float64)
-        return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=BOUNDS.epsilon)
-
-    def descent(self) -> Descent:
-        return descent(self.parameters, self.norm, self.outputs, self.labels)
-
-
-@cache
-def example(sizes: StepSizes = SIZES) -> Example:
-    generator = torch.Generator().manual_seed(3)
-
-    def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64) * deviation
-
-    count, rank, tokens, width = sizes.adapters, sizes.rank, sizes.tokens, sizes.width
-    parameters = AdapterParameters(
-        channel_down=normal(count, rank, width, deviation=0.2),
-        channel_up=normal(count, width, rank, deviation=0.2),
-        token_down=normal(count, rank, tokens, deviation=0.3),
-        token_up=normal(count, tokens, rank, deviation=0.2),
-        scale=1 + normal(count, deviation=0.1),
-        head_weight=normal(sizes.classes, width, deviation=0.2),
-        head_bias=normal(sizes.classes, deviation=0.5),
-    )
-    outputs = normal(max(count, 1), *sizes.adapter.stream)
-    labels = torch.randint(sizes.classes, (sizes.images,), generator=generator)
-    return Example(sizes, parameters, outputs, labels)
-
-
-def shared(parameters: AdapterParameters) -> list[ParameterShares]:
-    words = {name: shares(encoded(tensor, 2.0**KEPT)) for name, tensor in parameters.tensors.items()}
-    found = []
-    for rank in (MODEL, DATA):
-        own = {name: pair[rank] for name, pair in words.items()}
-        adapters = tuple(
-            AdapterShares(**{name: own[name][index] for name in ADAPTER_TENSORS})
-            for index in range(len(parameters.scale))
-        )
-        head = HeadShares(weight=own["head_weight"], bias=own["head_bias"])
-        found.append(ParameterShares(adapters=adapters, head=head))
-    return found
-
-
-def opened(parts: Sequence[ParameterShares], like: AdapterParameters) -> AdapterParameters:
-    def both(of: Callable[[ParameterShares], torch.Tensor]) -> torch.Tensor:
-        return (of(parts[0]) + of(parts[1])).double() / 2.0**KEPT
-
-    def all_of(name: str) -> torch.Tensor:
-        tensor: torch.Tensor = getattr(like, name)
-        found = [both(lambda part: getattr(part.adapters[index], name)) for index in range(len(tensor))]  # noqa: B023
-        return torch.stack(found) if found else tensor
-
-    return AdapterParameters(
-        **{name: all_of(name) for name in ADAPTER_TENSORS},
-        head_weight=both(lambda part: part.head.weight),
-        head_bias=both(lambda part: part.head.bias),
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,10 +64,6 @@ def run(given: Example, scales: StepScales, parameters: Sequence[ParameterShares
     )
     loss = sum(result.loss for result in results).item() / (2.0 ** (2 * PARAMETER) * sizes.classes)
     return Outcome([result.parameters for result in results], outside, loss, correct, pair)
-
-
-def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
-    return fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
 
 
 @pytest.mark.parametrize("sizes", [SIZES, PROBE])

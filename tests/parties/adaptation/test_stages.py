@@ -1,0 +1,157 @@
+"""Whole passes that learn: each part is that in the clear for what went into it, so that errors cannot make up for each
+other, and a pass costs what the machines know of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+import torch
+
+from tacit.models.adapters.gradients import descent
+from tacit.models.adapters.parallel import each
+from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.fixed_point import PARAMETER
+from tacit.parties.adaptation.stages import LearningCarried, learning_stages
+from tacit.parties.adaptation.step import StepSizes
+from tacit.parties.inference.operations import DATA
+from tacit.parties.inference.ring import signed
+from tacit.parties.inference.stages import Carried
+from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
+from tacit.protocol.adaptation.schedule import adaptation_rounds
+from tacit.protocol.inference.schedule import LOGITS, PLACE, STREAM, Results
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from clear import bounds, norms
+    from conftest import STOCK, STUDENT, Transformer, digits, transformer
+    from examples import Example, example, opened, shared
+    from whole import WholePass, block_outputs
+
+IMAGES: Final = 4
+RATE: Final = 0.05
+BLOCK_ERROR: Final = 1e-3
+"""What inference promises for a block, of the norm of its output (tests/parties/inference/test_stages.py)."""
+STEP_ERROR: Final = 2.0**-7
+"""Of a step, relative to the norm of all derivatives. Where logits are small the sum of exponentials is the least in
+range: its inverse, and so a probability, is off by 2^-8 at most, and the inverse root of a variance by 3/8 of that
+(LEAST_INTERVALS of parties/inference/tables.py). Everything else is rounding: 20 * 2^-13 for two adapters, by
+test_step.py."""
+SIZES: Final = StepSizes(images=IMAGES, tokens=17, width=32, classes=4, adapters=2, rank=2)
+PROBE: Final = replace(SIZES, adapters=0)
+
+
+@pytest.fixture(scope="module", params=["friendly", "stock"])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    """Of the size of a student, with polynomials, and with the functions themselves."""
+    approximation = STOCK if request.param == "stock" else None
+    return transformer(STUDENT, classes=10, images=digits(), std=0.15, offsets=4.0, approximation=approximation)
+
+
+def example_of(model: Transformer, sizes: StepSizes) -> Example:
+    """A batch as the blocks leave it in the clear, and parameters before a step."""
+    drawn, outputs = example(sizes), block_outputs(model, model.images[:IMAGES])
+    # Tokens are longer than those of the example, and so is what adapters make of them.
+    return replace(drawn, parameters=each(lambda tensor: tensor / 2, drawn.parameters), outputs=outputs)
+
+
+def fitted(model: Transformer, given: Example, **changed: float) -> StepScales:
+    own: StepBounds = bounds(
+        [norms(given.parameters, given.norm, given.outputs, given.labels)],
+        stream=model.public.stream,
+        epsilon=given.norm.epsilon,
+    )
+    sizes = given.sizes
+    return fitted_step(sizes.adapter, sizes.head, replace(own, **changed), adapters=sizes.adapters)  # type: ignore[arg-type]
+
+
+def terms_of(
+    model: Transformer, sizes: StepSizes, scales: StepScales, purpose: Purpose, results: Results = LOGITS
+) -> AdaptationTerms:
+    """Those of which the rounds of a pass follow."""
+    return AdaptationTerms(
+        weights=bytes(32),
+        sizes=model.public.sizes,
+        arithmetic=b"",
+        input="shared",
+        results=results,
+        most_images=IMAGES,
+        most_batch=IMAGES,
+        purpose=purpose,
+        learning=LearningSizes(
+            adapters=sizes.adapters,
+            rank=sizes.rank,
+            classes=sizes.classes,
+            batch=IMAGES,
+            cut=scales.cut,
+            gradient=1 if scales.adapter is None else scales.adapter.gradient,
+        ),
+        rounds=1,
+        smallest_cohort=3,
+    )
+
+
+def learning(given: Example, run: WholePass) -> list[Carried]:
+    """What both owners begin a pass with."""
+    return [
+        LearningCarried(share, parameters=parameters, labels=given.labels if rank == DATA else None, rate=RATE)
+        for rank, (share, parameters) in enumerate(zip(run.begun, shared(given.parameters), strict=True))
+    ]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
+    model: Transformer, sizes: StepSizes
+) -> None:
+    given, run = example_of(model, sizes), WholePass(model, model.images[:IMAGES])
+    scales = fitted(model, given)
+    *_, (before, other), ends = run.run(learning_stages(model.public, sizes, scales), learning(given, run))
+    assert run.in_range
+    outputs = (
+        torch.stack(
+            [signed(one + two, STREAM) for one, two in zip(before.outputs, other.outputs, strict=True)]
+        ).double()
+        / model.public.stream
+    )
+    for number, (found, wanted) in enumerate(zip(outputs, given.outputs, strict=True), 1):
+        # Each block may be off by BLOCK_ERROR, and the next pass that on; the embedding is no worse than one of them.
+        assert (found - wanted).norm() <= BLOCK_ERROR * (number + 1) * wanted.norm()
+    clear = descent(given.parameters, given.norm, outputs, given.labels)
+    after = opened([end.parameters for end in ends], given.parameters)
+    total = torch.cat([tensor.flatten() for tensor in clear.gradient.tensors.values()]).norm()
+    for name, wanted in clear.gradient.tensors.items():
+        step = (given.parameters.tensors[name] - after.tensors[name]) / RATE
+        # Small derivatives have few last bits, so it is of all of them.
+        assert (step - wanted).norm() <= STEP_ERROR * total, name
+    loss = sum(end.loss for end in ends).item() / (2.0 ** (2 * PARAMETER) * sizes.classes * IMAGES)
+    assert abs(loss - clear.loss) <= STEP_ERROR * clear.loss
+    assert sum(int(end.correct) for end in ends) % (1 << PLACE) == clear.correct
+    assert run.rounds == adaptation_rounds(terms_of(model, sizes, scales, "learning"), IMAGES)
+    assert not any(end.outputs for end in ends)
+
+
+def test_a_batch_out_of_range_is_told_apart(model: Transformer) -> None:
+    """In a block, or in the step: either leaves the bit that is opened, and the count says how much."""
+    given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
+    scales = fitted(model, given, channels=0.5)
+    run.run(learning_stages(model.public, SIZES, scales), learning(given, run))
+    assert not run.in_range
+
+
+def test_what_a_block_counts_is_carried_to_the_end(model: Transformer) -> None:
+    given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
+    begun = [replace(part, outside=torch.tensor(rank)) for rank, part in enumerate(learning(given, run))]
+    *_, ends = run.run(learning_stages(model.public, SIZES, fitted(model, given)), begun)
+    assert sum(int(end.outside) for end in ends) % (1 << PLACE) == 1
+    assert not run.in_range
+
+
+def test_more_images_than_the_bounds_are_for_are_refused(model: Transformer) -> None:
+    scales = fitted(model, example_of(model, SIZES))
+    *_, step = learning_stages(model.public, SIZES, scales)
+    assert len(step.requests(1, {})) == len(step.requests(IMAGES, {}))
+    with pytest.raises(ValueError, match="a batch of 5 images: the bounds are for 4 at most"):
+        step.requests(IMAGES + 1, {})

@@ -1,0 +1,63 @@
+"""Whole passes over a small transformer, both owners in one process, and what its blocks leave in the clear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.stages import Carried, Stage, input_share
+from tacit.protocol.inference.schedule import Round
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from conftest import Transformer
+    from in_memory import Pass
+
+
+def block_outputs(model: Transformer, images: torch.Tensor) -> torch.Tensor:
+    """Float64 [L, B, T, D], every token less its mean, as the residual stream on shares is."""
+    exact, found = model.exact(), []
+    x = exact.embed(exact.patches(images.double()))
+    for block in exact.blocks:
+        x = block(x)
+        found.append(x - x.mean(-1, keepdim=True))
+    return torch.stack(found)
+
+
+class WholePass:
+    """Of both owners, over any stages behind the embedding and the blocks of a transformer."""
+
+    def __init__(self, model: Transformer, images: torch.Tensor) -> None:
+        self._pass = Pass(model.friendly, model.fitted, images, known=False)
+        self.pair, self._images = self._pass.pair, len(images)
+        self.begun = [input_share(model.public, len(images), given) for given in (None, images)]
+        """What each owner begins with."""
+        self.numbers = {name: number for number, name in enumerate(self._pass.layers[DATA])}
+        """Of the masks of layers."""
+
+    def run(self, stages: Sequence[Stage], carried: Sequence[Carried]) -> list[list[Any]]:
+        """What both owners carry behind every stage. Each asks for what it says, beforehand, that it will."""
+        found: list[list[Any]] = [list(carried)]
+        for stage in stages:
+            first = len(self.pair.requests)
+            runs = [
+                stage.prepared(self.pair.parties[rank], self._images, self._pass.layers[rank]) for rank in (MODEL, DATA)
+            ]
+            assert tuple(self.pair.requests[first:]) == stage.requests(self._images, self.numbers)
+            found.append(self.pair.run(*(run(part) for run, part in zip(runs, found[-1], strict=True))))
+        return found[1:]
+
+    @property
+    def rounds(self) -> tuple[Round, ...]:
+        """What was exchanged so far."""
+        return tuple(self.pair.log)
+
+    @property
+    def in_range(self) -> bool:
+        """What the last round of range opened."""
+        return self._pass.in_range()
