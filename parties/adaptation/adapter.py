@@ -105,38 +105,58 @@ class AdapterShares:
     """Factor alpha, without a dimension."""
 
 
+def forward_requests(
+    sizes: AdapterSizes, checks: AdapterChecks, *, sloped: bool = False
+) -> tuple[AnyBlockRequest, ...]:
+    """What `AdapterForwards` asks for, in this order."""
+    found = _forward_rows(sizes, checks).values()
+    return (*_forward_values(sizes, sloped=sloped).values(), *(check_request(rows, check) for rows, check in found))
+
+
 def adapter_requests(sizes: AdapterSizes, checks: AdapterChecks) -> tuple[AnyBlockRequest, ...]:
     """What `AdapterProgram` asks for, in this order."""
-    found = _rows(sizes, checks).values()
-    return (*_learning_requests(sizes, checks).values(), *(check_request(rows, check) for rows, check in found))
+    return (
+        *forward_requests(sizes, checks, sloped=True),
+        *_backward_values(sizes, checks).values(),
+        check_request(_tokens_of(sizes), checks.derivatives),
+    )
 
 
-def _rows(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, tuple[tuple[int, int], CheckedSum]]:
+def _tokens_of(sizes: AdapterSizes) -> tuple[int, int]:
+    return (sizes.images, sizes.tokens)
+
+
+def _forward_rows(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, tuple[tuple[int, int], CheckedSum]]:
     """What is checked, by the name of its lift."""
-    tokens = (sizes.images, sizes.tokens)
     return {
-        "z": (tokens, checks.inputs),
-        "lifted p": (tokens, checks.channels),
+        "z": (_tokens_of(sizes), checks.inputs),
+        "lifted p": (_tokens_of(sizes), checks.channels),
         "lifted q": ((sizes.images, sizes.rank), checks.tokens),
-        "e in range": (tokens, checks.derivatives),
     }
 
 
-def _learning_requests(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, LiftOrProduct]:
+def _forward_values(sizes: AdapterSizes, *, sloped: bool) -> dict[str, LiftOrProduct]:
     images, tokens, width, rank = sizes.images, sizes.tokens, sizes.width, sizes.rank
-    rows, one = images * tokens, (1, 1, 1)
+    rows = images * tokens
     arguments, reduced = (images, tokens, rank), (images, rank, width)
     return {
         "z": lift(sizes.stream, bits=CHECKED, degree=2),
         "p": matrices((rows, width), (width, rank)),
-        "lifted p": lift(arguments, bits=CHECKED, degree=2, factor=arguments),
+        "lifted p": lift(arguments, bits=CHECKED, degree=2, factor=arguments if sloped else None),
         "c": matrices((rows, rank), (rank, width)),
         "lifted c": lift(sizes.stream),
         "q": matrices((rank, tokens), sizes.stream),
-        "lifted q": lift(reduced, bits=CHECKED, degree=2, factor=reduced),
+        "lifted q": lift(reduced, bits=CHECKED, degree=2, factor=reduced if sloped else None),
         "t": matrices((tokens, rank), reduced),
-        "added": lift(sizes.stream, factor=one),
-        "e": lift(sizes.stream, factor=one),
+        "added": lift(sizes.stream, factor=(1, 1, 1)),
+    }
+
+
+def _backward_values(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, LiftOrProduct]:
+    images, tokens, width, rank = sizes.images, sizes.tokens, sizes.width, sizes.rank
+    rows, reduced = images * tokens, (images, rank, width)
+    return {
+        "e": lift(sizes.stream, factor=(1, 1, 1)),
         "e in range": lift(sizes.stream, bits=CHECKED, degree=2),
         "s": lift(sizes.stream),
         "T_u^T s": matrices((rank, tokens), sizes.stream),
@@ -148,20 +168,21 @@ def _learning_requests(sizes: AdapterSizes, checks: AdapterChecks) -> dict[str, 
         "dc": lift(sizes.stream),
         "dc C_u": matrices((rows, width), (width, rank)),
         "dC_u": matrices((width, rows), (rows, rank)),
-        "dp": lift(arguments),
+        "dp": lift((images, tokens, rank)),
         "dC_d": matrices((rank, rows), (rows, width)),
         "dp C_d": matrices((rows, rank), (rank, width)),
         "gradient": lift((2 * rank * (tokens + width) + 1,), bits=checks.gradient),
     }
 
 
-class AdapterProgram:
-    """One use of an adapter in one step of learning: `forwards`, then `backwards`."""
+class AdapterForwards:
+    """One use of an adapter. sloped: whether the slopes of the activations are wanted behind it."""
 
-    def __init__(self, party: Party, sizes: AdapterSizes, checks: AdapterChecks) -> None:
+    def __init__(self, party: Party, sizes: AdapterSizes, checks: AdapterChecks, *, sloped: bool = False) -> None:
         self._party, self._sizes, self._scales = party, sizes, checks
-        self._lifts, self._products = made(party, _learning_requests(sizes, checks))
-        self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _rows(sizes, checks).items()}
+        self._lifts, self._products = made(party, _forward_values(sizes, sloped=sloped))
+        found = _forward_rows(sizes, checks)
+        self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in found.items()}
 
     def forwards(self, parameters: AdapterShares, z: torch.Tensor) -> Program[torch.Tensor]:
         """From z [B, T, D], ACTIVATION + PARAMETER fractional bits, to alpha (c + t), as many."""
@@ -190,6 +211,31 @@ class AdapterProgram:
             party, "adapter", lifts["added"], added, parameters.scale.reshape(1, 1, 1)
         )
         return scaled
+
+    @property
+    def outside(self) -> torch.Tensor:
+        """Afterwards: the share modulo 2^PLACE of how many rows are out of range."""
+        return torch.stack([check.outside for check in self._checks.values()]).sum()
+
+    def _check(self, name: str) -> RangeCheck:
+        return self._checks[name].of(squares(self._lifts[name]))
+
+    def _activated(self, name: str, argument: torch.Tensor) -> Program[tuple[NarrowValue, torch.Tensor]]:
+        """An argument of ACTIVATION + PARAMETER fractional bits, lifted, and the function's share, ACTIVATED bits."""
+        value = self._lifts[name]
+        yield from lifted(self._party, "adapter", (value, Cut(argument, ACTIVATION + PARAMETER - ARGUMENT)))
+        return value, value.polynomial(_ACTIVATION_FUNCTION)
+
+
+class AdapterProgram(AdapterForwards):
+    """One use of an adapter in one step of learning: `forwards`, then `backwards`."""
+
+    def __init__(self, party: Party, sizes: AdapterSizes, checks: AdapterChecks) -> None:
+        super().__init__(party, sizes, checks, sloped=True)
+        lifts, products = made(party, _backward_values(sizes, checks))
+        self._lifts |= lifts
+        self._products |= products
+        self._checks["e in range"] = RangeCheck(party, _tokens_of(sizes), checks.derivatives)
 
     def backwards(self, by_output: torch.Tensor) -> Program[tuple[torch.Tensor, AdapterShares]]:
         """From the derivative by h_l [B, T, D], DERIVATIVE + PARAMETER fractional bits, to that by h_(l - 1), as many,
@@ -247,20 +293,6 @@ class AdapterProgram:
         }
         gradient = yield from self._gradient(found)
         return by_input, gradient
-
-    @property
-    def outside(self) -> torch.Tensor:
-        """After both: the share modulo 2^PLACE of how many rows are out of range."""
-        return torch.stack([check.outside for check in self._checks.values()]).sum()
-
-    def _check(self, name: str) -> RangeCheck:
-        return self._checks[name].of(squares(self._lifts[name]))
-
-    def _activated(self, name: str, argument: torch.Tensor) -> Program[tuple[NarrowValue, torch.Tensor]]:
-        """An argument of ACTIVATION + PARAMETER fractional bits, lifted, and the function's share, ACTIVATED bits."""
-        value = self._lifts[name]
-        yield from lifted(self._party, "adapter", (value, Cut(argument, ACTIVATION + PARAMETER - ARGUMENT)))
-        return value, value.polynomial(_ACTIVATION_FUNCTION)
 
     def _sloped(self, result: NarrowValue, argument: NarrowValue, derivative: torch.Tensor) -> Program[torch.Tensor]:
         """A derivative that was multiplied by a parameter, times the slope at an argument; lifted."""

@@ -184,12 +184,19 @@ def fitted_head(
     )
 
 
+def logit_requests(
+    sizes: HeadSizes, scales: LearningHeadScales, *, backwards: bool = False
+) -> tuple[AnyBlockRequest, ...]:
+    """What `HeadForwards` asks for, in this order."""
+    return (*_forward_values(sizes, backwards=backwards).values(), scales.variances.request((sizes.images,)))
+
+
 def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBlockRequest, ...]:
     """What `HeadProgram` asks for, in this order."""
     logits, wave = (sizes.images, sizes.classes), scales.exponential
     return (
-        *_learning_requests(sizes).values(),
-        scales.variances.request((sizes.images,)),
+        *logit_requests(sizes, scales, backwards=True),
+        *_backward_values(sizes).values(),
         Lookup(logits, levels=scales.logits.levels),
         Waves(logits, len(wave.cosines), wave.words, WORD_BITS),
         scales.totals.request((sizes.images,)),
@@ -198,13 +205,19 @@ def head_requests(sizes: HeadSizes, scales: LearningHeadScales) -> tuple[AnyBloc
     )
 
 
-def _learning_requests(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
+def _forward_values(sizes: HeadSizes, *, backwards: bool) -> dict[str, LiftOrProduct]:
+    tokens, one = (sizes.images, sizes.width), (sizes.images, 1)
+    return {
+        "x": lift(tokens, bits=_CENTRED, degree=2, factor=one),
+        "x^": lift(tokens, factor=one if backwards else None),
+        "x^ W^T": matrices(tokens, (sizes.width, sizes.classes)),
+    }
+
+
+def _backward_values(sizes: HeadSizes) -> dict[str, LiftOrProduct]:
     images, width, classes = sizes.images, sizes.width, sizes.classes
     tokens, logits, one = (images, width), (images, classes), (images, 1)
     return {
-        "x": lift(tokens, bits=_CENTRED, degree=2, factor=one),
-        "x^": lift(tokens, factor=one),
-        "x^ W^T": matrices(tokens, (width, classes)),
         "logits of labels": matrices((images, 1, classes), (images, classes, 1)),
         "exponentials": lift(logits, factor=one),
         "probabilities": lift(logits),
@@ -227,14 +240,43 @@ class _Judged:
     correct: torch.Tensor
 
 
-class HeadProgram:
+class HeadForwards:
+    """The norm and the logits. backwards: whether there is a way back."""
+
+    def __init__(self, party: Party, sizes: HeadSizes, scales: LearningHeadScales, *, backwards: bool = False) -> None:
+        self._party, self._sizes, self._scales = party, sizes, scales
+        self._lifts, self._products = made(party, _forward_values(sizes, backwards=backwards))
+        self._variances = LookedUp(party, scales.variances.request((sizes.images,)))
+        self._standardised = self.outside = torch.zeros((), dtype=torch.int64)
+        """Of `outside` the share modulo 2^PLACE of how many values are out of range, afterwards."""
+
+    def forwards(self, parameters: HeadShares, token: torch.Tensor) -> Program[torch.Tensor]:
+        """From the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits, to logits [B, C], 2 PARAMETER
+        bits."""
+        party, lifts, width, table = self._party, self._lifts, self._sizes.width, self._scales.variances
+        x = lifts["x"]
+        centred = token * width - token.sum(-1, keepdim=True)
+        yield from lifted(party, "norm", (x, Cut(centred, self._scales.token_cut)))
+        squares = x.polynomial((0, 0, 1)).sum(-1) * table.factor
+        (place,) = yield from party.open("norm", self._variances.masked(shifted(squares, WORD_BITS, WORD_BITS - PLACE)))
+        self.outside = self._variances.settle(place, table.limits)
+        (factor,) = yield from party.open("norm", x.masked_factor(self._variances.value(*table.words)[..., None]))
+        normalised = Cut(x.times(factor), _NORMALISED - PARAMETER)
+        (self._standardised,) = yield from lifted(party, "norm", (lifts["x^"], normalised))
+        product = (self._products["x^ W^T"], self._standardised, parameters.weight.T)
+        (logits,) = yield from multiplied(party, "head", product)
+        return logits + (parameters.bias << PARAMETER)
+
+
+class HeadProgram(HeadForwards):
     """One use in one step of learning."""
 
     def __init__(self, party: Party, sizes: HeadSizes, scales: LearningHeadScales) -> None:
-        self._party, self._sizes, self._scales = party, sizes, scales
-        self._lifts, self._products = made(party, _learning_requests(sizes))
+        super().__init__(party, sizes, scales, backwards=True)
+        lifts, products = made(party, _backward_values(sizes))
+        self._lifts |= lifts
+        self._products |= products
         logits, images = (sizes.images, sizes.classes), (sizes.images,)
-        self._variances = LookedUp(party, scales.variances.request(images))
         self._in_range = LookedUp(party, Lookup(logits, levels=scales.logits.levels))
         self._exponential = WaveValue(party, logits, scales.exponential, WORD_BITS)
         self._totals = LookedUp(party, scales.totals.request(images))
@@ -245,19 +287,17 @@ class HeadProgram:
         """token: the class token of h_L [B, D], ACTIVATION + PARAMETER fractional bits; labels: int64 [B] at the data
         owner."""
         party, lifts, products = self._party, self._lifts, self._products
-        standardised, inverse, outside = yield from self._standardised(token)
-        (logits,) = yield from multiplied(party, "head", (products["x^ W^T"], standardised, parameters.weight.T))
-        logits = logits + (parameters.bias << PARAMETER)
+        logits = yield from self.forwards(parameters, token)
         wanted = torch.zeros_like(logits) if labels is None else one_hot(labels, self._sizes.classes)
         judged = yield from self._softmax(logits, wanted)
         probabilities = judged.probabilities - (wanted << DERIVATIVE)
         by_weight, g = yield from multiplied(
             party,
             "head backwards",
-            (products["G^T x^"], probabilities.T, standardised),
+            (products["G^T x^"], probabilities.T, self._standardised),
             (products["G W"], probabilities, parameters.weight),
         )
-        by_token = yield from self._through_norm(g, standardised, inverse)
+        by_token = yield from self._through_norm(g)
         # The derivatives by the bias have fewer fractional bits, and as much of the ring.
         by_bias = probabilities.sum(0)[:, None] << PARAMETER
         both = Cut(torch.cat([by_weight, by_bias], 1), DERIVATIVE + PARAMETER - GRADIENT)
@@ -265,27 +305,10 @@ class HeadProgram:
         return HeadResult(
             by_token=by_token,
             gradient=HeadShares(weight=both_lifted[:, :-1], bias=both_lifted[:, -1]),
-            outside=outside + judged.outside,
+            outside=self.outside + judged.outside,
             loss=judged.loss,
             correct=judged.correct,
         )
-
-    def _standardised(self, token: torch.Tensor) -> Program[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-        """x^ [B, D], PARAMETER fractional bits; 1 / d [B, 1], _INVERSE bits; and how many variances are out of
-        range."""
-        party, width, table = self._party, self._sizes.width, self._scales.variances
-        x = self._lifts["x"]
-        centred = token * width - token.sum(-1, keepdim=True)
-        yield from lifted(party, "norm", (x, Cut(centred, self._scales.token_cut)))
-        squares = x.polynomial((0, 0, 1)).sum(-1) * table.factor
-        (place,) = yield from party.open("norm", self._variances.masked(shifted(squares, WORD_BITS, WORD_BITS - PLACE)))
-        outside = self._variances.settle(place, table.limits)
-        (factor,) = yield from party.open("norm", x.masked_factor(self._variances.value(*table.words)[..., None]))
-        normalised = Cut(x.times(factor), _NORMALISED - PARAMETER)
-        (standardised,) = yield from lifted(party, "norm", (self._lifts["x^"], normalised))
-        inverse = msgspec.structs.replace(table.inverse, scale=2.0**_INVERSE)
-        words = msgspec.structs.replace(table, inverse=inverse).words
-        return standardised, self._variances.value(*words)[..., None], outside
 
     def _softmax(self, logits: torch.Tensor, wanted: torch.Tensor) -> Program[_Judged]:
         """wanted: one-hot labels [B, C] at the data owner, zeros at the model owner."""
@@ -333,13 +356,13 @@ class HeadProgram:
             correct=images - self._wrong.settle(wrong, Range(0, 1)),
         )
 
-    def _through_norm(
-        self, g: torch.Tensor, standardised: torch.Tensor, inverse: torch.Tensor
-    ) -> Program[torch.Tensor]:
+    def _through_norm(self, g: torch.Tensor) -> Program[torch.Tensor]:
         """From g [B, D], DERIVATIVE + PARAMETER fractional bits, to the derivative by the class token, as many."""
         party, name, lifts = self._party, "norm backwards", self._lifts
         (g,) = yield from lifted(party, name, (lifts["g"], Cut(g, PARAMETER)))
-        (along,) = yield from multiplied(party, name, (self._products["g x^"], g[:, None], standardised[..., None]))
+        (along,) = yield from multiplied(
+            party, name, (self._products["g x^"], g[:, None], self._standardised[..., None])
+        )
         sums = torch.stack([g.sum(-1, keepdim=True) << PARAMETER, along[..., 0]])
         # Divided by the width: by a whole number, and a cut.
         bits = _WIDTH + math.floor(math.log2(self._sizes.width))
@@ -349,7 +372,11 @@ class HeadProgram:
         aside = (mean << PARAMETER) + lifts["x^"].times(factor)
         difference = (g << (MEAN + PARAMETER - DERIVATIVE)) - aside
         cut = Cut(difference, MEAN + PARAMETER - DERIVATIVE)
-        _, by_token = yield from lifted_times(party, name, lifts["dx"], cut, inverse)
+        table = self._scales.variances
+        inverse = msgspec.structs.replace(table.inverse, scale=2.0**_INVERSE)
+        words = msgspec.structs.replace(table, inverse=inverse).words
+        inverses = self._variances.value(*words)[..., None]
+        _, by_token = yield from lifted_times(party, name, lifts["dx"], cut, inverses)
         return by_token
 
 

@@ -12,13 +12,20 @@ is a whole number of 2^-(KEPT - GRADIENT). So a step adds a multiple of a share,
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import torch
 
-from tacit.parties.adaptation.adapter import AdapterProgram, AdapterShares, AdapterSizes, adapter_requests
+from tacit.parties.adaptation.adapter import (
+    AdapterChecks,
+    AdapterForwards,
+    AdapterProgram,
+    AdapterShares,
+    AdapterSizes,
+    adapter_requests,
+)
 from tacit.parties.adaptation.bounds import StepScales
 from tacit.parties.adaptation.fixed_point import (
     CHECKED,
@@ -44,6 +51,7 @@ _RATE: Final = KEPT - GRADIENT
 """Fractional bits of a learning rate, divided by the images of a batch."""
 
 Part = TypeVar("Part", AdapterShares, HeadShares)
+Adapter = TypeVar("Adapter", bound=AdapterForwards)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,15 +105,20 @@ class Stepped:
 
 def step_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
     """What `StepProgram` asks for, in this order."""
-    blocks = max(sizes.adapters, 1)
     adapter = () if scales.adapter is None else adapter_requests(sizes.adapter, scales.adapter)
+    return (*hidden_requests(sizes, scales, adapter), *head_requests(sizes.head, scales.head))
+
+
+def hidden_requests(
+    sizes: StepSizes, scales: StepScales, adapter: tuple[AnyBlockRequest, ...]
+) -> tuple[AnyBlockRequest, ...]:
+    """What `HiddenProgram` asks for, in this order, if it is this for an adapter."""
     return (
-        lift((blocks, *sizes.adapter.stream), bits=STREAM - scales.cut),
+        lift((max(sizes.adapters, 1), *sizes.adapter.stream), bits=STREAM - scales.cut),
         lift((sizes.parameters,), bits=USED),
         lift((sizes.parameters,), bits=CHECKED, degree=2),
         *(check_request(rows, check) for rows, check in _tensors(sizes, scales).values()),
         *(request for _ in range(sizes.adapters) for request in adapter),
-        *head_requests(sizes.head, scales.head),
     )
 
 
@@ -116,22 +129,71 @@ def _tensors(sizes: StepSizes, scales: StepScales) -> dict[str, tuple[tuple[int,
     }
 
 
-class StepProgram:
-    """One use."""
+class HiddenProgram(Generic[Adapter]):
+    """One use of outputs of blocks, and of parameters: they are lifted, and go through adapters of this kind."""
 
-    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+    def __init__(
+        self,
+        party: Party,
+        sizes: StepSizes,
+        scales: StepScales,
+        kind: Callable[[Party, AdapterSizes, AdapterChecks], Adapter],
+    ) -> None:
         self._party, self._sizes, self._cut = party, sizes, scales.cut
         self._outputs = NarrowValue(party, (max(sizes.adapters, 1), *sizes.adapter.stream), STREAM - scales.cut)
         self._parameters = NarrowValue(party, (sizes.parameters,), USED)
         # Coarser, and wide enough for whatever a parameter can be.
         self._norms = NarrowValue(party, (sizes.parameters,), CHECKED, degree=2)
-        self._rate = scales.rate
         self._checks = {name: RangeCheck(party, rows, check) for name, (rows, check) in _tensors(sizes, scales).items()}
-        self._adapters = [
-            AdapterProgram(party, sizes.adapter, scales.adapter)
-            for _ in range(sizes.adapters)
-            if scales.adapter is not None
+        self.adapters = [
+            kind(party, sizes.adapter, scales.adapter) for _ in range(sizes.adapters) if scales.adapter is not None
         ]
+
+    def run(
+        self, parameters: ParameterShares, outputs: Sequence[torch.Tensor]
+    ) -> Program[tuple[HeadShares, torch.Tensor]]:
+        """From what StepProgram takes to the parameters of the head, PARAMETER fractional bits, and to h_L [B, T, D],
+        ACTIVATION + PARAMETER bits."""
+        used = outputs if self.adapters else outputs[-1:]
+        outer = Cut(torch.stack(list(used)), self._cut, STREAM)
+        words = flat(parameters)
+        lifted_outputs, lifted_parameters, _ = yield from lifted(
+            self._party,
+            "lift",
+            (self._outputs, outer),
+            (self._parameters, Cut(words, KEPT - PARAMETER)),
+            (self._norms, Cut(words, KEPT - LOOKED_AT)),
+        )
+        own = shaped(lifted_parameters, self._sizes)
+        yield from self._check_parameters()
+        hidden = lifted_outputs[-1] << PARAMETER
+        for program, adapter, output in zip(self.adapters, own.adapters, lifted_outputs, strict=False):
+            hidden = hidden + (yield from program.forwards(adapter, (output << PARAMETER) + hidden))
+        return own.head, hidden
+
+    @property
+    def outside(self) -> torch.Tensor:
+        """After it, and after all that goes through its adapters: the share modulo 2^PLACE of how many tensors of
+        parameters, and rows, are out of range."""
+        checks = (check.outside for check in self._checks.values())
+        return torch.stack([*checks, *(program.outside for program in self.adapters)]).sum()
+
+    def _check_parameters(self) -> Program[None]:
+        own = shaped(self._norms.polynomial((0, 0, 1)), self._sizes)
+        for name, check in self._checks.items():
+            parts = [own.head] if name in HEAD_TENSORS else own.adapters
+            check.of(torch.stack([getattr(part, name).sum() for part in parts]))
+        opened = yield from self._party.open("parameters", *(check.masked() for check in self._checks.values()))
+        for check, words in zip(self._checks.values(), opened, strict=True):
+            check.settle(words)
+
+
+class StepProgram:
+    """One use."""
+
+    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+        self._sizes, self._rate = sizes, scales.rate
+        self._hidden = HiddenProgram(party, sizes, scales, AdapterProgram)
         self._head = HeadProgram(party, sizes.head, scales.head)
 
     def run(
@@ -148,43 +210,18 @@ class StepProgram:
         by = whole_rate(rate, self._sizes.images)
         if rate > self._rate:
             raise ValueError(f"a learning rate of {rate:g}: the bounds are for {self._rate:g} at most")
-        used = outputs if self._adapters else outputs[-1:]
-        outer = Cut(torch.stack(list(used)), self._cut, STREAM)
-        words = flat(parameters)
-        lifted_outputs, lifted_parameters, _ = yield from lifted(
-            self._party,
-            "lift",
-            (self._outputs, outer),
-            (self._parameters, Cut(words, KEPT - PARAMETER)),
-            (self._norms, Cut(words, KEPT - LOOKED_AT)),
-        )
-        own = shaped(lifted_parameters, self._sizes)
-        outside = yield from self._parameters_outside()
-        hidden = lifted_outputs[-1] << PARAMETER
-        for program, adapter, output in zip(self._adapters, own.adapters, lifted_outputs, strict=False):
-            hidden = hidden + (yield from program.forwards(adapter, (output << PARAMETER) + hidden))
-        found = yield from self._head.run(own.head, hidden[:, 0], labels)
+        head, hidden = yield from self._hidden.run(parameters, outputs)
+        found = yield from self._head.run(head, hidden[:, 0], labels)
         derivative = torch.zeros_like(hidden)
         derivative[:, 0] = found.by_token
         gradients: list[AdapterShares] = []
-        for program in reversed(self._adapters):
+        for program in reversed(self._hidden.adapters):
             derivative, gradient = yield from program.backwards(derivative)
             gradients.insert(0, gradient)
         total = ParameterShares(adapters=tuple(gradients), head=found.gradient)
-        stepped = shaped(words - by * flat(total), self._sizes)
-        outside = torch.stack([outside, found.outside, *(program.outside for program in self._adapters)]).sum()
+        stepped = shaped(flat(parameters) - by * flat(total), self._sizes)
+        outside = self._hidden.outside + found.outside
         return Stepped(parameters=stepped, outside=outside, loss=found.loss, correct=found.correct)
-
-    def _parameters_outside(self) -> Program[torch.Tensor]:
-        """How many tensors of parameters are out of range."""
-        own = shaped(self._norms.polynomial((0, 0, 1)), self._sizes)
-        for name, check in self._checks.items():
-            parts = [own.head] if name in HEAD_TENSORS else own.adapters
-            check.of(torch.stack([getattr(part, name).sum() for part in parts]))
-        opened = yield from self._party.open("parameters", *(check.masked() for check in self._checks.values()))
-        for check, words in zip(self._checks.values(), opened, strict=True):
-            check.settle(words)
-        return torch.stack([check.outside for check in self._checks.values()]).sum()
 
 
 def whole_rate(rate: float, images: int) -> int:
