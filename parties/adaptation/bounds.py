@@ -48,6 +48,8 @@ from tacit.protocol.inference.schedule import PLACE, STREAM
 
 _LEVELS: Final = PLACE
 """Bits that are compared of a sum of squares: what is in range is a small part of what is possible."""
+LOGIT_SCALE: Final = 2.0**28
+"""Scale of logits that are told, or ranked, modulo 2^STREAM."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,9 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
     for name, norm in bounds.parameters.items():
         _within(f"an entry of {name}", norm, largest)
     width = sizes.width
+    largest_logit = math.sqrt(width) * bounds.parameters["weight"] + bounds.parameters["bias"]
+    # Differences of two are compared.
+    _within("a logit", largest_logit, 2.0 ** (STREAM - 2) / LOGIT_SCALE)
     by_logits = math.sqrt(2.0) * bounds.parameters["weight"]
     by_token = by_logits / math.sqrt(bounds.variances[0])
     by_head = head.images * math.sqrt(2.0 * (width + 1))
@@ -118,7 +123,7 @@ def fitted_step(sizes: AdapterSizes, head: HeadSizes, bounds: StepBounds, *, ada
         most=last**2 / width,
         epsilon=bounds.epsilon,
         reach=bounds.logits,
-        largest_logit=math.sqrt(width) * bounds.parameters["weight"] + bounds.parameters["bias"],
+        largest_logit=largest_logit,
     )
     return StepScales(cut=cut, rate=bounds.rate, parameters=parameters, adapter=checks, head=fitted)
 

@@ -1,8 +1,9 @@
-"""A pass that learns as stages that both owners run one after the other: embedding and blocks of private inference in
-the `shared` mode, and a step of learning in the place of the head.
+"""A pass that learns, or predicts by what was learnt, as stages that both owners run one after the other: embedding and
+blocks of private inference in the `shared` mode, and a step of learning, or a prediction, in the place of the head.
 
-A step takes the outputs of all blocks, so they are carried along, with the parameters that it begins with. It ends with
-the parameters after it, and tells nothing but whether all values of the pass were in range.
+Both take the outputs of all blocks, so they are carried along, with the parameters. A step ends with the parameters
+after it, and tells nothing but whether all values of the pass were in range. A prediction tells the data owner the
+results if they were, as the head of inference does.
 
     carried = LearningCarried(input_share(public, images, pixels), parameters=parameters, labels=labels, rate=rate)
     for stage in learning_stages(public, sizes, scales):
@@ -18,12 +19,14 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from tacit.models.device import CPU
-from tacit.parties.adaptation.bounds import StepScales
+from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales
+from tacit.parties.adaptation.prediction import PredictionProgram, prediction_requests
 from tacit.parties.adaptation.step import ParameterShares, StepProgram, StepSizes, step_requests
 from tacit.parties.inference.lookup import LookedUp
 from tacit.parties.inference.material import AnyBlockRequest
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import FixedLinear, Party, Program
+from tacit.parties.inference.results import check_labels, rankings, reduced, result_requests
 from tacit.parties.inference.stages import (
     COUNTED,
     BlockStage,
@@ -34,6 +37,7 @@ from tacit.parties.inference.stages import (
     backbone_stages,
     in_range,
 )
+from tacit.protocol.inference.schedule import Results
 
 
 def _nothing() -> torch.Tensor:
@@ -84,6 +88,36 @@ class Collecting:
 
 
 @dataclass(frozen=True)
+class PredictionStage:
+    """The outputs of all blocks to what is told of the logits, if everything was in range; on the CPU."""
+
+    sizes: StepSizes
+    """Of any batch."""
+    scales: StepScales
+    results: Results
+    name: str = "prediction"
+
+    def requests(self, images: int, numbers: Mapping[str, int]) -> tuple[AnyBlockRequest, ...]:
+        sizes = replace(self.sizes, images=images)
+        told = result_requests(images, sizes.classes, self.results)
+        return (*prediction_requests(sizes, self.scales), COUNTED, *told)
+
+    def prepared(self, party: Party, images: int, layers: Mapping[str, FixedLinear]) -> Run:
+        own = replace(party, device=CPU)
+        program = PredictionProgram(own, replace(self.sizes, images=images), self.scales)
+        lookup = LookedUp(own, COUNTED)
+        ready = rankings(own, images, self.sizes.classes, self.results)
+
+        def run(carried: Carried) -> Program[Carried]:
+            before = _learning(carried)
+            found = yield from program.run(before.parameters, [output.to(CPU) for output in before.outputs])
+            yield from in_range(own, before.outside.to(CPU) + found.outside, lookup)
+            return Carried((yield from reduced(own, found.logits, LOGIT_SCALE, self.results, ready)))
+
+        return run
+
+
+@dataclass(frozen=True)
 class StepStage:
     """The outputs of all blocks to the parameters after a step, if everything was in range; on the CPU."""
 
@@ -129,6 +163,14 @@ class StepStage:
 def learning_stages(public: PublicModel, sizes: StepSizes, scales: StepScales) -> tuple[Stage, ...]:
     """Those of a pass that learns, in order; they take and leave LearningCarried."""
     return (*_collected(public), StepStage(sizes, scales))
+
+
+def prediction_stages(public: PublicModel, sizes: StepSizes, scales: StepScales, results: Results) -> tuple[Stage, ...]:
+    """Those of a pass that predicts; they take LearningCarried, and leave Carried with what is told.
+
+    ValueError for more labels than can be told of so many classes."""
+    check_labels(sizes.classes, results.labels)
+    return (*_collected(public), PredictionStage(sizes, scales, results))
 
 
 def _collected(public: PublicModel) -> tuple[Stage, ...]:

@@ -1,8 +1,9 @@
-"""What a step of learning on shares sends, from sizes alone: every round, in order, with its bytes.
+"""What a step of learning on shares sends, and a prediction by what was learnt, from sizes alone: every round, in
+order, with its bytes.
 
 Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
-Bytes are those of the words of shares, without headers. A pass of learning is the embedding and the blocks of private
-inference in `shared` mode, a step, and whether all of it was in range.
+Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference in
+`shared` mode, a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tacit.protocol.inference.schedule import (
     byte_width,
     embedding_rounds,
     range_rounds,
+    result_rounds,
 )
 
 LIFTED: Final = 32
@@ -50,11 +52,28 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
 
 
 def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
-    """Of a pass of learning."""
+    """Of a pass of learning, or of a prediction."""
     sizes, learning = terms.sizes, terms.learning
-    return (
+    backbone = (
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * sizes.blocks,
+    )
+    if terms.purpose == "prediction":
+        return (
+            *backbone,
+            *prediction_rounds(
+                images=images,
+                tokens=sizes.tokens,
+                width=sizes.width,
+                classes=learning.classes,
+                adapters=learning.adapters,
+                rank=learning.rank,
+                cut=learning.cut,
+            ),
+            *result_rounds(learning.classes, images, terms.results),
+        )
+    return (
+        *backbone,
         *step_rounds(
             images=images,
             tokens=sizes.tokens,
@@ -82,15 +101,27 @@ def step_rounds(
 ) -> tuple[Round, ...]:
     """Of one step on a batch. cut: what is cut off the outputs of blocks, which are of STREAM bits; gradient: bits of
     derivatives by the parameters of an adapter."""
+    backwards = tuple(_adapter_rounds_backwards(images, tokens, width, rank, gradient))
+    return (
+        *prediction_rounds(
+            images=images, tokens=tokens, width=width, classes=classes, adapters=adapters, rank=rank, cut=cut
+        ),
+        *_head_rounds_backwards(images, width, classes),
+        *backwards * adapters,
+    )
+
+
+def prediction_rounds(
+    *, images: int, tokens: int, width: int, classes: int, adapters: int, rank: int, cut: int
+) -> tuple[Round, ...]:
+    """Of one batch, up to the logits; as of `step_rounds`."""
     stream, parameters = images * tokens * width, adapters * (2 * rank * (tokens + width) + 1) + classes * (width + 1)
     checks = adapters * len(ADAPTER_TENSORS) + len(HEAD_TENSORS)
-    sizes = (images, tokens, width, rank)
     return (
         _both("lift", (STREAM - cut, max(adapters, 1) * stream), (USED, parameters), (CHECKED, parameters)),
         _both("parameters", (PLACE, checks)),
-        *(each for _ in range(adapters) for each in _adapter_rounds(*sizes)),
+        *tuple(_adapter_rounds(images, tokens, width, rank)) * adapters,
         *_head_rounds(images, width, classes),
-        *(each for _ in range(adapters) for each in _adapter_rounds_backwards(*sizes, gradient)),
     )
 
 
@@ -134,13 +165,20 @@ def _adapter_rounds_backwards(images: int, tokens: int, width: int, rank: int, g
 
 
 def _head_rounds(images: int, width: int, classes: int) -> Iterator[Round]:
-    tokens, logits, weight = images * width, images * classes, classes * width
+    tokens, weight = images * width, classes * width
     for name, parts in (
         ("norm", [(CHECKED, tokens)]),
         ("norm", [(PLACE, images)]),
         ("norm", [(WORD_BITS, images)]),
         ("norm", [(LIFTED, tokens)]),
         ("head", [(WORD_BITS, tokens + weight)]),
+    ):
+        yield _both(name, *parts)
+
+
+def _head_rounds_backwards(images: int, width: int, classes: int) -> Iterator[Round]:
+    tokens, logits, weight = images * width, images * classes, classes * width
+    for name, parts in (
         ("softmax", [(COARSE, logits), (PLACE, logits), (WORD_BITS, 2 * logits)]),
         ("softmax", [(LIFTED, logits), (PLACE, images + logits)]),
         ("softmax", [(WORD_BITS, images), (PLACE, images)]),

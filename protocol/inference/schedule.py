@@ -190,18 +190,21 @@ def _far_rounds(scores: int, sums: int) -> tuple[Round, ...]:
 
 
 def head_rounds(sizes: Sizes, images: int, *, known: bool, results: Results = LOGITS) -> tuple[Round, ...]:
-    """Of the class tokens, to the bit that says whether all values were in range, and the results that the data owner
-    is told if they were."""
-    labels, classes = results.labels, sizes.classes
-    told = byte_width(LABEL_BITS) * labels if labels else byte_width(RESULT_BITS) * classes
-    ranking = ranking_rounds(classes, labels, images) if labels else ()
+    """Of the class tokens, to the results."""
     return (
         *(() if known else _norm_rounds("final norm", images, sizes.width)),
         Round("head", 0, byte_width(STREAM) * images * sizes.width),
-        *range_rounds(),
-        *ranking,
-        Round("result", images * told, 0),
+        *result_rounds(sizes.classes, images, results),
     )
+
+
+def result_rounds(classes: int, images: int, results: Results) -> tuple[Round, ...]:
+    """From logits to the bit that says whether all values were in range, and the results that the data owner is told if
+    they were."""
+    labels = results.labels
+    told = byte_width(LABEL_BITS) * labels if labels else byte_width(RESULT_BITS) * classes
+    ranking = ranking_rounds(classes, labels, images) if labels else ()
+    return (*range_rounds(), *ranking, Round("result", images * told, 0))
 
 
 def range_rounds() -> tuple[Round, ...]:

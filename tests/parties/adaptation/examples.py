@@ -123,3 +123,13 @@ def opened(parts: Sequence[ParameterShares], like: AdapterParameters) -> Adapter
 
 def fitted(sizes: StepSizes, bounds: StepBounds = BOUNDS) -> StepScales:
     return fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
+
+
+def logit_error(parameters: AdapterParameters) -> torch.Tensor:
+    """What a logit of a prediction on shares may be off by, float64 [C].
+
+    The inverse root of a variance is off by 3/8 * 2^-8 at most (LEAST_INTERVALS of parties/inference/tables.py), and
+    what two adapters round by less than what a step rounds, 20 * 2^-13 (test_step.py): 2^-8 of the token together,
+    whose norm is the root of its width at most."""
+    weight = parameters.head_weight
+    return 2.0**-8 * weight.shape[1] ** 0.5 * weight.norm(dim=-1)

@@ -1,5 +1,5 @@
-"""Whole passes that learn: each part is that in the clear for what went into it, so that errors cannot make up for each
-other, and a pass costs what the machines know of it."""
+"""Whole passes that learn, and that predict: each part is that in the clear for what went into it, so that errors
+cannot make up for each other, and a pass costs what the machines know of it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ import pytest
 import torch
 
 from tacit.models.adapters.gradients import descent
-from tacit.models.adapters.parallel import each
-from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.models.adapters.parallel import each, logits
+from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.federation import nothing, shares_of_known
 from tacit.parties.adaptation.fixed_point import PARAMETER
-from tacit.parties.adaptation.stages import LearningCarried, learning_stages
+from tacit.parties.adaptation.stages import LearningCarried, learning_stages, prediction_stages
 from tacit.parties.adaptation.step import StepSizes
-from tacit.parties.inference.operations import DATA
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.results import logits as told_logits
 from tacit.parties.inference.ring import signed
 from tacit.parties.inference.stages import Carried
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import adaptation_rounds
-from tacit.protocol.inference.schedule import LOGITS, PLACE, STREAM, Results
+from tacit.protocol.inference.schedule import LOGITS, PLACE, RANGE, RANKED, STREAM, Results
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent)
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from clear import bounds, norms
     from conftest import STOCK, STUDENT, Transformer, digits, transformer
-    from examples import Example, example, opened, shared
+    from examples import Example, example, logit_error, opened, shared
     from whole import WholePass, block_outputs
 
 IMAGES: Final = 4
@@ -102,6 +104,12 @@ def learning(given: Example, run: WholePass) -> list[Carried]:
     ]
 
 
+def opened_outputs(model: Transformer, *both: LearningCarried) -> torch.Tensor:
+    """What the blocks have left on shares [L, B, T, D]."""
+    sums = [one + two for one, two in zip(*(carried.outputs for carried in both), strict=True)]
+    return signed(torch.stack(sums), STREAM).double() / model.public.stream
+
+
 @pytest.mark.parametrize("sizes", [SIZES, PROBE])
 def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
     model: Transformer, sizes: StepSizes
@@ -110,12 +118,7 @@ def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
     scales = fitted(model, given)
     *_, (before, other), ends = run.run(learning_stages(model.public, sizes, scales), learning(given, run))
     assert run.in_range
-    outputs = (
-        torch.stack(
-            [signed(one + two, STREAM) for one, two in zip(before.outputs, other.outputs, strict=True)]
-        ).double()
-        / model.public.stream
-    )
+    outputs = opened_outputs(model, before, other)
     for number, (found, wanted) in enumerate(zip(outputs, given.outputs, strict=True), 1):
         # Each block may be off by BLOCK_ERROR, and the next pass that on; the embedding is no worse than one of them.
         assert (found - wanted).norm() <= BLOCK_ERROR * (number + 1) * wanted.norm()
@@ -134,7 +137,6 @@ def test_a_pass_of_learning_is_that_in_the_clear_and_costs_what_is_declared(
 
 
 def test_a_batch_out_of_range_is_told_apart(model: Transformer) -> None:
-    """In a block, or in the step: either leaves the bit that is opened, and the count says how much."""
     given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
     scales = fitted(model, given, channels=0.5)
     run.run(learning_stages(model.public, SIZES, scales), learning(given, run))
@@ -155,3 +157,51 @@ def test_more_images_than_the_bounds_are_for_are_refused(model: Transformer) -> 
     assert len(step.requests(1, {})) == len(step.requests(IMAGES, {}))
     with pytest.raises(ValueError, match="a batch of 5 images: the bounds are for 4 at most"):
         step.requests(IMAGES + 1, {})
+
+
+@pytest.mark.parametrize("results", [LOGITS, Results(labels=2, bits=0)])
+@pytest.mark.parametrize("sizes", [SIZES, PROBE])
+def test_a_prediction_is_that_in_the_clear_and_costs_what_is_declared(
+    model: Transformer, sizes: StepSizes, results: Results
+) -> None:
+    given, run = example_of(model, sizes), WholePass(model, model.images[:IMAGES])
+    scales = fitted(model, given)
+    begun = [
+        LearningCarried(share, parameters=parameters)
+        for share, parameters in zip(run.begun, (nothing(sizes), shares_of_known(given.parameters)), strict=True)
+    ]
+    *_, (before, other), ends = run.run(prediction_stages(model.public, sizes, scales, results), begun)
+    assert run.in_range
+    assert not ends[MODEL].share.any()
+    clear = logits(given.parameters, given.norm, opened_outputs(model, before, other))
+    bound = logit_error(given.parameters)
+    if results.labels:
+        best, order = clear.sort(dim=-1, descending=True, stable=True)
+        # What labels are of is cut to RANKED bits: each of two logits may be off by its error, and a last bit.
+        told_apart = 2 * (bound.max() + 2.0 ** (STREAM - RANKED) / LOGIT_SCALE)
+        sure = (-best.diff(dim=-1) > told_apart)[:, : results.labels].all(-1)
+        assert sure.any()
+        assert ends[DATA].share[sure].equal(order[sure][:, : results.labels])
+    else:
+        found = told_logits(ends[DATA].share, results)
+        assert ((found - clear).abs() <= bound + 2.0**-results.bits).all()
+    assert run.rounds == adaptation_rounds(terms_of(model, sizes, scales, "prediction", results), IMAGES)
+
+
+@pytest.mark.parametrize("results", [LOGITS, Results(labels=1, bits=0)])
+def test_a_prediction_out_of_range_is_refused_before_anything_is_told(model: Transformer, results: Results) -> None:
+    given, run = example_of(model, SIZES), WholePass(model, model.images[:IMAGES])
+    scales = fitted(model, given, channels=0.5)
+    run.run(prediction_stages(model.public, SIZES, scales, results), learning(given, run))
+    assert not run.in_range
+    operations = [each.operation for each in run.rounds]
+    # The machines advance no program beyond this round then.
+    behind = operations[operations.index(RANGE) + 1 :]
+    assert set(behind) == ({"ranking", "result"} if results.labels else {"result"})
+    assert not {"ranking", "result"} & set(operations[: operations.index(RANGE)])
+
+
+def test_more_labels_than_can_be_told_are_refused(model: Transformer) -> None:
+    scales = fitted(model, example_of(model, SIZES))
+    with pytest.raises(ValueError, match="the 4 best labels of 4 classes cannot be told"):
+        prediction_stages(model.public, SIZES, scales, Results(labels=4, bits=0))

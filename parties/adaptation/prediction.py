@@ -1,0 +1,59 @@
+"""What adapters and a head that were learnt make of a batch, on secret shares: logits, of which results are told as in
+private inference (parties/inference/results.py), and how many values are out of range.
+
+Both owners hold shares of the outputs of all blocks, and of the parameters; a data owner that predicts knows these
+(federation.py). It is a step of learning (step.py) up to the logits, and asks for no material beyond them. Logits need
+no check: of a standardised token and of parameters in range they are small enough for their ring (bounds.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tacit.parties.adaptation.adapter import AdapterForwards, forward_requests
+from tacit.parties.adaptation.bounds import LOGIT_SCALE, StepScales
+from tacit.parties.adaptation.fixed_point import PARAMETER
+from tacit.parties.adaptation.head import HeadForwards, logit_requests
+from tacit.parties.adaptation.step import HiddenProgram, ParameterShares, StepSizes, hidden_requests
+from tacit.parties.inference.material import AnyBlockRequest
+from tacit.parties.inference.operations import Party, Program
+from tacit.parties.inference.ring import WORD_BITS, shifted
+
+_CUT: Final = 2 * PARAMETER - round(math.log2(LOGIT_SCALE))
+"""What logits have too much."""
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Predicted:
+    """What a prediction leaves."""
+
+    logits: torch.Tensor
+    """Share modulo 2^STREAM of the logits [B, C], times LOGIT_SCALE."""
+    outside: torch.Tensor
+    """Share modulo 2^PLACE of how many values were out of range."""
+
+
+def prediction_requests(sizes: StepSizes, scales: StepScales) -> tuple[AnyBlockRequest, ...]:
+    """What `PredictionProgram` asks for, in this order."""
+    adapter = () if scales.adapter is None else forward_requests(sizes.adapter, scales.adapter)
+    return (*hidden_requests(sizes, scales, adapter), *logit_requests(sizes.head, scales.head))
+
+
+class PredictionProgram:
+    """One use."""
+
+    def __init__(self, party: Party, sizes: StepSizes, scales: StepScales) -> None:
+        self._hidden = HiddenProgram(party, sizes, scales, AdapterForwards)
+        self._head = HeadForwards(party, sizes.head, scales.head)
+
+    def run(self, parameters: ParameterShares, outputs: Sequence[torch.Tensor]) -> Program[Predicted]:
+        """Both as of StepProgram."""
+        head, hidden = yield from self._hidden.run(parameters, outputs)
+        logits = yield from self._head.forwards(head, hidden[:, 0])
+        outside = self._hidden.outside + self._head.outside
+        return Predicted(logits=shifted(logits, WORD_BITS, _CUT), outside=outside)
