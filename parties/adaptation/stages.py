@@ -32,8 +32,8 @@ from tacit.parties.inference.stages import (
     BlockStage,
     Carried,
     ModelStage,
+    PassStage,
     Run,
-    Stage,
     backbone_stages,
     in_range,
 )
@@ -160,12 +160,14 @@ class StepStage:
         return replace(self.sizes, images=images)
 
 
-def learning_stages(public: PublicModel, sizes: StepSizes, scales: StepScales) -> tuple[Stage, ...]:
+def learning_stages(public: PublicModel, sizes: StepSizes, scales: StepScales) -> tuple[PassStage, ...]:
     """Those of a pass that learns, in order; they take and leave LearningCarried."""
     return (*_collected(public), StepStage(sizes, scales))
 
 
-def prediction_stages(public: PublicModel, sizes: StepSizes, scales: StepScales, results: Results) -> tuple[Stage, ...]:
+def prediction_stages(
+    public: PublicModel, sizes: StepSizes, scales: StepScales, results: Results
+) -> tuple[PassStage, ...]:
     """Those of a pass that predicts; they take LearningCarried, and leave Carried with what is told.
 
     ValueError for more labels than can be told of so many classes."""
@@ -173,7 +175,7 @@ def prediction_stages(public: PublicModel, sizes: StepSizes, scales: StepScales,
     return (*_collected(public), PredictionStage(sizes, scales, results))
 
 
-def _collected(public: PublicModel) -> tuple[Stage, ...]:
+def _collected(public: PublicModel) -> tuple[PassStage, ...]:
     return tuple(Collecting(stage) for stage in backbone_stages(public, known=False))
 
 
