@@ -2,7 +2,7 @@
 
 What a later computation on shares does, and what is compared with it: in every round each client takes steps of
 stochastic gradient descent from the common parameters (gradients.py), and the next common parameters are the mean of
-all clients' (Tastan and Nandakumar 2025, sections 4.3 and 4.4). With `Batches()` a client takes one step, so that a
+all clients' (Tastan and Nandakumar 2025, sections 4.3 and 4.4). With `OneBatch` a client takes one step, so that a
 round is one step along the mean gradient; with `OneEpoch` it goes once through its images. Training in one place is the
 same with one client that has the `pooled` images.
 
@@ -73,20 +73,14 @@ class RoundWork(Protocol):
 
 
 @dataclass(frozen=True)
-class Batches:
-    """So many steps, each on so many images that have not had their turn; on all if there are fewer."""
+class OneBatch:
+    """One step, on so many images drawn without replacement, or on all if there are fewer."""
 
     size: int = 16
-    count: int = 1
 
     def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
-        """See RoundWork. Where too few are left for a step, all of them are put into a new order."""
-        order = generator.permutation(images)
-        for _ in range(self.count):
-            if len(order) < min(self.size, images):
-                order = generator.permutation(images)
-            yield order[: self.size]
-            order = order[self.size :]
+        """See RoundWork."""
+        yield generator.permutation(images)[: self.size]
 
 
 @dataclass(frozen=True)

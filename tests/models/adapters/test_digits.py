@@ -9,7 +9,7 @@ import torch
 from tacit.models.adapters.activation import GELU, QUADRATIC_GELU, Activation
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
 from tacit.models.adapters.features import block_outputs, final_norm
-from tacit.models.adapters.federated import Batches, Features, Schedule, balanced_accuracy, federated, pooled
+from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated, pooled
 from tacit.models.adapters.parallel import initial
 from tacit.models.adapters.sampling import AllBlocks, BlockSampling, StochasticBlocks
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
@@ -75,7 +75,7 @@ def measured(one_thread_for_all: None) -> dict[str, list[float]]:
         for name, arm in ARMS.items():
             parameters = initial(arm.configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
             # In one place a step sees as many images as in all clients together.
-            given, work = ([pooled(clients)], Batches(80)) if arm.centralised else (clients, Batches(16))
+            given, work = ([pooled(clients)], OneBatch(80)) if arm.centralised else (clients, OneBatch(16))
             *_, last = federated(
                 parameters, norm, given, SCHEDULE, work, seed=seed, sampling=arm.sampling, activation=arm.activation
             )

@@ -10,7 +10,7 @@ import torch
 
 from tacit.models.adapters.configuration import AdapterConfiguration, LinearProbeConfiguration, ParallelConfiguration
 from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.federated import Batches, Features, Schedule, balanced_accuracy, federated
+from tacit.models.adapters.federated import Features, OneBatch, Schedule, balanced_accuracy, federated
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, initial
 from tacit.models.configuration import DataConfiguration, ModelConfiguration, TrainingConfiguration
 from tacit.models.data import load
@@ -90,7 +90,7 @@ def on_shares(
     seed: int,
 ) -> tuple[AdapterParameters, int]:
     """As `federated` in the clear, with the same batches; and how many of them were refused."""
-    work, refused = Batches(sizes.images), 0
+    work, refused = OneBatch(sizes.images), 0
     for number in range(1, schedule.rounds + 1):
         added = []
         for index, owner in enumerate(owners):
@@ -111,7 +111,7 @@ def both(
     first = initial(configuration, blocks=3, tokens=17, width=32, classes=5, seed=seed)
     first = each(torch.Tensor.double, first)
     schedule = Schedule(rounds=rounds, learning_rate=0.1, decay_rounds=())
-    clear = list(federated(first, NORM, owners, schedule, Batches(BATCH), seed=seed))
+    clear = list(federated(first, NORM, owners, schedule, OneBatch(BATCH), seed=seed))
     seen = [
         norms(parameters, NORM, owner.outputs, owner.labels)
         for owner in owners
