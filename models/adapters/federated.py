@@ -15,14 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import Meta
 
 from tacit.models.adapters.activation import QUADRATIC_GELU, Activation
-from tacit.models.adapters.gradients import descent, stepped
+from tacit.models.adapters.gradients import Note, descent, stepped, unnoted
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm, each, logits
 from tacit.models.adapters.sampling import ALL_BLOCKS, BlockSampling, masked
 from tacit.models.training import EVALUATION_BATCH
@@ -96,16 +98,30 @@ class OneEpoch:
             yield order[start : start + self.size]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
+@dataclass(frozen=True)
+class FullBatches:
+    """So many steps on exactly so many images, from one epoch after the other: images come again where there are
+    fewer."""
+
+    size: int
+    count: int
+
+    def batches(self, images: int, generator: np.random.Generator) -> Iterator[Order]:
+        """See RoundWork."""
+        wanted = self.size * self.count
+        order = np.concatenate([generator.permutation(images) for _ in range(math.ceil(wanted / images))])
+        yield from np.split(order[:wanted], self.count)
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long training lasts, and how large its steps are; the defaults are the paper's (section 5.2)."""
 
-    rounds: int = 50
-    learning_rate: float = 1e-3
+    rounds: Annotated[int, Meta(ge=1, le=1 << 20)] = 50
+    learning_rate: Annotated[float, Meta(gt=0.0, le=100.0)] = 1e-3
     """Of the first rounds."""
-    decay: float = 0.1
+    decay: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     """Factor of the learning rate after each of `decay_rounds`."""
-    decay_rounds: tuple[int, ...] = (25, 40)
+    decay_rounds: Annotated[tuple[Annotated[int, Meta(ge=1, le=1 << 20)], ...], Meta(max_length=64)] = (25, 40)
     """Numbers of rounds, the first being 1."""
 
     def rate(self, number: int) -> float:
@@ -123,12 +139,14 @@ def federated(
     seed: int,
     sampling: BlockSampling = ALL_BLOCKS,
     activation: Activation = QUADRATIC_GELU,
+    note: Note = unnoted,
 ) -> Iterator[AdapterParameters]:
     """The common parameters after every round, computed when they are asked for.
 
     Every client counts alike, whatever it has. For every batch a client draws its images first, then the blocks whose
-    outputs are given. Raises ValueError for no clients, a client without images, and outputs or labels that do not fit
-    the parameters; FloatingPointError as soon as the loss of a batch is not finite.
+    outputs are given. `note` is given what passes through all steps (gradients.py). Raises ValueError for no clients, a
+    client without images, and outputs or labels that do not fit the parameters; FloatingPointError as soon as the loss
+    of a batch is not finite.
     """
     if not clients:
         raise ValueError("there are no clients to train; at least one is needed")
@@ -144,7 +162,7 @@ def federated(
             for order in work.batches(len(client.labels), generator):
                 batch = client.part(order)
                 outputs = masked(batch.outputs, sampling.draw(len(batch.outputs), generator))
-                found = descent(local, norm, outputs, batch.labels, activation=activation)
+                found = descent(local, norm, outputs, batch.labels, activation=activation, note=note)
                 if not math.isfinite(found.loss):
                     raise FloatingPointError(
                         f"round {number}, client {index}: the loss of a batch is {found.loss}; training diverged, take "

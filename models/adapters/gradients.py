@@ -28,7 +28,9 @@ the norm a few B D: for x the class token of h_L, x^ = (x - mean) / d and y = ga
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch.nn.functional import one_hot
@@ -49,6 +51,17 @@ class Descent:
     """Derivatives of the loss, in the shapes of the parameters."""
 
 
+class Note(Protocol):
+    """What takes note of the values that pass through a step."""
+
+    def __call__(self, name: str, rows: torch.Tensor) -> None:
+        """Values of one name [..., n], whose norms over the last dimension say how far they reach."""
+
+
+def unnoted(name: str, rows: torch.Tensor) -> None:
+    """No note is taken."""
+
+
 @torch.no_grad()
 def descent(
     parameters: AdapterParameters,
@@ -57,9 +70,23 @@ def descent(
     labels: torch.Tensor,
     *,
     activation: Activation = QUADRATIC_GELU,
+    note: Note = unnoted,
 ) -> Descent:
     """Loss and gradient for outputs of all blocks [L, B, T, D] and labels int64 [B], in the floating-point type that
-    all have. ValueError for outputs or labels that do not fit the parameters, and for no images."""
+    all have. ValueError for outputs or labels that do not fit the parameters, and for no images.
+
+    note: is given, beside all parameters under their names, one adapter's at a time,
+
+    | name | rows |
+    |---|---|
+    | `outputs` | tokens that the blocks leave |
+    | `inputs` | tokens of z |
+    | `channels` | p of every token |
+    | `tokens` | q of every image, row by row |
+    | `derivatives` | e of every token, of the sum of the images' losses |
+    | `deviations` | class tokens x of h_L less their mean, over sqrt(D): their norms are the roots of variances |
+    | `logits` | each alone, less the mean of its image |
+    """
     check(parameters, outputs)
     classes = len(parameters.head_bias)
     if len(labels) == 0 or len(labels) != outputs.shape[1] or labels.min() < 0 or labels.max() >= classes:
@@ -67,6 +94,10 @@ def descent(
             f"{len(labels)} labels {sorted(set(labels.tolist()))} for {outputs.shape[1]} images; each image needs one "
             f"of 0 to {classes - 1}, which the head knows, and there has to be an image"
         )
+    for name, tensor in parameters.tensors.items():
+        for part in [tensor] if name.startswith("head") else tensor:
+            note(name, part.flatten())
+    note("outputs", outputs)
     hidden = outputs[-1]
     seen: list[tuple[torch.Tensor, Mixed]] = []
     for block, scale in enumerate(parameters.scale):
@@ -74,9 +105,15 @@ def descent(
         mixed = mix(parameters, block, z, activation)
         hidden = hidden + scale * mixed.added
         seen.append((z, mixed))
-    standardised, inverse = norm.standardised(hidden[:, 0])
+        note("inputs", z)
+        note("channels", mixed.channels)
+        note("tokens", mixed.tokens)
+    class_token = hidden[:, 0]
+    note("deviations", (class_token - class_token.mean(-1, keepdim=True)) / math.sqrt(class_token.shape[-1]))
+    standardised, inverse = norm.standardised(class_token)
     token = standardised * norm.weight + norm.bias
     logits = token @ parameters.head_weight.T + parameters.head_bias
+    note("logits", (logits - logits.mean(-1, keepdim=True))[..., None])
     log_probabilities = logits.log_softmax(-1)
     wanted = one_hot(labels, classes).to(logits.dtype)
 
@@ -89,6 +126,7 @@ def descent(
     gradient.head_weight.copy_(by_logits.T @ token)
     gradient.head_bias.copy_(by_logits.sum(0))
     for block, (z, mixed) in reversed(list(enumerate(seen))):
+        note("derivatives", by_hidden * len(labels))
         by_hidden = by_hidden + _backwards(parameters, gradient, block, z, mixed, by_hidden, activation)
     return Descent(
         loss=-(log_probabilities * wanted).sum().item() / len(labels),
