@@ -163,7 +163,8 @@ def fitted_model(transformer: FriendlyTransformer, images: torch.Tensor, *, marg
                 reach.append(norms.before(variance))
                 norms = norms.after(variance, half.norm, sizes.width, exact.norm.steps, stream, reach[-1])
         reach.append(norms.first)
-        stream = stream_scale(max(reach))
+        # Inference does not read the other tokens that the last block leaves, adapters do.
+        stream = stream_scale(max(*reach, norms.others))
     pixels, weights = (
         max(values.double().square().mean().sqrt().item(), _SMALLEST_SPREAD) for values in (images, projection.weight)
     )
