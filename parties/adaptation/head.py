@@ -58,6 +58,8 @@ _INVERSE: Final = 16
 """Of 1 / d where derivatives are multiplied by it."""
 _EXPONENTIAL: Final = 16
 """Of an exponential that is lifted."""
+_REACHES: Final = (2.0**-8, 2.0**8)
+"""Of centred logits in range, from the least to the largest: their places fit 64 bits, whatever the classes."""
 _PROBABILITY: Final = 50
 """Of the product of a lifted exponential with the inverse sum."""
 MEAN: Final = 28
@@ -77,7 +79,7 @@ _LEAST_TOTAL: Final = 0.9
 
 
 class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Public numbers of a head, made by `fitted_head`."""
+    """Public numbers of a head, made by `fitted_head`. ValueError for logits, or exponentials, that cannot be told."""
 
     variances: Table
     token_cut: Annotated[int, Meta(ge=1, le=WORD_BITS - _CENTRED)]
@@ -88,6 +90,15 @@ class LearningHeadScales(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Of a centred logit, and `reach`."""
     exponential: Wave
     totals: Table
+
+    def __post_init__(self) -> None:
+        least, largest = _REACHES
+        if not least <= self.reach <= largest:
+            raise ValueError(f"logits in range up to {self.reach:g}; {least:g} to {largest:g} can be told")
+        if self.exponential.bits <= _EXPONENTIAL:
+            raise ValueError(
+                f"exponentials of {self.exponential.bits} fractional bits; more than {_EXPONENTIAL} are cut"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

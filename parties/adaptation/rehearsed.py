@@ -1,0 +1,100 @@
+"""Bounds of steps of learning that the model owner finds before it has seen anything of what will be learned.
+
+A rehearsal on images of its own (models/adapters/rehearsal.py) says how far values reach there. What is learned later
+reaches elsewhere, so there is room, by a margin:
+
+| of | room |
+|---|---|
+| parameters | the margin, times their move from the least norm to the largest: where they begin is known |
+| variances | the square of the margin, down and up, as in private inference |
+| z, p, q, derivatives, logits | its root: bounds of all else are products of these, and of parameters |
+| outputs of blocks | none |
+
+The scale of the residual stream is such that a token which a block leaves takes a quarter of its ring at most where a
+pass is in range, and a pass of learning checks that as one of inference does.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tacit.models.adapters.rehearsal import Reached
+from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.step import StepSizes
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.ring import SPARE
+from tacit.parties.inference.tables import BoundError
+from tacit.parties.inference.waves import FitError
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS
+from tacit.protocol.inference.schedule import STREAM
+
+MARGIN: Final = 2.0
+"""With 1.5, 28 of 1200 batches of unknown digits were out of range, with 2 none."""
+_STEP: Final = 0.25
+"""By which a margin shrinks that does not fit."""
+_LEAST_MOVE: Final = 0.25
+"""By which the norm of a tensor of parameters counts as moved in any case."""
+_LEAST_NORM: Final = 2.0**-4
+"""Of anything else, what counts as reached in any case: some hundred last bits of the coarsest."""
+
+
+def rehearsed_bounds(reached: Reached, public: PublicModel, *, rate: float, margin: float = MARGIN) -> StepBounds:
+    """Of what was reached in a rehearsal, with this margin; rate: the largest learning rate. ValueError for a margin
+    below 1."""
+    if not margin >= 1:
+        raise ValueError(f"a margin of {margin} is below 1, so that the rehearsal itself would be out of range")
+    tensors = dict(zip((*ADAPTER_TENSORS, *HEAD_TENSORS), (*ADAPTER_TENSORS, "head_weight", "head_bias"), strict=True))
+
+    def widened(name: str) -> float:
+        return math.sqrt(margin) * max(reached.largest(name), _LEAST_NORM)
+
+    def moved(name: str) -> float:
+        least = reached.least(name)
+        return least + margin * max(reached.largest(name) - least, _LEAST_MOVE)
+
+    return StepBounds(
+        rate=rate,
+        stream=public.stream,
+        outputs=SPARE * 2.0 ** (STREAM - 2) / public.stream,
+        parameters={name: moved(noted) for name, noted in tensors.items()},
+        inputs=widened("inputs"),
+        channels=widened("channels"),
+        tokens=widened("tokens"),
+        derivatives=widened("derivatives"),
+        variances=((reached.least("deviations") / margin) ** 2, (reached.largest("deviations") * margin) ** 2),
+        epsilon=public.head.norm.variance.inverse.offset,
+        logits=widened("logits"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedLearning:
+    """Public numbers of steps, and with how much room they were found."""
+
+    scales: StepScales
+    bounds: StepBounds
+    margin: float
+    """What was asked for, or the largest below it that fits."""
+
+
+def fitted_learning(
+    reached: Reached, public: PublicModel, sizes: StepSizes, *, rate: float, margin: float = MARGIN
+) -> FittedLearning:
+    """The scales for `rehearsed_bounds`, with the margin, or where that does not fit the rings with the largest that
+    does, in steps of a quarter down to 1. BoundError where even what the rehearsal reached does not fit; ValueError for
+    a margin below 1."""
+    while True:
+        bounds = rehearsed_bounds(reached, public, rate=rate, margin=margin)
+        try:
+            scales = fitted_step(sizes.adapter, sizes.head, bounds, adapters=sizes.adapters)
+        except (BoundError, FitError) as error:
+            if margin == 1:
+                raise BoundError(
+                    f"what a rehearsal reached does not fit a step of learning on shares, with no margin at all: "
+                    f"{error}. Take a smaller learning rate, fewer rounds, or adapters of a lower rank"
+                ) from error
+            margin = max(margin - _STEP, 1.0)
+        else:
+            return FittedLearning(scales=scales, bounds=bounds, margin=margin)
