@@ -1,0 +1,185 @@
+"""Everything about a learning that both owners know: the model it is beside, the scales of its numbers, what is learned
+and how long. It stands in the terms of a session as their arithmetic.
+
+The model owner makes it of a rehearsal (rehearsed.py). A data owner takes nothing that does not stand within the limits
+declared here: within them, no value makes a party fail, allocate more than the sizes permit, or compute anything but
+wrong numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Final
+
+import msgspec
+import torch
+from msgspec import Meta
+
+from tacit.models.adapters.configuration import AdapterConfiguration, ParallelConfiguration
+from tacit.models.adapters.federated import Schedule
+from tacit.models.adapters.parallel import AdapterParameters, each, initial
+from tacit.parties.adaptation.bounds import StepScales
+from tacit.parties.adaptation.fixed_point import ACTIVATION
+from tacit.parties.adaptation.step import StepSizes, whole_rate
+from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.results import check_labels
+from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
+from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
+from tacit.protocol.inference.schedule import STREAM, Results
+
+LARGEST_PARAMETERS: Final = 1 << 24
+"""Numbers that are learned."""
+LARGEST_BATCH: Final = 1 << 28
+"""Values that all blocks leave of a batch."""
+
+
+class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Made by the model owner, or read by `learning_of`. ValueError for parts that do not fit."""
+
+    public: PublicModel
+    scales: StepScales
+    adapter: AdapterConfiguration
+    classes: Annotated[int, Meta(ge=2, le=1 << 12)]
+    """Of the new head."""
+    batch: Annotated[int, Meta(ge=1, le=1 << 10)]
+    """Images of every step."""
+    batches: Annotated[int, Meta(ge=1, le=1 << 16)]
+    """Steps of a data owner in a round."""
+    schedule: Schedule
+    seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    """Of the first parameters."""
+
+    def __post_init__(self) -> None:
+        sizes, scales, adapters = self.sizes, self.scales, isinstance(self.adapter, ParallelConfiguration)
+        if (scales.adapter is not None) is not adapters:
+            raise ValueError(f"scales of {'no ' * adapters}adapters come with {self.adapter}")
+        if tuple(scales.parameters) != (*(ADAPTER_TENSORS if adapters else ()), *HEAD_TENSORS):
+            raise ValueError(f"scales of the parameters {', '.join(scales.parameters)} come with {self.adapter}")
+        if scales.cut < STREAM - LIFTED or self.public.stream != 2.0 ** (scales.cut + ACTIVATION):
+            raise ValueError(
+                f"{scales.cut} bits are cut off outputs of blocks of scale {self.public.stream:g}: that does not leave "
+                f"{ACTIVATION} fractional bits of {LIFTED} at most"
+            )
+        values = self.public.sizes.blocks * math.prod(sizes.adapter.stream)
+        for name, count, limit in (
+            ("numbers to learn", sizes.parameters, LARGEST_PARAMETERS),
+            ("values that the blocks leave of a batch", values, LARGEST_BATCH),
+        ):
+            if count > limit:
+                raise ValueError(f"{count} {name} are more than {limit}; take a lower rank, or a smaller batch")
+        if self.schedule.learning_rate > scales.rate:
+            raise ValueError(
+                f"a learning rate of {self.schedule.learning_rate:g} comes with scales for {scales.rate:g} at most"
+            )
+        for number in (1, self.schedule.rounds):
+            whole_rate(self.rate(number), self.batch)
+
+    @property
+    def sizes(self) -> StepSizes:
+        """Of a step."""
+        model, parallel = self.public.sizes, isinstance(self.adapter, ParallelConfiguration)
+        return StepSizes(
+            images=self.batch,
+            tokens=model.tokens,
+            width=model.width,
+            classes=self.classes,
+            adapters=model.blocks if parallel else 0,
+            rank=self.adapter.rank if isinstance(self.adapter, ParallelConfiguration) else 0,
+        )
+
+    @property
+    def learning(self) -> LearningSizes:
+        """What the terms say of it."""
+        sizes, checks = self.sizes, self.scales.adapter
+        return LearningSizes(
+            adapters=sizes.adapters,
+            rank=max(sizes.rank, 1),
+            classes=sizes.classes,
+            batch=sizes.images,
+            cut=self.scales.cut,
+            gradient=1 if checks is None else checks.gradient,
+        )
+
+    @property
+    def epsilon(self) -> float:
+        """What is added to the variance of a class token."""
+        return self.scales.head.variances.inverse.offset
+
+    def initial(self) -> AdapterParameters:
+        """The first common parameters, float64."""
+        model = self.public.sizes
+        first = initial(
+            self.adapter,
+            blocks=model.blocks,
+            tokens=model.tokens,
+            width=model.width,
+            classes=self.classes,
+            seed=self.seed,
+        )
+        return each(torch.Tensor.double, first)
+
+    def rate(self, number: int) -> float:
+        """The learning rate of the round of this number, from 1."""
+        return self.schedule.rate(number)
+
+
+def learning_terms(
+    private_model: PrivateModel,
+    learning: PublicLearning,
+    *,
+    purpose: Purpose,
+    results: Results,
+    most_images: int,
+    rounds: int,
+    smallest_cohort: int,
+) -> AdaptationTerms:
+    """What the model owner offers to data owners: passes of the batch of the learning, on shares from the image on.
+    ValueError for a learning beside another model, a number out of bounds, and what `learning_of` would refuse."""
+    if learning.public != private_model.public:
+        raise ValueError("the learning is beside another model than this one; rehearse it with this one")
+    terms = msgspec.convert(
+        {
+            "sizes": learning.public.sizes,
+            "input": "shared",
+            "results": results,
+            "weights": private_model.commitment,
+            "most_images": most_images,
+            "most_batch": learning.batch,
+            "arithmetic": msgspec.msgpack.encode(learning),
+            "purpose": purpose,
+            "learning": learning.learning,
+            "rounds": rounds,
+            "smallest_cohort": smallest_cohort,
+        },
+        AdaptationTerms,
+    )
+    learning_of(terms)
+    return terms
+
+
+def learning_of(terms: AdaptationTerms) -> PublicLearning:
+    """What the model owner has said of a learning. ValueError if it does not fit its terms."""
+    try:
+        learning = msgspec.msgpack.decode(terms.arithmetic, type=PublicLearning)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from error
+    _check(terms, learning)
+    return learning
+
+
+def _check(terms: AdaptationTerms, learning: PublicLearning) -> None:
+    if learning.public.sizes != terms.sizes:
+        raise ValueError(f"scales for {learning.public.sizes} come with terms for {terms.sizes}")
+    if learning.learning != terms.learning:
+        raise ValueError(f"a learning of {learning.learning} comes with terms for {terms.learning}")
+    if (terms.input, terms.most_batch) != ("shared", learning.batch):
+        raise ValueError(
+            f'terms with input = "{terms.input}" and batches of {terms.most_batch} images at most come with a learning '
+            f'by batches of {learning.batch}, whose input is "shared"'
+        )
+    if terms.rounds < learning.schedule.rounds:
+        raise ValueError(
+            f"terms for {terms.rounds} rounds come with a schedule of {learning.schedule.rounds}; open as many"
+        )
+    check_labels(learning.classes, terms.results.labels)
