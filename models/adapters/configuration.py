@@ -1,6 +1,7 @@
-"""The section [adapter] of an experiment file: what is trained beside a frozen transformer. Loads no torch.
+"""The sections [adapter] and [adaptation] of an experiment file: what is trained beside a frozen transformer, and how.
+Loads no torch.
 
-`kind` chooses one of the structs below; each has the keys of its own kind and refuses others.
+In [adapter], `kind` chooses one of two structs below; each has the keys of its own kind and refuses others.
 """
 
 from __future__ import annotations
@@ -45,3 +46,84 @@ class LinearProbeConfiguration(
 
 AdapterConfiguration = ParallelConfiguration | LinearProbeConfiguration
 """What [adapter] is decoded as; its key `kind` tells which, and is needed."""
+
+
+Reveal = Literal["none", "sampled", "all"]
+"""What data owners are told of the outputs of blocks."""
+
+
+class AdaptationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
+
+    reveal: Annotated[
+        Reveal,
+        Meta(
+            description='What data owners are told of the outputs of blocks: "none", nothing, they learn on shares; '
+            '"sampled" or "all", outputs of sampled blocks or of all, in secret orders, as in the paper, which gives '
+            "the model away."
+        ),
+    ] = "none"
+    batch: Annotated[int, Meta(description="Images of a batch.", ge=1, le=1024)] = 16
+    batches: Annotated[int, Meta(description="Batches of a data owner in a round, a step each.", ge=1, le=10_000)] = 1
+    learning_rate: Annotated[float, Meta(description="Of the first rounds.", gt=0.0, le=10.0)] = 0.1
+    decay: Annotated[
+        float, Meta(description="Factor of the learning rate after each of decay_rounds.", gt=0.0, le=1.0)
+    ] = 0.1
+    decay_rounds: Annotated[
+        tuple[Annotated[int, Meta(ge=1)], ...],
+        Meta(description="Rounds after which the learning rate decays, in rising order.", max_length=64),
+    ] = ()
+    margin: Annotated[
+        float,
+        Meta(
+            description="Room in the bounds of what is learned beyond what a rehearsal on the model owner's own images "
+            "reaches; a batch that is beyond them is refused.",
+            ge=1.0,
+            le=16.0,
+        ),
+    ] = 2.0
+    smallest_cohort: Annotated[
+        int,
+        Meta(
+            description="Fewest data owners whose sum is opened, without those who may collude; data owners and model "
+            "owner each see to it.",
+            ge=2,
+            le=10_000,
+        ),
+    ] = 3
+    colluders: Annotated[
+        int, Meta(description="Data owners who may pool what they know; they hide nobody.", ge=0, le=10_000)
+    ] = 0
+    most_rounds: Annotated[
+        int, Meta(description="Rounds that the model owner opens at most; 0: as many as there are.", ge=0, le=100_000)
+    ] = 0
+    backbone: Annotated[
+        str,
+        Meta(
+            description="The model owner's model: the directory of a run of `tacit simulate` or of a student of `tacit "
+            'distill`, which has images like those of [data]; "": one of [model] is trained on known_classes first.'
+        ),
+    ] = ""
+    known_classes: Annotated[
+        tuple[Annotated[int, Meta(ge=0)], ...],
+        Meta(
+            description="Numbers of the classes whose images are the model owner's, who trains on them, with "
+            'backbone = "". All other classes are what the data owners have, and learn.',
+            max_length=65_536,
+        ),
+    ] = (0, 1, 2, 3, 4)
+    backbone_epochs: Annotated[
+        int,
+        Meta(description='Epochs of that training, by the keys of [training]; with backbone = "".', ge=1, le=10_000),
+    ] = 6
+
+    def __post_init__(self) -> None:
+        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
+            raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
+        if len(set(self.known_classes)) != len(self.known_classes):
+            raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
+        if not self.backbone and not self.known_classes:
+            raise ValueError(
+                'adaptation.known_classes = []: a model owner needs images of its own to train on; with backbone = "" '
+                "name at least one class"
+            )

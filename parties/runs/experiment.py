@@ -8,8 +8,10 @@ reason and what would be accepted. The reference documentation comes from the sa
 import math
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -344,20 +346,22 @@ def check_factories(experiment: Experiment, where: str) -> None:
 
 
 def with_overrides(
-    experiment: Experiment,
+    experiment: Kind,
     *,
     clients: int | None = None,
     rounds: int | None = None,
     seed: int | None = None,
     workers: int | None = None,
+    more: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     where: str = "overrides",
-) -> Experiment:
-    """The experiment with other values for those given, checked again as a whole. Raises ExperimentError."""
+) -> Kind:
+    """The experiment with other values for those given, checked again as a whole; more: by section and key. Raises
+    ExperimentError."""
     data = msgspec.to_builtins(experiment)
-    given = {"clients": clients, "rounds": rounds, "seed": seed}
-    data["federation"].update({key: value for key, value in given.items() if value is not None})
-    data["simulate"].update({} if workers is None else {"workers": workers})
-    return _build(Experiment, data, where)
+    given = {"federation": {"clients": clients, "rounds": rounds, "seed": seed}, "simulate": {"workers": workers}}
+    for section, values in (*given.items(), *more.items()):
+        data[section].update({key: value for key, value in values.items() if value is not None})
+    return _build(type(experiment), data, where)
 
 
 def _build(kind: type[Kind], data: dict[str, Any], where: str) -> Kind:

@@ -4,7 +4,8 @@ Both come from the annotations of the msgspec structs. msgspec reports a refusal
 `$.aggregation.clip`; here it becomes `aggregation.clip = -1: expected a number above 0 and at most 1000`. Refusals by
 the rules of a struct itself (ValueError from its __post_init__) are complete sentences already and stay as they are.
 
-A protection is read by its catalogue, and has the keys of its scheme only (`read_section`).
+A section may be one of several, each with keys of its own, of which one key says which it is: of an adapter msgspec
+knows them all, and a protection is read by its catalogue (`read_section`).
 """
 
 import re
@@ -32,13 +33,21 @@ class Key:
     type: msgspec.inspect.Type
     default: Any
     description: str
-    scheme: str = ""
-    """The protection that has this key, for a key of [protection]."""
+    choice: str = ""
+    """Which of several sections has this key, where there are several: the scheme of a protection, the kind of an
+    adapter."""
 
     @property
     def is_section(self) -> bool:
         """Whether it is a table that holds other keys."""
+        if isinstance(self.type, msgspec.inspect.UnionType):
+            return all(isinstance(one, msgspec.inspect.StructType) for one in self.type.types)
         return isinstance(self.type, msgspec.inspect.StructType | msgspec.inspect.CustomType)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it says which of several sections this is."""
+        return isinstance(self.type, msgspec.inspect.LiteralType) and self.type.values == (self.choice,)
 
 
 def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
@@ -47,13 +56,13 @@ def keys(root: type[msgspec.Struct]) -> Iterator[Key]:
 
 
 def holds(root: msgspec.Struct, key: Key) -> bool:
-    """Whether a value of the documented type has this key: its section may be absent, or of another protection."""
+    """Whether a value of the documented type has this key: its section may be absent, or another one."""
     section: Any = root
     for name in key.path.split(".")[:-1]:
         section = getattr(section, name)
     if section is None or key.is_section:
         return section is not None and getattr(section, key.path.rpartition(".")[2]) is not None
-    return not key.scheme or section.scheme == key.scheme
+    return not key.choice or str(type(section).__struct_config__.tag) == key.choice
 
 
 def read_section(kind: type, value: Any) -> Any:
@@ -82,7 +91,12 @@ def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[
     """
     if error.__cause__ is not None:
         return str(error.__cause__)
-    known = {key.path: key for key in _keys(msgspec.inspect.type_info(root), path)}
+    known: dict[str, Key] = {}
+    for key in _keys(msgspec.inspect.type_info(root), path):
+        if key.chooses and key.path in known:
+            choices = (*known[key.path].type.values, key.choice)  # type: ignore[attr-defined]
+            key = replace(key, type=msgspec.inspect.LiteralType(choices))
+        known[key.path] = key
     prefix = f"{path}." if path else ""
     for section, name, stray in _unknown(data, known, prefix):
         return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
@@ -94,11 +108,11 @@ def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[
     if place is None:
         raise TypeError(f"msgspec names no place in {str(error)!r}") from error
     value: Any = data
-    key = path
+    whole = path
     for name, index in re.findall(r"(\w+)|\[(\d+)\]", place["path"]):
         value = value[int(index) if index else name]
-        key = ".".join(filter(None, [key, name]))
-    kind = known[key].type
+        whole = ".".join(filter(None, [whole, name]))
+    kind = known[whole].type
     if isinstance(kind, msgspec.inspect.VarTupleType) and place["path"].endswith("]"):
         kind = kind.item_type
     return f"{prefix}{place['path']} = {literal(value)}: expected {accepted(kind)}"
@@ -156,7 +170,14 @@ def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
             of_scheme = msgspec.inspect.LiteralType((scheme,))
             yield Key(f"{path}.scheme", of_scheme, scheme, protection.about, scheme)
             for key in _keys(msgspec.inspect.type_info(protection), path):
-                yield replace(key, scheme=scheme)
+                yield replace(key, choice=scheme)
+    elif isinstance(kind, msgspec.inspect.UnionType):
+        for one in kind.types:
+            assert isinstance(one, msgspec.inspect.StructType)
+            tag, about = str(one.tag), (one.cls.__doc__ or "").partition(": ")[2].partition("\n")[0].capitalize()
+            yield Key(f"{path}.{one.tag_field}", msgspec.inspect.LiteralType((tag,)), tag, about, tag)
+            for key in _keys(one, path):
+                yield replace(key, choice=tag)
     elif isinstance(kind, msgspec.inspect.StructType):
         sections = []
         for field in kind.fields:
@@ -164,8 +185,9 @@ def _keys(kind: msgspec.inspect.Type, path: str) -> Iterator[Key]:
             schema = (inner.extra_json_schema or {}) if isinstance(inner, msgspec.inspect.Metadata) else {}
             inner = inner.type if isinstance(inner, msgspec.inspect.Metadata) else inner
             if isinstance(inner, msgspec.inspect.UnionType):
-                # A section that may be left out.
-                inner = next((one for one in inner.types if isinstance(one, msgspec.inspect.StructType)), inner)
+                structs = [one for one in inner.types if isinstance(one, msgspec.inspect.StructType)]
+                # One of several sections, or one that may be left out.
+                inner = inner if len(structs) != 1 else structs[0]
             default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
             name = f"{path}.{field.name}" if path else field.name
             key = Key(path=name, type=inner, default=default, description=schema.get("description", ""))

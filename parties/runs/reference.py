@@ -7,6 +7,7 @@ import textwrap
 from operator import attrgetter
 
 import msgspec
+from msgspec.inspect import StructType
 
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.explain import Key, accepted, holds, keys, literal
@@ -16,7 +17,7 @@ _WIDTH = 100
 
 def experiment_toml(experiment: Experiment) -> str:
     """An experiment as TOML, every key explained in comments; parses back to the same experiment."""
-    return commented_toml(experiment, Experiment)
+    return commented_toml(experiment, type(experiment))
 
 
 def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct]) -> str:
@@ -30,8 +31,8 @@ def commented_toml(value: msgspec.Struct, kind: type[msgspec.Struct]) -> str:
         mark = "# " if absent else ""
         if key.is_section:
             lines += ["", *_comment(key.description), f"{mark}[{key.path}]"]
-        elif name == "scheme":
-            lines += ["", *_comment(key.description), f"{mark}scheme = {literal(key.default)}"]
+        elif key.chooses:
+            lines += ["", *_comment(key.description), f"{mark}{name} = {literal(key.default)}"]
         else:
             given = key.default if absent else attrgetter(key.path)(value)
             lines += _comment(f"{key.description} Accepted: {accepted(key.type)}.")
@@ -58,11 +59,17 @@ def tables(kind: type[msgspec.Struct], *, level: str = "##") -> list[str]:
     lines = [*head]
     for key in keys(kind):
         if key.is_section:
-            lines += ["", f"{level} [{key.path}]", "", key.description, *(head if key.path != "protection" else ())]
+            lines += [
+                "",
+                f"{level} [{key.path}]",
+                "",
+                key.description,
+                *(head if isinstance(key.type, StructType) else ()),
+            ]
             continue
         name = _name(key)
-        if name == "scheme":
-            lines += ["", f"{level}# scheme = {literal(key.default)}", "", key.description, *head]
+        if key.chooses:
+            lines += ["", f"{level}# {name} = {literal(key.default)}", "", key.description, *head]
         default = "none" if key.default is None else f"`{literal(key.default)}`"
         if key.default is msgspec.NODEFAULT:
             default = "must be given"

@@ -1,0 +1,73 @@
+"""The experiment of `tacit adapt`: that of `tacit simulate` with two sections more, [adapter] and [adaptation].
+
+[model] and [training] are of the model owner's model, where that is trained first; [data] has all images, of which the
+known classes are the model owner's, and the others are divided among the data owners, who are the clients;
+[aggregation], [deadlines] and [policy] are of the secure sum among them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, convert, structs
+
+from tacit.models.adapters.configuration import AdaptationConfiguration, AdapterConfiguration, ParallelConfiguration
+from tacit.models.image_place import place
+from tacit.parties.protections.none import NoProtection
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.served import served_experiment
+
+
+class AdaptationExperiment(Experiment, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An experiment with the sections [adapter] and [adaptation]. Raises as Experiment does."""
+
+    name: Annotated[
+        str, Meta(description="Name of the experiment, for reports and folders.", min_length=1, max_length=64)
+    ] = "adaptation"
+    federation: Annotated[FederationSection, Meta(description="Who takes part, and for how long.")] = FederationSection(
+        clients=4
+    )
+    adapter: Annotated[AdapterConfiguration, Meta(description="What is learned beside the model.")] = (
+        ParallelConfiguration()
+    )
+    adaptation: Annotated[
+        AdaptationConfiguration, Meta(description="How data owners learn beside a model that they do not get.")
+    ] = AdaptationConfiguration()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if key := next(iter(self.factories), ""):
+            raise ValueError(f'{key} = "{self.factories[key]}": only a federation of `tacit simulate` takes it')
+        if self.encryption is not None or not isinstance(self.protection, NoProtection):
+            raise ValueError("what is learned beside a model has no [protection] and no [encryption]: leave them out")
+        if self.data.statistics == "sum":
+            raise ValueError('data.statistics = "sum": images are prepared as the model owner says; leave it out')
+        if not self.terms().secure:
+            raise ValueError(
+                'aggregation.mode = "none": the shares of single data owners would be seen; take "active" or '
+                '"semi-honest"'
+            )
+        own = self.adaptation
+        needed = own.smallest_cohort + own.colluders
+        if self.federation.clients < needed:
+            raise ValueError(
+                f"federation.clients = {self.federation.clients}: sums of {own.smallest_cohort} data owners beside "
+                f"{own.colluders} who may collude need {needed}; take more, or lower adaptation.smallest_cohort"
+            )
+
+    @property
+    def kind(self) -> str:
+        """Of the adapter."""
+        return str(type(self.adapter).__struct_config__.tag)
+
+    def with_adapter(self, kind: str) -> AdaptationExperiment:
+        """The same with an adapter of this kind, its keys at their defaults."""
+        return structs.replace(self, adapter=convert({"kind": kind}, AdapterConfiguration))
+
+    def check_place(self) -> None:
+        """Find out whether images and model are there, as far as that shows without torch. ValueError, OSError."""
+        place(self.data)
+        if self.adaptation.backbone:
+            served_experiment(Path(self.adaptation.backbone))
