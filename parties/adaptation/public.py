@@ -78,15 +78,7 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     @property
     def sizes(self) -> StepSizes:
         """Of a step."""
-        model, parallel = self.public.sizes, isinstance(self.adapter, ParallelConfiguration)
-        return StepSizes(
-            images=self.batch,
-            tokens=model.tokens,
-            width=model.width,
-            classes=self.classes,
-            adapters=model.blocks if parallel else 0,
-            rank=self.adapter.rank if isinstance(self.adapter, ParallelConfiguration) else 0,
-        )
+        return step_sizes(self.public, self.adapter, classes=self.classes, batch=self.batch)
 
     @property
     def learning(self) -> LearningSizes:
@@ -122,6 +114,19 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     def rate(self, number: int) -> float:
         """The learning rate of the round of this number, from 1."""
         return self.schedule.rate(number)
+
+
+def step_sizes(public: PublicModel, adapter: AdapterConfiguration, *, classes: int, batch: int) -> StepSizes:
+    """Of a step beside this model."""
+    rank = adapter.rank if isinstance(adapter, ParallelConfiguration) else 0
+    return StepSizes(
+        images=batch,
+        tokens=public.sizes.tokens,
+        width=public.sizes.width,
+        classes=classes,
+        adapters=public.sizes.blocks if rank else 0,
+        rank=rank,
+    )
 
 
 def learning_terms(

@@ -1,0 +1,359 @@
+"""The data owner of double-blind adaptation as a party: it learns from its images, and from those of others, beside a
+model that it does not get.
+
+It is a client of two: in a session of sums with the dealer it is asked, round after round, for what it has learned
+(`DataOwnerParty`); and it learns that in a session with the model owner, batch by batch, on shares (`Learner`). In a
+round it has the last sum opened, which makes the common parameters, goes through its batches, and has its share
+refreshed and summed. Sessions with the model owner that are lost are opened anew, and go on behind the last batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import torch
+
+from tacit.models.adapters.federated import FullBatches, Order
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.models.interruption import Interrupted, Proceed
+from tacit.parties.adaptation.federation import mean_of, refreshed, shares_of_known
+from tacit.parties.adaptation.public import PublicLearning, learning_of
+from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds_task, read_sum
+from tacit.parties.adaptation.stages import LearningCarried, learning_stages
+from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
+from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
+from tacit.parties.inference.data_owner import DataOwnerSettings, conversing, masked_layers
+from tacit.parties.inference.operations import DATA
+from tacit.parties.inference.passes import Preparation, hold_pass
+from tacit.parties.inference.stages import input_share
+from tacit.parties.links.endpoint import EndpointError
+from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.client import ClientParty, ClientSettings
+from tacit.parties.session.diary import Diary
+from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
+from tacit.protocol.adaptation.results import RoundAnswered, SumTold
+from tacit.protocol.core.errors import Code
+from tacit.protocol.core.machine import Output, Trigger
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.results import Agreed, PassBegun
+from tacit.protocol.session.rounds import Train
+from tacit.protocol.sum.configuration import Configuration
+from tacit.secagg.ring import Words
+
+T = TypeVar("T")
+
+_LOOK_SECONDS: Final = 0.1
+"""How often it is looked whether what a round is learned for is still wanted."""
+_AGAIN_SECONDS: Final = 1.0
+"""How long a model owner is left alone after a session that was lost."""
+_MAY_COME_BACK: Final = (Code.LEFT, Code.TIMEOUT, Code.LOCAL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSettings:
+    """Everything that a data owner learns by, beside its images."""
+
+    owner: DataOwnerSettings
+    batch: int
+    """Images of a batch; the model owner's terms say the same."""
+    batches: int
+    """Of a round."""
+    rounds: int
+    smallest_cohort: int
+    """The fewest data owners whose sum it takes part in, without those who may collude."""
+    seed: tuple[int, int] | None = None
+    """Of the order of its images: a seed, and this data owner's number; None draws from the operating system's
+    randomness."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the sums of a round have told a data owner."""
+
+    round: int
+    parameters: AdapterParameters
+    """The common ones from now on, float64."""
+    owners: int
+    """Over how many data owners they are the mean."""
+    counted: Counted
+
+
+@dataclass(frozen=True)
+class _Session:
+    """With the model owner, while it is open."""
+
+    conversation: Conversation
+    machine: LearningDataOwner
+    agreed: Agreed
+    learning: PublicLearning
+    preparation: Preparation
+    worker: Worker
+
+
+class Learner:
+    """What a data owner has learned, and its session with the model owner.
+
+    images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; on_told: called with what every round has
+    told. ValueError for images that are no batch.
+    """
+
+    def __init__(
+        self,
+        settings: LearnerSettings,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        diary: Diary,
+        *,
+        on_told: Callable[[Told], None] = lambda told: None,
+    ) -> None:
+        if len(images) < settings.batch:
+            raise ValueError(
+                f"{settings.owner.keys.name} has {len(images)} images, and a batch takes {settings.batch}: give it "
+                "more, or lower adaptation.batch"
+            )
+        self.common: AdapterParameters | None = None
+        """Float64; None before the first session."""
+        self.based = 0
+        """The round whose sums the common parameters are of; 0: the first ones."""
+        self._settings = settings
+        self._images, self._labels = images, labels
+        self._diary = diary
+        self._on_told = on_told
+        self._standing = Standing()
+        self._exit = AsyncExitStack()
+        self._session: _Session | None = None
+        self._conversation: Conversation | None = None
+        """Of the session, also while it is being opened."""
+        self._terms = b""
+        """The digest of the terms that it has learned by."""
+
+    async def learn(self, round: int, last: SharesSum | None, survivors: tuple[str, ...]) -> torch.Tensor:
+        """This owner's share of what a round has taught, to be summed: int64 [n].
+
+        last: the data owners' last sum; survivors: over whom it is, if this one was there. TaskError for what is not as
+        agreed on.
+        """
+        while True:
+            try:
+                session = await self._opened()
+                await self._take_up(session, last, survivors)
+                return await self._round(session, round)
+            except (InferenceError, EndpointError) as error:
+                await self._leave()
+                code = error.code if isinstance(error, InferenceError) else Code.LEFT
+                if code not in _MAY_COME_BACK:
+                    raise TaskError(str(error)) from error
+                self._diary.write("session-lost", code=code.name, detail=str(error))
+            except BaseException as error:
+                # In the middle of a batch: there is no going on in this session.
+                if self._conversation is not None:
+                    self._conversation.fail(error)
+                await self._leave()
+                raise
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def hear_last(self, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
+        """Have the sum of the last round opened. TaskError as of `learn`."""
+        try:
+            await self._take_up(await self._opened(), last, survivors)
+        except (InferenceError, EndpointError) as error:
+            raise TaskError(f"the last round's sum was not told: {error}") from error
+
+    async def close(self) -> None:
+        """Close the session, in order if it is between two batches."""
+        session = self._session
+        if session is not None and session.machine.admits(Trigger.FINISH):
+            session.conversation.hear(session.machine.finish(session.conversation.now()))
+            try:
+                await session.conversation.closed()
+            except InferenceError as error:
+                self._diary.write("session-lost", code=error.code.name if error.code else None, detail=str(error))
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """Give the session up."""
+        self._session = self._conversation = None
+        await self._exit.aclose()
+
+    async def _opened(self) -> _Session:
+        if self._session is not None and self._session.conversation.ended is None:
+            return self._session
+        await self._leave()
+        settings, own = self._settings, self._settings.owner
+        wish = Wish(
+            images=settings.batch * settings.batches * settings.rounds,
+            batch=settings.batch,
+            channels=self._images.shape[1],
+            side=self._images.shape[-1],
+        )
+        machine = LearningDataOwner(
+            own.keys.name,
+            own.roster,
+            wish=wish,
+            policy=own.policy,
+            patience=FOR_OWNER * own.patience,
+            purpose="learning",
+            smallest_cohort=settings.smallest_cohort,
+            entropy=os.urandom,
+        )
+        conversation = await self._exit.enter_async_context(conversing(own, lambda: machine))
+        self._conversation = conversation
+        conversation.hear(machine.start(conversation.now()))
+        agreed = await conversation.expect(Agreed)
+        try:
+            learning = learning_of(adaptation_terms(agreed.terms))
+            self._check(learning, agreed)
+        except ValueError as error:
+            conversation.refuse(f"what it offers is not usable: {error}")
+        self._terms = agreed.digest
+        if self.common is None:
+            self.common = learning.initial()
+        worker = Worker()
+        self._exit.callback(worker.close)
+        sizes = learning.public.sizes
+        preparation = Preparation(
+            conversation,
+            sizes,
+            learning_stages(learning.public, learning.sizes, learning.scales),
+            rank=DATA,
+            ahead=own.ahead,
+            device=own.device,
+        )
+        self._exit.push_async_callback(preparation.close)
+        octets = await masked_layers(conversation, preparation, sizes, own.device)
+        self._diary.write("session", peer=agreed.peer, images=agreed.images, weights_bytes=octets)
+        self._session = _Session(conversation, machine, agreed, learning, preparation, worker)
+        return self._session
+
+    def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
+        """Raise ValueError for terms that are not those of the experiment, or of the session before."""
+        if self._terms not in (b"", agreed.digest):
+            raise ValueError("other terms than those by which this data owner has learned so far")
+        own, said = (self._settings.batches, self._settings.rounds), (learning.batches, learning.schedule.rounds)
+        if own != said:
+            raise ValueError(f"{said[1]} rounds of {said[0]} batches; here there are {own[1]} of {own[0]}")
+        if not 0 <= int(self._labels.min()) <= int(self._labels.max()) < learning.classes:
+            raise ValueError(
+                f"a head of {learning.classes} classes, and the labels here reach from {int(self._labels.min())} to "
+                f"{int(self._labels.max())}"
+            )
+
+    async def _take_up(self, session: _Session, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
+        """Have the last sum opened, if that is not done: the common parameters."""
+        if last is None or last.round <= self.based:
+            return
+        conversation, learning = session.conversation, session.learning
+        conversation.hear(session.machine.ask_sum(last.round, survivors, conversation.now()))
+        told = await conversation.expect(SumTold)
+        if told.data is None:
+            self._diary.write("round-lost", round=told.number, detail=told.reason)
+            return
+        total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
+        counted = Counted.of(total[-COUNTS:], learning.classes)
+        self.common, self.based = mean_of(total[:-COUNTS], last.owners, learning.sizes), last.round
+        self._on_told(Told(last.round, self.common, last.owners, counted))
+        self._diary.write(
+            "learned",
+            round=last.round,
+            owners=last.owners,
+            images=counted.images,
+            train_loss=counted.loss,
+            train_accuracy=counted.accuracy,
+        )
+
+    async def _round(self, session: _Session, round: int) -> torch.Tensor:
+        conversation, machine, standing = session.conversation, session.machine, self._standing
+        assert self.common is not None
+        standing.begin(round, shares_of_known(self.common))
+        conversation.hear(machine.begin_round(round, self.based, standing.done, conversation.now()))
+        standing.resume(standing.latest((await conversation.expect(RoundAnswered)).done))
+        batches = self._batches(round)
+        while standing.done < self._settings.batches:
+            await self._batch(session, round, batches[standing.done])
+        words = standing.learnt.words
+        secret, said = machine.keep_round(round, conversation.now())
+        conversation.hear(said)
+        await conversation.sent()
+        return refreshed(words, zeros(secret, words), DATA)
+
+    def _batches(self, round: int) -> list[Order]:
+        """Indices of the images of every batch of a round."""
+        seed = self._settings.seed
+        generator = np.random.default_rng(None if seed is None else [seed[0], round, seed[1]])
+        work = FullBatches(self._settings.batch, self._settings.batches)
+        return list(work.batches(len(self._images), generator))
+
+    async def _batch(self, session: _Session, round: int, order: Order) -> None:
+        conversation, preparation = session.conversation, session.preparation
+        chosen, began = torch.from_numpy(order), time.perf_counter()
+        share = await session.worker(input_share, session.learning.public, len(order), self._images[chosen])
+        await preparation.ready()
+        conversation.hear(session.machine.ask(conversation.now()))
+        await conversation.expect(PassBegun)
+        ready = time.perf_counter()
+        carried = LearningCarried(
+            share,
+            parameters=self._standing.learnt.parameters,
+            labels=self._labels[chosen],
+            rate=session.learning.rate(round),
+        )
+        found, costs = await hold_pass(conversation, preparation, session.worker, carried)
+        preparation.over(session.machine.number)
+        assert found is None or isinstance(found, LearningCarried)
+        self._standing.add(self._standing.learnt.then(found, len(order)))
+        self._diary.write(
+            "batch",
+            round=round,
+            number=self._standing.done,
+            refused=found is None,
+            waited_seconds=ready - began,
+            seconds=time.perf_counter() - ready,
+            sent=sum(cost.sent for cost in costs),
+            received=sum(cost.received for cost in costs),
+        )
+
+
+class DataOwnerParty(ClientParty):
+    """Runs one data owner until the session of sums ends; `learner` has its session closed by whoever made it."""
+
+    def __init__(self, settings: ClientSettings, learner: Learner, diary: Diary) -> None:
+        super().__init__(settings, _no_learner, diary)
+        self._private = learner
+        self._loop = asyncio.get_running_loop()
+
+    def _work(self, job: Train, proceed: Proceed) -> Callable[[float], list[Output]]:
+        configuration, machine = self._machine.configuration, self._machine
+        task, last = read_rounds_task(configuration), read_sum(job.model)
+        opened, survivors = machine.opened
+        survivors = survivors if last is not None and opened == last.round else ()
+        if job.round > task.rounds:
+            self._in_loop(self._private.hear_last(last, survivors), proceed)
+            words: Words = contribution(configuration, torch.zeros(task.words, dtype=torch.int64))
+        else:
+            words = contribution(configuration, self._in_loop(self._private.learn(job.round, last, survivors), proceed))
+        return lambda now: machine.contribute(job.round, words, now)
+
+    def _in_loop(self, work: Coroutine[Any, Any, T], proceed: Proceed) -> T:
+        """What the session with the model owner comes to, in the event loop; from the thread of this party's work."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while True:
+            try:
+                return future.result(_LOOK_SECONDS)
+            except concurrent.futures.TimeoutError:
+                try:
+                    proceed()
+                except Interrupted:
+                    future.cancel()
+                    raise
+
+
+def _no_learner(configuration: Configuration) -> Any:
+    raise TaskError("the dealer's configuration is not one of sums of shares")

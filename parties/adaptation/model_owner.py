@@ -1,0 +1,164 @@
+"""The model owner of double-blind adaptation as a party: data owners learn beside its model, and it sees nothing of
+what they learn.
+
+As in private inference it serves several data owners at a time, each in a session of its own. A pass is a step of
+learning, on shares; what a round has taught is kept as this owner's share, and the shares of the survivors are added
+and told once, when all of them have said the same of who survived (protocol/adaptation/sums.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from tacit.parties.adaptation.federation import nothing, refreshed
+from tacit.parties.adaptation.openings import Openings
+from tacit.parties.adaptation.public import PublicLearning, learning_terms
+from tacit.parties.adaptation.stages import LearningCarried, learning_stages
+from tacit.parties.adaptation.standing import Standing, zeros
+from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
+from tacit.parties.inference.operations import MODEL
+from tacit.parties.inference.passes import Preparation, hold_pass
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.inference.stages import input_share
+from tacit.parties.session.diary import Diary
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.messages import Kinds
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeachingSettings(ModelOwnerSettings):
+    """Everything a model owner needs beside its model, where others learn beside it."""
+
+    learning: PublicLearning
+    opening: OpeningPolicy
+    openings: Path | None = None
+    """The file that says which sums were told; None: in memory, until it ends."""
+
+
+class TeachingParty(ModelOwnerParty):
+    """Serves until it is cancelled. ValueError as of ModelOwnerParty, and for a file of openings that is none."""
+
+    KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+
+    def __init__(self, settings: TeachingSettings, model: PrivateModel, diary: Diary) -> None:
+        self._teaching = settings
+        self._openings = Openings(settings.opening, settings.openings)
+        self._standings: defaultdict[str, Standing] = defaultdict(Standing)
+        self._news = asyncio.Event()
+        """Somebody has said who survived, or a round is lost; another event takes its place then."""
+        super().__init__(settings, model, diary)
+
+    def _terms(self) -> AdaptationTerms:
+        own = self._teaching
+        return learning_terms(
+            self.model,
+            own.learning,
+            purpose="learning",
+            results=own.results,
+            most_images=own.most_images,
+            rounds=own.opening.rounds,
+            smallest_cohort=own.opening.smallest_cohort,
+        )
+
+    def _machine(self, peer: str) -> InferenceModelOwner:
+        own = self._teaching
+        return LearningModelOwner(
+            peer,
+            own.roster,
+            terms=self._terms(),
+            entropy=os.urandom,
+            patience=FOR_OWNER * own.patience,
+            quota=own.quota,
+            spent=self._ledger.of(peer),
+            sums=self._openings.sums,
+        )
+
+    async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
+        assert isinstance(machine, LearningModelOwner)
+        agreed = await conversation.expect(Agreed)
+        own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
+        self.diary.write("agreed", peer=peer, images=agreed.images, session=agreed.session.hex()[:16])
+        standing, worker = self._standings[peer], Worker()
+        preparation = Preparation(
+            conversation,
+            learning.public.sizes,
+            learning_stages(learning.public, learning.sizes, learning.scales),
+            rank=MODEL,
+            ahead=own.ahead,
+            device=own.device,
+        )
+        try:
+            await mask_layers(conversation, machine, preparation, worker, model, own.device)
+            # A share is kept before anything that was said after it is answered.
+            while (asked := await conversation.next(RoundKept, SumAsked, RoundAsked, PassAsked)) is not None:
+                if isinstance(asked, RoundKept):
+                    words = standing.learnt.words
+                    self._openings.keep(peer, asked.number, refreshed(words, zeros(asked.secret, words), MODEL))
+                elif isinstance(asked, SumAsked):
+                    reason = await self._verdict(conversation, asked.number)
+                    data = None if reason else self._openings.opened(asked.number, asked.survivors)
+                    conversation.hear(machine.provide(asked.number, data, now(), reason))
+                    self.diary.write("sum", peer=peer, round=asked.number, told=data is not None, detail=reason)
+                elif isinstance(asked, RoundAsked):
+                    standing.begin(asked.number, nothing(learning.sizes))
+                    standing.resume(standing.latest(asked.done))
+                    conversation.hear(machine.begin_round(standing.done, now()))
+                else:
+                    await self._batch(conversation, machine, preparation, worker, standing)
+        finally:
+            await preparation.close()
+            worker.close()
+
+    async def _batch(
+        self,
+        conversation: Conversation,
+        machine: LearningModelOwner,
+        preparation: Preparation,
+        worker: Worker,
+        standing: Standing,
+    ) -> None:
+        learning, images = self._teaching.learning, machine.agreed.images_of(machine.number)
+        await preparation.ready()
+        conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
+        await conversation.expect(PassBegun)
+        carried = LearningCarried(
+            input_share(learning.public, images, None),
+            parameters=standing.learnt.parameters,
+            rate=learning.rate(standing.number),
+        )
+        found, _ = await hold_pass(conversation, preparation, worker, carried)
+        preparation.over(machine.number)
+        assert found is None or isinstance(found, LearningCarried)
+        standing.add(standing.learnt.then(found, 0))
+        self.diary.write("batch", peer=machine.peer, round=standing.number, number=standing.done, refused=found is None)
+
+    async def _verdict(self, conversation: Conversation, number: int) -> str:
+        """Wait until it is known whether the sum of a round may be told: empty, or why not. Whoever is silent for too
+        long costs the round."""
+        self._tell_news()
+        sums, end = self._openings.sums, conversation.now() + self._teaching.patience
+        while (verdict := sums.verdict(number)) is None:
+            news = self._news
+            try:
+                await asyncio.wait_for(news.wait(), max(end - conversation.now(), 0.0))
+            except TimeoutError:
+                silent = ", ".join(sums.silent(number))
+                sums.lose(number, f"no word for {self._teaching.patience:g} s on who survived from {silent}")
+                self._tell_news()
+        return verdict
+
+    def _tell_news(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()

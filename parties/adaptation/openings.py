@@ -1,0 +1,71 @@
+"""What a model owner keeps of the rounds of learning: its shares of what data owners have learned, and the last sum.
+
+The sum of a round is on the disk before it is told to anybody, with how many were told before: so a model owner that is
+started again tells no other sum of that round, and no more sums than its policy has. Shares of a round that is not
+summed yet are in memory alone; with them the round is lost, and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import torch
+from msgspec import Meta
+
+from tacit.models.file_system import FILES, replace_file
+from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+
+_Number = Annotated[int, Meta(ge=0, le=2**31)]
+
+
+class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    opened: _Number = 0
+    """How many sums were told."""
+    current: _Number = 0
+    """The round of the last of them."""
+    words: bytes = b""
+    """It, 8 bytes a word."""
+
+
+class Openings:
+    """path: of the file, 0600; None: in memory alone. ValueError for a file that is none."""
+
+    def __init__(self, policy: OpeningPolicy, path: Path | None = None) -> None:
+        self._path = path
+        kept = _Kept()
+        if path is not None:
+            try:
+                kept = msgspec.msgpack.decode(FILES.read(path), type=_Kept)
+            except FileNotFoundError:
+                pass
+            except msgspec.MsgspecError as error:
+                raise ValueError(
+                    f"{path} does not say which sums were told ({error}): restore it; without it more rounds than the "
+                    "policy allows would be opened"
+                ) from None
+        self.sums = RoundSums(policy, opened=kept.opened, current=kept.current)
+        """When a sum may be told."""
+        self._told = kept.words
+        self._shares: dict[int, dict[str, torch.Tensor]] = {}
+        """By round and data owner."""
+
+    def keep(self, owner: str, number: int, words: torch.Tensor) -> None:
+        """The model owner's share of what this one has learned in a round, int64 [n]."""
+        self._shares.setdefault(number, {})[owner] = words
+
+    def opened(self, number: int, survivors: Sequence[str]) -> bytes:
+        """The sum of a round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept.
+
+        survivors: whose shares it is of, for the first who asks.
+        """
+        if (shares := self._shares.pop(number, None)) is not None:
+            total = torch.stack([shares[name] for name in survivors]).sum(0)
+            kept = _Kept(opened=self.sums.opened, current=number, words=total.numpy().astype("<i8").tobytes())
+            if self._path is not None:
+                replace_file(self._path, msgspec.msgpack.encode(kept))
+            self._told = kept.words
+            self._shares = {later: words for later, words in self._shares.items() if later > number}
+        return self._told

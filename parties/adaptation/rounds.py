@@ -1,0 +1,171 @@
+"""The sum of what data owners have learned, as sessions of the secure sum carry it: words of shares, not values.
+
+The dealer serves it, to clients that are the data owners. What a data owner contributes is its share, modulo 2^64, of
+its parameters and of what was counted; what it is told at the beginning of the next round, in the place of a model, is
+the last such sum, over whom it is, and of which round. So a session of sums has one round more than learning, in which
+nobody learns: it tells the last sum.
+
+A word of 64 bits travels as three parts of 22 bits, which are added as whole numbers, in a ring in which no sum of
+parts goes round. As numbers they stand in the place of a model too: float32 holds them exactly. The parts of a fresh
+share are uniform, whatever is shared, so that their sums tell nothing that the sum modulo 2^64 does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import Meta, structs
+
+from tacit.parties.protections.sides import TaskError
+from tacit.protocol.core.codec import decode_structure, encode_structure
+from tacit.protocol.core.messages import BODY_LIMIT
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.sum.configuration import Configuration, Proposal
+from tacit.secagg.packing import Total, WeightForm
+from tacit.secagg.ring import Words
+
+_PART_BITS: Final = 22
+_PARTS: Final = 3
+"""Of a word."""
+_HEAD: Final = 2
+"""Words before the shares: the round of the sum, and over how many it is. Contributions have zeros there."""
+_NO_LAYOUT: Final = bytes(32)
+"""Stands for the names and shapes of tensors, of which there are none."""
+_MOST_WORDS: Final = 1 << 28
+
+
+class RoundsTask(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adaptation"):
+    """What all members of a session of sums must know."""
+
+    words: Annotated[int, Meta(ge=1, le=_MOST_WORDS)]
+    """Of a share."""
+    rounds: Annotated[int, Meta(ge=1, le=100_000)]
+    """Of learning; the one after them tells the last sum."""
+
+
+@dataclass(frozen=True)
+class SharesSum:
+    """A sum of data owners' shares."""
+
+    round: int
+    owners: int
+    """In it."""
+    words: torch.Tensor = field(repr=False)
+    """int64 [n], modulo 2^64."""
+
+
+def roster_of_sums(roster: Roster) -> Roster:
+    """The roster in which the dealer serves the data owners: same names and keys, without the model owner."""
+    dealer, clients = roster.dealer, [member for member in roster.members if member.role == "client"]
+    return Roster((structs.replace(dealer, role="server"), *clients))
+
+
+def configure_rounds(terms: Proposal, task: RoundsTask) -> Configuration:
+    """The configuration of sums under the terms of an experiment. ValueError if they leave no room for it."""
+    chosen = {name: getattr(terms, name) for name in Proposal.__struct_fields__}
+    chosen |= {"max_weight": 1, "clip": 1.0, "value_bits": _PART_BITS + 1}
+    sizes = (_PARTS * (_HEAD + task.words),)
+    packing = Proposal(**chosen).packing_of(form=WeightForm.SCALAR, tensor_sizes=sizes, metrics=(), ring_bits=None)
+    return Configuration(
+        **chosen,
+        scheme="fedsgd",
+        ring_bits=packing.ring.bits,
+        form=WeightForm.SCALAR,
+        tensor_sizes=sizes,
+        metrics=(),
+        layout=_NO_LAYOUT,
+        task=encode_structure(task),
+    )
+
+
+def read_rounds_task(said: Configuration) -> RoundsTask:
+    """The task in a dealer's configuration; TaskError if another configuration follows from it, RemoteProtocolError if
+    there is none."""
+    task = decode_structure(said.task, RoundsTask, limit=BODY_LIMIT)
+    derived = configure_rounds(said, task)
+    for name, value in structs.asdict(said).items():
+        if value != getattr(derived, name):
+            raise TaskError(
+                f"the dealer's configuration has {name} = {value}, and from its task follows {getattr(derived, name)}: "
+                "it contradicts itself"
+            )
+    return task
+
+
+def contribution(configuration: Configuration, share: torch.Tensor) -> Words:
+    """The ring words of a share, int64 [n]."""
+    packing = configuration.packing()
+    parts = _parted(np.concatenate([np.zeros(_HEAD, np.uint64), share.numpy().view(np.uint64)]))
+    words = np.append(parts, np.uint64(1))  # The weight: one data owner.
+    if len(words) != packing.length:
+        raise TaskError(f"a share of {len(share)} words, where the dealer sums {packing.length // _PARTS - _HEAD}")
+    return words.astype(packing.ring.word)
+
+
+def read_sum(model: bytes) -> SharesSum | None:
+    """What a round begins with; None before the first sum. TaskError for what no dealer has summed."""
+    parts = np.frombuffer(model, "<f4").astype(np.float64)
+    if not ((parts >= 0) & (parts < 1 << _PART_BITS) & (parts == np.floor(parts))).all():
+        raise TaskError("the dealer tells a sum of which the parts are no whole numbers")
+    words = _joined(parts.astype(np.uint64))
+    number, owners = int(words[0]), int(words[1])
+    if not number:
+        return None
+    if not 1 <= owners <= 10_000 or number > 1 << 31:
+        raise TaskError(f"the dealer's sum is of round {number}, over {owners} data owners")
+    return SharesSum(number, owners, torch.from_numpy(words[_HEAD:].view(np.int64).copy()))
+
+
+class RoundsKeeper:
+    """The dealer's side, in the place of a model. last: what it held when it was stopped; None: nothing yet.
+
+    ValueError for what is no sum of this task.
+    """
+
+    def __init__(self, configuration: Configuration, *, last: bytes | None = None) -> None:
+        task = read_rounds_task(configuration)
+        self._packing, self._rounds = configuration.packing(), task.rounds
+        size = 4 * _PARTS * (_HEAD + task.words)
+        self.bytes = bytes(size) if last is None else last
+        """What a round begins with."""
+        if len(self.bytes) != size:
+            raise ValueError(f"a sum of {len(self.bytes)} bytes is kept, and one of {size} bytes is summed")
+        self._summed: npt.NDArray[np.uint64] = np.zeros(0, np.uint64)
+
+    def replace(self, model: bytes) -> None:
+        """Only members with a key of their own change it."""
+
+    def decode(self, words: Words, contributors: int) -> Total:
+        """Check the sum. ValueError if it cannot be a sum of contributions."""
+        whole = words.astype(np.uint64)
+        if int(whole[-1]) != contributors or whole[: _PARTS * _HEAD].any():
+            raise ValueError(f"the sum says of itself that it is over {int(whole[-1])} data owners, not {contributors}")
+        self._summed = _joined(whole[:-1])
+        return Total(
+            values=np.zeros(0), weights=np.asarray(contributors), metrics={}, tensor_sizes=self._packing.tensor_sizes
+        )
+
+    def apply(self, total: Total, vectors: Mapping[str, Words] | None = None, *, round: int = 1) -> None:
+        """Keep it, unless it is that of the round in which nobody learns."""
+        if round <= self._rounds:
+            self._summed[:_HEAD] = round, int(total.weights)
+            self.bytes = _parted(self._summed).astype("<f4").tobytes()
+
+
+def _parted(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """The parts of every word, lowest first, one word after the other."""
+    places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(_PART_BITS)
+    return (words[:, np.newaxis] >> places & np.uint64((1 << _PART_BITS) - 1)).reshape(-1)
+
+
+def _joined(parts: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Words modulo 2^64 from sums of parts."""
+    places = np.arange(_PARTS, dtype=np.uint64) * np.uint64(_PART_BITS)
+    words: npt.NDArray[np.uint64] = (parts.reshape(-1, _PARTS) << places).sum(1, dtype=np.uint64)
+    return words

@@ -1,0 +1,124 @@
+"""Where an owner stands in a round of learning: its shares after the last batches, and what they add to the sums.
+
+A session that is lost takes nothing along: both owners keep their shares, and go on behind the last batch that both
+have behind them. One may know of one batch more than the other, so each keeps what it had before the last one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from tacit.parties.adaptation.fixed_point import PARAMETER
+from tacit.parties.adaptation.stages import LearningCarried
+from tacit.parties.adaptation.step import ParameterShares, flat
+from tacit.parties.correlated.streams import Keystream
+from tacit.parties.inference.ring import WORD_BITS
+from tacit.protocol.adaptation.schedule import COUNTED
+from tacit.protocol.inference.schedule import PLACE
+
+_COUNT: int = WORD_BITS - PLACE
+"""What a count modulo 2^PLACE is multiplied by, so that it is one modulo 2^64."""
+
+
+@dataclass(frozen=True, repr=False)
+class Learnt:
+    """An owner's share of what batches have taught."""
+
+    parameters: ParameterShares
+    loss: torch.Tensor
+    """Of the sum over all images in range, as of Stepped."""
+    correct: torch.Tensor
+    """Modulo 2^PLACE, how many of them were classified correctly."""
+    images: int = 0
+    """How many these are, at the data owner; 0 at the model owner."""
+
+    @classmethod
+    def nothing(cls, parameters: ParameterShares) -> Learnt:
+        """Before the first batch."""
+        zero = torch.zeros((), dtype=torch.int64)
+        return cls(parameters, zero, zero)
+
+    def then(self, found: LearningCarried | None, images: int) -> Learnt:
+        """After another batch; None: one that was out of range, which teaches nothing."""
+        if found is None:
+            return self
+        return replace(
+            self,
+            parameters=found.parameters,
+            loss=self.loss + found.loss.cpu(),
+            correct=self.correct + found.correct.cpu(),
+            images=self.images + images,
+        )
+
+    @property
+    def words(self) -> torch.Tensor:
+        """What is summed: int64 [n], modulo 2^64, the parameters, and what is COUNTED."""
+        counted = torch.stack([self.loss, self.correct << _COUNT, torch.tensor(self.images)])
+        return torch.cat([flat(self.parameters).cpu(), counted])
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the sums over all owners say of a round, before its steps."""
+
+    loss: float
+    """Mean over the images."""
+    accuracy: float
+    images: int
+
+    @classmethod
+    def of(cls, words: torch.Tensor, classes: int) -> Counted:
+        """From the last words of both owners' sums together, int64 [3]."""
+        loss, correct, images = words.tolist()
+        most = max(images, 1)
+        return cls(loss / (2.0 ** (2 * PARAMETER) * classes * most), (correct >> _COUNT) / most, images)
+
+
+class Standing:
+    """Of one owner towards another, in the present round."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """Of the round; 0 before the first."""
+        self.done = 0
+        """Batches behind it."""
+        self._learnt: dict[int, Learnt] = {}
+        """After so many batches: the last two."""
+
+    def begin(self, number: int, first: ParameterShares) -> None:
+        """A round begins, unless it goes on."""
+        if number != self.number:
+            self.number, self.done = number, 0
+            self._learnt = {0: Learnt.nothing(first)}
+            self._first = self._learnt[0]
+
+    def latest(self, most: int) -> int:
+        """Of the numbers of batches behind which it can go on, the largest that is not above this."""
+        return max((done for done in (0, *self._learnt) if done <= most), default=0)
+
+    def resume(self, done: int) -> None:
+        """Go on behind so many batches. KeyError where it cannot."""
+        self._learnt = {done: self._first if not done else self._learnt[done]}
+        self.done = done
+
+    @property
+    def learnt(self) -> Learnt:
+        """What there is now."""
+        return self._learnt[self.done]
+
+    def add(self, learnt: Learnt) -> None:
+        """After one batch more."""
+        self._learnt = {self.done: self.learnt, self.done + 1: learnt}
+        self.done += 1
+
+
+def zeros(secret: bytes, like: torch.Tensor) -> torch.Tensor:
+    """Random words that both owners draw from a secret of theirs, of this shape: the model owner adds them to its share
+    of a round, and the data owner subtracts them."""
+    return Keystream(secret).draw(like.shape)
+
+
+COUNTS: int = len(COUNTED)
+"""Words behind the parameters."""
