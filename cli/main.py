@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from tacit.cli.adapt import adapt
 from tacit.cli.bench import app as bench
 from tacit.cli.compare import compare
 from tacit.cli.conformance import app as conformance
@@ -20,6 +21,7 @@ from tacit.cli.host import client, server, status
 from tacit.cli.infer import infer
 from tacit.cli.inference_host import data_owner, dealer, model_owner
 from tacit.cli.keys import app as keys
+from tacit.cli.output import WRONG_INPUT, failure
 from tacit.cli.preflight import preflight
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
@@ -76,13 +78,18 @@ def config(
         Literal["server", "client", "dealer", "model-owner", "data-owner"] | None,
         typer.Option(help="Print the file of a party on a host of its own instead."),
     ] = None,
+    adaptation: Annotated[bool, typer.Option("--adaptation", help="Print that of `tacit adapt` instead.")] = False,
 ) -> None:
     """Print the default experiment file, with every key explained."""
     from tacit.parties.hosting.party_file import party_toml
+    from tacit.parties.runs.adaptation import AdaptationExperiment
     from tacit.parties.runs.experiment import Experiment
     from tacit.parties.runs.reference import experiment_toml
 
-    typer.echo(experiment_toml(Experiment()) if party is None else party_toml(party), nl=False)
+    if party is not None and adaptation:
+        raise failure("--adaptation is an experiment, and --party a party: choose one", WRONG_INPUT)
+    experiment = AdaptationExperiment() if adaptation else Experiment()
+    typer.echo(experiment_toml(experiment) if party is None else party_toml(party), nl=False)
 
 
 app.command()(preflight)
@@ -94,6 +101,7 @@ app.command("data-owner")(data_owner)
 app.command()(status)
 app.command()(distill)
 app.command()(infer)
+app.command()(adapt)
 app.command()(experiment)
 app.command()(report)
 app.command()(compare)

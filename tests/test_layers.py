@@ -54,6 +54,7 @@ LAYERS = (
     "simulate.dashboard",
     "simulate.world",
     "simulate.federation",
+    "simulate.adaptation",
     "simulate.experiments",
     "simulate.private_inference",
     "simulate.conformance",

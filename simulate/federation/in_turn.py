@@ -22,17 +22,19 @@ async def results(
     listening: Mapping[str, Callable[[str], str]] | None = None,
     wanted: Collection[str] = (),
     echo: str | None = None,
+    logs: Path | None = None,
 ) -> dict[str, Any]:
     """What the programs return, by name. They are over when those wanted have finished: all if none are named.
 
     listening: programs that send {"address": ...}, for which the next ones wait; each with what makes of it the address
     for the others. told: gets what else they send. echo: a failure that says this is the echo of another, which is
-    waited for. ProcessError names who failed.
+    waited for; logs: the folder for the output of the processes, None: one that does not last. ProcessError names who
+    failed.
     """
     waiting, addresses = list(programs), dict[str, str]()
     found, failures = dict[str, Any](), dict[str, str]()
-    with TemporaryDirectory() as logs:
-        async with Processes(Path(logs), grace_seconds=_GRACE_SECONDS) as processes:
+    with TemporaryDirectory() as scratch:
+        async with Processes(logs or Path(scratch), grace_seconds=_GRACE_SECONDS) as processes:
 
             async def start_next() -> None:
                 while waiting:

@@ -1,0 +1,1 @@
+"""Double-blind adaptation in real processes on one machine."""

@@ -1,0 +1,174 @@
+"""What every process of an adaptation on one machine is given, and what its folder holds.
+
+experiment.toml            the experiment as it was run
+backbone/                  the model owner's model, where it was trained for this run: a run of `tacit simulate`
+learning.msgpack           what is public of the learning: scales, bounds and schedule
+adapters/ROUND.safetensors the common adapters and head after that round
+owners/NAME.safetensors    the last ones, as each data owner has them
+summary.json, report.html, events/, journal/, logs/   as in a run of `tacit simulate`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from tacit.parties.adaptation.data_owner import LearnerSettings
+from tacit.parties.adaptation.dealer import SummingDealerSettings
+from tacit.parties.adaptation.model_owner import TeachingSettings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
+from tacit.parties.inference.data_owner import DataOwnerSettings
+from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.links.keys import PartyKeys
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.server import ServerSettings
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.roster import Roster
+from tacit.protocol.sum.configuration import Policy
+from tacit.simulate.federation.child import Control
+
+DEALER: Final = "dealer"
+MODEL_OWNER: Final = "model-owner"
+LISTEN: Final = "tcp://127.0.0.1:*"
+
+
+def owner_names(count: int) -> tuple[str, ...]:
+    """Of so many data owners."""
+    return tuple(f"data-owner-{number}" for number in range(1, count + 1))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Of a run."""
+
+    path: Path
+
+    @property
+    def run(self) -> RunDirectory:
+        """What it has in common with other runs."""
+        return RunDirectory(self.path)
+
+    @property
+    def learning(self) -> Path:
+        """What is public of the learning."""
+        return self.path / "learning.msgpack"
+
+    def adapters(self, round: int) -> Path:
+        """The common ones after this round."""
+        return self.path / "adapters" / f"{round}.safetensors"
+
+    def of_owner(self, name: str) -> Path:
+        """The last ones that a data owner has."""
+        return self.path / "owners" / f"{name}.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """What every party is given."""
+
+    experiment: AdaptationExperiment
+    folder: Folder
+    keys: PartyKeys
+    roster: Roster
+    learning: PublicLearning = field(repr=False)
+    seed: int
+    device: str
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        return {"keys": self.keys, "roster": self.roster, "patience": self.experiment.deadlines.phase}
+
+    def dealer(self) -> SummingDealerSettings:
+        """Of the dealer, which serves both on loopback."""
+        experiment, learning = self.experiment, self.learning
+        rounds = experiment.federation.rounds
+        task = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=rounds)
+        summing = ServerSettings(
+            address=LISTEN,
+            keys=self.keys,
+            roster=roster_of_sums(self.roster),
+            configuration=configure_rounds(experiment.terms(), task),
+            rounds=rounds + 1,
+            completed=0,
+            smallest_cohort=experiment.adaptation.smallest_cohort + experiment.adaptation.colluders,
+            join_seconds=experiment.deadlines.join,
+            grace=experiment.deadlines.grace,
+        )
+        return SummingDealerSettings(dealing=DealerSettings(address=LISTEN, **self._common), summing=summing)
+
+    def model_owner(self, dealer_address: str) -> TeachingSettings:
+        """Of the model owner."""
+        own, experiment = self.experiment.adaptation, self.experiment
+        return TeachingSettings(
+            address=LISTEN,
+            dealer_address=dealer_address,
+            most_images=own.batch * own.batches * experiment.federation.rounds,
+            most_batch=own.batch,
+            device=torch.device(self.device),
+            learning=self.learning,
+            opening=OpeningPolicy(
+                rounds=own.most_rounds or experiment.federation.rounds,
+                owners=experiment.federation.clients,
+                smallest_cohort=own.smallest_cohort,
+                colluders=own.colluders,
+            ),
+            **self._common,
+        )
+
+    def learner(self, *, model_owner_address: str, dealer_address: str) -> LearnerSettings:
+        """Of a data owner towards the model owner."""
+        own = self.experiment.adaptation
+        owner = DataOwnerSettings(
+            model_owner_address=model_owner_address,
+            dealer_address=dealer_address,
+            device=torch.device(self.device),
+            **self._common,
+        )
+        return LearnerSettings(
+            owner=owner,
+            batch=own.batch,
+            batches=own.batches,
+            rounds=self.experiment.federation.rounds,
+            smallest_cohort=own.smallest_cohort,
+            seed=(self.seed, self.roster.index(self.keys.name)),
+        )
+
+    def client(self, sums_address: str) -> ClientSettings:
+        """Of a data owner towards the dealer's sums."""
+        experiment, run, name = self.experiment, self.folder.run, self.keys.name
+        policy = {key: getattr(experiment.policy, key) for key in Policy.__struct_fields__}
+        policy["smallest_cohort"] = experiment.adaptation.smallest_cohort + experiment.adaptation.colluders
+        return ClientSettings(
+            address=sums_address,
+            keys=self.keys,
+            roster=roster_of_sums(self.roster),
+            policy=Policy(**policy),
+            journal=JournalFile(run.journal(name)),
+            memory=MemoryFile(run.memory(name)),
+            patience=experiment.deadlines.join + experiment.deadlines.train,
+            grace=experiment.deadlines.grace,
+        )
+
+
+def tell(control: Control, party: str) -> Callable[[str, dict[str, Any]], None]:
+    """Pass every event of a party on to the supervisor."""
+    return lambda event, fields: control.send({"party": party, "event": event, **fields})
+
+
+def read_learning(folder: Folder) -> PublicLearning:
+    """What is public of the learning of a run. ValueError or OSError if it cannot be read."""
+    try:
+        return msgspec.msgpack.decode(folder.learning.read_bytes(), type=PublicLearning)
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{folder.learning} is not what `tacit adapt` writes: {error}") from error

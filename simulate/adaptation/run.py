@@ -1,0 +1,179 @@
+"""An adaptation on one machine: the model owner's model and bounds are prepared here, then every party is a process.
+
+The supervisor has what no party of a real one has: the model, the adapters and all test images. So it judges the common
+adapters of every round in the clear.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import msgspec
+import torch
+
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.rehearsal import rehearsal
+from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation.public import PublicLearning, step_sizes
+from tacit.parties.adaptation.rehearsed import fitted_learning
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.links.keys import generate
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import claim, write_output, writing
+from tacit.parties.runs.reference import experiment_toml
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
+from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
+from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Seat, owner_names
+from tacit.simulate.adaptation.setting import Setting, setting
+from tacit.simulate.adaptation.summary import summarise
+from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.federation.processes import Message
+
+Show = Callable[[str, str, dict[str, Any]], None]
+"""Gets the name of a party, what it tells, and the fields of that. Of the supervisor itself the name is ""."""
+
+
+def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
+    """Make the folder of a new run. RunDirectoryError, OSError."""
+    claim(folder.path, *(folder.path / part for part in ("events", "journal", "logs", "adapters", "owners")))
+    folder.run.keep_experiment(experiment_toml(experiment))
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Before the parties start."""
+
+    setting: Setting
+    model: PrivateModel
+    learning: PublicLearning
+
+
+def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show: Show) -> Prepared:
+    """The model owner's model, and what it publishes of the learning. ValueError, OSError, FloatingPointError."""
+    # The fork server takes what the processor has left, and small products gain nothing from a second thread.
+    torch.set_num_threads(1)
+    show("", "preparing", {"what": "the model owner's model"})
+    found = setting(experiment, folder.path, seed=seed)
+    show("", "preparing", {"what": "bounds, by a rehearsal on the model owner's own images"})
+    model, own = found.served.prepared(), experiment.adaptation
+    schedule = Schedule(
+        rounds=experiment.federation.rounds,
+        learning_rate=own.learning_rate,
+        decay=own.decay,
+        decay_rounds=own.decay_rounds,
+    )
+    typical = Features(
+        outputs=block_outputs(found.served.transformer, found.own.images).double(), labels=found.own.labels
+    )
+    classes = len(found.classes)
+    epsilon = model.public.head.norm.variance.inverse.offset
+    work = FullBatches(own.batch, own.batches)
+    reached = rehearsal(typical, experiment.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
+    sizes = step_sizes(model.public, experiment.adapter, classes=classes, batch=own.batch)
+    fitted = fitted_learning(reached, model.public, sizes, rate=own.learning_rate, margin=own.margin)
+    if fitted.margin < own.margin:
+        show("", "narrow", {"margin": fitted.margin})
+    learning = PublicLearning(
+        public=model.public,
+        scales=fitted.scales,
+        adapter=experiment.adapter,
+        classes=classes,
+        batch=own.batch,
+        batches=own.batches,
+        schedule=schedule,
+        seed=seed,
+    )
+    with writing(folder.learning):
+        folder.learning.write_bytes(msgspec.msgpack.encode(learning))
+    return Prepared(found, model, learning)
+
+
+async def _held(
+    experiment: AdaptationExperiment, folder: Folder, prepared: Prepared, *, seed: int, device: str, show: Show
+) -> dict[str, Any]:
+    """Run the parties to the end of the rounds; what became of the dealer's sums and of every data owner."""
+    owners = owner_names(experiment.federation.clients)
+    keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, *owners)}
+    roster = Roster(
+        (
+            keys[MODEL_OWNER].member("server"),
+            keys[DEALER].member("dealer"),
+            *(keys[name].member("client", group) for name, group in zip(owners, experiment.groups(), strict=True)),
+        )
+    )
+
+    def seat(name: str) -> dict[str, Any]:
+        return {
+            "seat": Seat(
+                experiment=experiment,
+                folder=folder,
+                keys=keys[name],
+                roster=roster,
+                learning=prepared.learning,
+                seed=seed,
+                device=device,
+            )
+        }
+
+    programs: dict[str, Program] = {
+        DEALER: (run_dealer, seat(DEALER)),
+        MODEL_OWNER: (run_model_owner, {**seat(MODEL_OWNER), "model": prepared.model}),
+        **{
+            name: (run_data_owner, {**seat(name), "own": own})
+            for name, own in zip(owners, prepared.setting.owners, strict=True)
+        },
+    }
+
+    def told(name: str, message: Message) -> None:
+        event = message.pop("event")
+        show(message.pop("party"), event, message)
+
+    return await results(
+        programs, told, listening={DEALER: str, MODEL_OWNER: str}, wanted=(DEALER, *owners), logs=folder.run.logs
+    )
+
+
+async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show) -> dict[str, Any]:
+    """Everything from the model to the summary, which is written too.
+
+    ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
+    ProcessError, which names the party that failed.
+    """
+    began = time.monotonic()
+    seed = experiment.federation.seed
+    seed = secrets.randbits(53) if seed is None else seed
+    prepared = await asyncio.to_thread(prepare, experiment, folder, seed=seed, show=show)
+    judge = Judge(prepared.learning, prepared.setting.served.transformer, prepared.setting.test)
+    first = prepared.learning.initial()
+    rounds: dict[int, AdaptersJudged] = {0: judge.judged(first)}
+    show("", "judged", {"round": 0, **asdict(rounds[0])})
+
+    def shown(party: str, event: str, fields: dict[str, Any]) -> None:
+        show(party, event, fields)
+        if event == "learned" and fields["round"] not in rounds:
+            # All data owners have the same; who has told it has it on the disk.
+            parameters, number = adapters_file.load(folder.of_owner(party), first)
+            adapters_file.save(folder.adapters(number), parameters, round=number)
+            rounds[number] = found = judge.judged(parameters)
+            show("", "judged", {"round": number, **asdict(found)})
+
+    ends = await _held(experiment, folder, prepared, seed=seed, device=device, show=shown)
+    summary = summarise(
+        folder,
+        experiment,
+        rounds,
+        first=first,
+        classes=prepared.setting.classes,
+        ends=ends,
+        seed=seed,
+        wall_seconds=time.monotonic() - began,
+    )
+    write_output("adaptation", summary, folder.run.summary)
+    return summary

@@ -1,0 +1,139 @@
+"""Who has what before a model is adapted: the model owner's model and images, and those of the data owners.
+
+A model is trained here on the classes that the model owner knows, or is that of an earlier run. The data owners have
+the images of all other classes, divided as [data] says, and prepared as the model owner says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from tacit.models import checkpoint
+from tacit.models.data import Dataset, load, normalise, read
+from tacit.models.datasets.samples import Samples, Source
+from tacit.models.device import CPU
+from tacit.models.layout import Layout
+from tacit.models.partition import divide
+from tacit.models.training import train
+from tacit.models.vision_transformer import build
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.directory import Progress, RunDirectory, claim, writing
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.reference import experiment_toml
+from tacit.parties.runs.served import ServedModel, read_served
+
+BACKBONE: Final = "backbone"
+"""The folder, in that of the run, of a model that was trained for it: a run of its own."""
+
+_REHEARSED: Final = 1024
+"""Images that a model owner rehearses with, evenly spaced, since some sources are sorted."""
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Images that somebody has. The printed form shows none of them."""
+
+    images: torch.Tensor = field(repr=False)
+    """float32 [N, C, S, S], as the model takes them."""
+    labels: torch.Tensor = field(repr=False)
+    """int64 [N], from 0."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Before anybody learns."""
+
+    served: ServedModel
+    """The model, with the images of its owner alone."""
+    own: Labelled
+    """Some of these, to rehearse with."""
+    classes: tuple[str, ...]
+    """Names of what the data owners learn."""
+    owners: tuple[Labelled, ...]
+    test: Labelled
+    """That nobody learns from, of these classes."""
+
+
+def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> Setting:
+    """Train the model owner's model in the folder of a run, or take it from there or from another; and divide images.
+
+    seed: of initial weights, training and division. ValueError or OSError for data or a model that cannot be used, and
+    FloatingPointError when a training diverges.
+    """
+    own = experiment.adaptation
+    if own.backbone:
+        served = read_served(Path(own.backbone))
+        mean, std = served.data.normalisation
+        images = normalise(read(experiment.data), image_size=served.experiment.model.image_size, mean=mean, std=std)
+        wanted = np.arange(images.classes)
+    else:
+        images = load(experiment.data, image_size=experiment.model.image_size)
+        _check_known(own.known_classes, images.classes)
+        wanted = np.setdiff1d(np.arange(images.classes), own.known_classes)
+        known = replace(images, source=_of_classes(images.source, np.array(own.known_classes)))
+        place = directory / BACKBONE
+        if not place.exists():
+            _train(experiment, known, place, seed=seed)
+        served = replace(read_served(place), data=known)
+    count = min(_REHEARSED, len(served.data.y_train))
+    rehearsed = Labelled(*served.data.share(np.arange(count) * len(served.data.y_train) // count))
+    return Setting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
+
+
+def _check_known(known: tuple[int, ...], classes: int) -> None:
+    if max(known) >= classes:
+        raise ValueError(
+            f"adaptation.known_classes has {max(known)}, and the images have the classes 0 to {classes - 1}"
+        )
+    if classes - len(known) < 2:
+        raise ValueError(
+            f"adaptation.known_classes has {len(known)} of {classes} classes: two at least are to be left for the data "
+            "owners"
+        )
+
+
+def _train(experiment: AdaptationExperiment, known: Dataset, place: Path, *, seed: int) -> None:
+    """A model that has seen these images, as a run of `tacit simulate` would leave it."""
+    model = build(experiment.model, classes=known.classes, channels=known.channels, seed=seed)
+    training = msgspec.structs.replace(experiment.training, epochs=experiment.adaptation.backbone_epochs)
+    train(model, known.x_train, known.y_train, training, seed=seed, device=CPU)
+    claim(place)
+    run, layout = RunDirectory(place), Layout.of(model)
+    plain = Experiment(**{name: getattr(experiment, name) for name in Experiment.__struct_fields__})
+    run.keep_experiment(experiment_toml(plain))
+    with writing(run.model):
+        metadata = Progress(round=1, split_seed=seed).metadata()
+        checkpoint.save(run.model, layout=layout, flat=layout.flatten(model), metadata=metadata)
+
+
+def _divided(
+    experiment: AdaptationExperiment, images: Dataset, wanted: Any, *, seed: int
+) -> tuple[tuple[str, ...], tuple[Labelled, ...], Labelled]:
+    source = _of_classes(images.source, wanted)
+
+    def labelled(samples: Samples) -> Labelled:
+        return Labelled(images.normalised(samples.images), torch.from_numpy(np.searchsorted(wanted, samples.labels)))
+
+    parts = divide(
+        source.train.labels,
+        experiment.data,
+        clients=experiment.federation.clients,
+        seed=seed,
+        centres=source.train.centres,
+    )
+    names = tuple(images.source.class_names[index] for index in wanted)
+    return names, tuple(labelled(source.train.part(part)) for part in parts), labelled(source.test)
+
+
+def _of_classes(source: Source, wanted: Any) -> Source:
+    """The images of these classes, their labels as they are."""
+    train, test = (
+        samples.part(np.flatnonzero(np.isin(samples.labels, wanted))) for samples in (source.train, source.test)
+    )
+    return Source(train=train, test=test, class_names=source.class_names)
