@@ -20,11 +20,11 @@ from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courie
 from tacit.parties.inference.model import PublicModel
 from tacit.parties.inference.operations import DATA, FixedLinear
 from tacit.parties.inference.owner import AHEAD, Waiting, hear, linked, tick
+from tacit.parties.inference.pass_plan import Planned, inference_plan
 from tacit.parties.inference.passes import Preparation, RoundCost, hold_pass
-from tacit.parties.inference.private_model import public_of
 from tacit.parties.inference.results import logits
 from tacit.parties.inference.ring import WORD_BITS
-from tacit.parties.inference.stages import Carried, input_share, stages
+from tacit.parties.inference.stages import input_share
 from tacit.parties.inference.store import Store
 from tacit.parties.links.keys import PartyKeys
 from tacit.protocol.core.roster import Roster
@@ -32,6 +32,7 @@ from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePol
 from tacit.protocol.inference.messages import Terms
 from tacit.protocol.inference.results import Agreed, LayByAnswered, MaskedLayer, PassBegun
 from tacit.protocol.inference.schedule import Sizes, layer_shapes
+from tacit.protocol.inference.stock import Held
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +81,26 @@ class Answer:
     """int64 [n, labels], the numbers of the best classes, best first; None where the pass was refused, or logits were
     told."""
     costs: PassCosts = field(repr=False)
+    classes: int
+    """That are told apart."""
+
+
+@dataclass(frozen=True)
+class SessionKind:
+    """What a session with a model owner is for: here, what its model says of images."""
+
+    planned: Planned = inference_plan
+
+    def machine(self, settings: DataOwnerSettings, wish: Wish, held: Held | None) -> InferenceDataOwner:
+        """Of the data owner. held: what it has laid by."""
+        return InferenceDataOwner(
+            settings.keys.name,
+            settings.roster,
+            wish=wish,
+            policy=settings.policy,
+            patience=FOR_OWNER * settings.patience,
+            held=held,
+        )
 
 
 Prepare = Callable[[Terms, PublicModel], torch.Tensor]
@@ -113,8 +134,10 @@ async def infer(
     *,
     batch: int,
     progress: Callable[[int], None] = lambda done: None,
+    session: SessionKind | None = None,
 ) -> Inferred:
-    """What the model owner's model says of images [N, C, S, S], `batch` at a time. `progress` gets the images done.
+    """What the model owner's model says of images [N, C, S, S], `batch` at a time. `progress` gets the images done;
+    session: of what kind, None: of private inference.
 
     One image out of range has all images of its pass refused: nobody is told which it was.
 
@@ -139,7 +162,7 @@ async def infer(
         agreed.append(terms)
         return images
 
-    weights_bytes = await ask(settings, wish, prepare, take)
+    weights_bytes = await ask(settings, wish, prepare, take, session)
     (terms,) = agreed
     logits, labels = zip(*(_rows(each, terms) for each in answers), strict=True)
     return Inferred(torch.cat(logits), torch.cat(labels), tuple(answer.costs for answer in answers), weights_bytes)
@@ -152,33 +175,32 @@ def _rows(answer: Answer, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
         count = max(terms.results.labels, 1)
         labels = torch.full((images, count), -1) if logits is None else logits.argmax(1, keepdim=True)
     if logits is None:
-        logits = torch.full((images, terms.sizes.classes), math.nan, dtype=torch.float64)
+        logits = torch.full((images, answer.classes), math.nan, dtype=torch.float64)
     return logits, labels
 
 
-async def ask(settings: DataOwnerSettings, wish: Wish, prepare: Prepare, take: Callable[[Answer], None]) -> int:
+async def ask(
+    settings: DataOwnerSettings,
+    wish: Wish,
+    prepare: Prepare,
+    take: Callable[[Answer], None],
+    session: SessionKind | None = None,
+) -> int:
     """One session, whose answers are taken as they come; returns the bytes of masked weights.
 
     Raises InferenceError, which names the party at fault, EndpointError when a party cannot be reached, and ValueError
     for images that the model does not take. What was taken before stands.
     """
-    keys, roster = settings.keys, settings.roster
+    keys, roster, kind = settings.keys, settings.roster, session or SessionKind()
     store = None
     if settings.laid_by is not None:
         store = Store(settings.laid_by, own=keys.name, peer=roster.server.name, told=settings.told)
 
     def machine() -> InferenceDataOwner:
-        return InferenceDataOwner(
-            keys.name,
-            roster,
-            wish=wish,
-            policy=settings.policy,
-            patience=FOR_OWNER * settings.patience,
-            held=None if store is None else store.held(),
-        )
+        return kind.machine(settings, wish, None if store is None else store.held())
 
     async with conversing(settings, machine) as conversation:
-        return await _session(conversation, settings, store, prepare, take)
+        return await _session(conversation, settings, store, prepare, take, kind.planned)
 
 
 @asynccontextmanager
@@ -223,6 +245,7 @@ async def _session(
     store: Store | None,
     prepare: Prepare,
     take: Callable[[Answer], None],
+    planned: Planned,
 ) -> int:
     machine, now = conversation.machine, conversation.now
     assert isinstance(machine, InferenceDataOwner)
@@ -232,13 +255,19 @@ async def _session(
     preparation: Preparation | None = None
     try:
         try:
-            public = public_of(agreed.terms)
+            plan = planned(agreed.terms)
         except ValueError as error:
             conversation.refuse(f"its scales are not usable: {error}")
+        public = plan.public
         images = await worker(prepare, agreed.terms, public)
-        passed = stages(public, known=agreed.terms.input == "known", results=agreed.terms.results)
         preparation = Preparation(
-            conversation, public.sizes, passed, rank=DATA, ahead=settings.ahead, device=settings.device, store=store
+            conversation,
+            public.sizes,
+            plan.stages,
+            rank=DATA,
+            ahead=settings.ahead,
+            device=settings.device,
+            store=store,
         )
         weights_bytes = await masked_layers(conversation, preparation, public.sizes, settings.device)
         # A session that takes what is laid by has as many images as that serves.
@@ -250,7 +279,7 @@ async def _session(
             conversation.hear(machine.ask(now()))
             await conversation.expect(PassBegun)
             ready = time.perf_counter()
-            carried, costs = await hold_pass(conversation, preparation, worker, Carried(share))
+            carried, costs = await hold_pass(conversation, preparation, worker, plan.begun(share))
             told = None if carried is None else carried.share
             online = time.perf_counter() - ready
             spent = PassCosts(len(pixels), ready - began, online, tuple(costs), told is None)
@@ -261,6 +290,7 @@ async def _session(
                     logits(told, results) if told is not None and results.bits else None,
                     told.cpu() if told is not None and results.labels else None,
                     spent,
+                    plan.classes,
                 )
             )
         await _lay_by(conversation, machine, preparation, settings.told)

@@ -23,10 +23,11 @@ from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Courie
 from tacit.parties.inference.ledger import Ledger
 from tacit.parties.inference.operations import MODEL, FixedLinear
 from tacit.parties.inference.owner import AHEAD, ServingParty, ServingSettings, Waiting, hear, linked
+from tacit.parties.inference.pass_plan import PassPlan, of_model
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import WORD_BITS, packed
-from tacit.parties.inference.stages import Carried, input_share, stages
+from tacit.parties.inference.stages import input_share
 from tacit.parties.inference.store import Store
 from tacit.parties.session.diary import Diary
 from tacit.protocol.core.codec import Frame, decode
@@ -124,6 +125,10 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
             input=own.input, results=own.results, most_images=own.most_images, most_batch=own.most_batch
         )
 
+    def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
+        """What passes compute."""
+        return of_model(model.public, terms)
+
     def _store(self, peer: str) -> Store | None:
         folder, own = self._settings.laid_by, self._settings.keys.name
         told = partial(self.diary.write, "laid-by", peer=peer)
@@ -195,14 +200,14 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
 
     async def _session(self, conversation: Conversation, machine: InferenceModelOwner, model: PrivateModel) -> None:
         agreed = await conversation.expect(Agreed)
-        settings, public, now = self._settings, model.public, conversation.now
+        settings, plan, now = self._settings, self._planned(agreed.terms, model), conversation.now
         told = {"images": agreed.images, "batch": agreed.batch, "session": agreed.session.hex()[:16]}
         self.diary.write("agreed", peer=machine.peer, **told)
         worker = Worker()
         preparation = Preparation(
             conversation,
-            public.sizes,
-            stages(public, known=agreed.terms.input == "known", results=agreed.terms.results),
+            plan.public.sizes,
+            plan.stages,
             rank=MODEL,
             ahead=settings.ahead,
             device=settings.device,
@@ -218,8 +223,8 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
                 preparation.mark(asked.number)
                 conversation.hear(machine.begin(self.model.commitment, time.time(), now()))
                 await conversation.expect(PassBegun)
-                share = input_share(public, agreed.images_of(asked.number), None)
-                carried, _ = await hold_pass(conversation, preparation, worker, Carried(share))
+                share = input_share(plan.public, agreed.images_of(asked.number), None)
+                carried, _ = await hold_pass(conversation, preparation, worker, plan.begun(share))
                 preparation.over(asked.number)
                 self.diary.write("pass", peer=machine.peer, number=asked.number, refused=carried is None)
         finally:

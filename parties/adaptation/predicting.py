@@ -1,0 +1,122 @@
+"""Predictions by what was learned: the model owner's model on shares, and the adapters of a data owner beside it.
+
+A session is one of private inference in which the data owner brings adapters and head, and is told what they say of its
+images. The model owner sees neither.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.federation import nothing, shares_of_known
+from tacit.parties.adaptation.public import PublicLearning, learning_of, learning_terms
+from tacit.parties.adaptation.stages import LearningCarried, prediction_stages
+from tacit.parties.adaptation.step import ParameterShares
+from tacit.parties.inference.conversation import FOR_OWNER
+from tacit.parties.inference.data_owner import DataOwnerSettings, SessionKind
+from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.pass_plan import PassPlan
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.session.diary import Diary
+from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.core.messages import Kinds
+from tacit.protocol.inference.data_owner import InferenceDataOwner, Wish
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.model_owner import InferenceModelOwner
+from tacit.protocol.inference.stock import Held
+
+
+def prediction_plan(terms: Terms, parameters: ParameterShares) -> PassPlan:
+    """Of a data owner with all that was learned. ValueError as of Planned, and for adapters of another learning."""
+    learning = learning_of(adaptation_terms(terms))
+    if [part.shape for part in _tensors(parameters)] != [part.shape for part in _tensors(nothing(learning.sizes))]:
+        raise ValueError(f"it computes beside adapters of {learning.learning}; what was learned here has other sizes")
+    return _plan(learning, terms, parameters)
+
+
+def _plan(learning: PublicLearning, terms: Terms, own: ParameterShares) -> PassPlan:
+    def begun(share: torch.Tensor) -> LearningCarried:
+        return LearningCarried(share, parameters=own)
+
+    stages = prediction_stages(learning.public, learning.sizes, learning.scales, terms.results)
+    return PassPlan(learning.public, stages, learning.classes, begun)
+
+
+class PredictionSession(SessionKind):
+    """A data owner's, with what was learned."""
+
+    def __init__(self, parameters: AdapterParameters) -> None:
+        shares = shares_of_known(parameters)
+        super().__init__(lambda terms: prediction_plan(terms, shares))
+
+    def machine(self, settings: DataOwnerSettings, wish: Wish, held: Held | None) -> InferenceDataOwner:
+        """See SessionKind. Nothing is laid by."""
+        return LearningDataOwner(
+            settings.keys.name,
+            settings.roster,
+            wish=wish,
+            policy=settings.policy,
+            patience=FOR_OWNER * settings.patience,
+            purpose="prediction",
+            smallest_cohort=2,
+            entropy=os.urandom,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionSettings(ModelOwnerSettings):
+    """Everything a model owner needs beside its model, where others predict by what they have learned beside it."""
+
+    learning: PublicLearning = field(repr=False)
+
+
+class PredictingParty(ModelOwnerParty):
+    """Serves until it is cancelled. ValueError as of ModelOwnerParty."""
+
+    KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+
+    def __init__(self, settings: PredictionSettings, model: PrivateModel, diary: Diary) -> None:
+        self._predicting = settings
+        super().__init__(settings, model, diary)
+
+    def _terms(self) -> AdaptationTerms:
+        own = self._predicting
+        return learning_terms(
+            self.model,
+            own.learning,
+            purpose="prediction",
+            results=own.results,
+            most_images=own.most_images,
+            rounds=own.learning.schedule.rounds,
+            smallest_cohort=2,
+        )
+
+    def _planned(self, terms: Terms, model: PrivateModel) -> PassPlan:
+        return _plan(self._predicting.learning, terms, nothing(self._predicting.learning.sizes))
+
+    def _machine(self, peer: str) -> InferenceModelOwner:
+        own = self._predicting
+        # Nothing is opened in such a session.
+        policy = OpeningPolicy(rounds=0, owners=0, smallest_cohort=2, colluders=0)
+        return LearningModelOwner(
+            peer,
+            own.roster,
+            terms=self._terms(),
+            entropy=os.urandom,
+            patience=FOR_OWNER * own.patience,
+            quota=own.quota,
+            spent=self._ledger.of(peer),
+            sums=RoundSums(policy),
+        )
+
+
+def _tensors(parameters: ParameterShares) -> list[torch.Tensor]:
+    return [tensor for part in (*parameters.adapters, parameters.head) for tensor in vars(part).values()]
