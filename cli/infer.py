@@ -82,10 +82,11 @@ def infer(
         options["labels"] = labels
         return private_images.infer(request, **options, progress=progress)
 
-    all_answered(measured(work, _show, json_file, schema="inference", failed=ProcessError)["images"])
+    all_answered(measured(work, show_answers, json_file, schema="inference", failed=ProcessError)["images"])
 
 
-def _show(console: Console, figures: dict[str, Any]) -> None:
+def show_answers(console: Console, figures: dict[str, Any]) -> None:
+    """Answers, what they cost, and how they are beside those in the clear."""
     images, operations = figures["images"], figures["per_operation"]
     console.print(answered_images(images[:_SHOWN]))
     if len(images) > _SHOWN:

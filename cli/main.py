@@ -22,6 +22,7 @@ from tacit.cli.infer import infer
 from tacit.cli.inference_host import data_owner, dealer, model_owner
 from tacit.cli.keys import app as keys
 from tacit.cli.output import WRONG_INPUT, failure
+from tacit.cli.predict import predict
 from tacit.cli.preflight import preflight
 from tacit.cli.report import report
 from tacit.cli.roster import app as roster
@@ -102,6 +103,7 @@ app.command()(status)
 app.command()(distill)
 app.command()(infer)
 app.command()(adapt)
+app.command()(predict)
 app.command()(experiment)
 app.command()(report)
 app.command()(compare)

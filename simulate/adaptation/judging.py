@@ -35,9 +35,13 @@ class Judge:
         self._test = Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=test.labels)
 
     @torch.no_grad()
+    def logits(self, parameters: AdapterParameters) -> torch.Tensor:
+        """Float64 [N, classes], of all images."""
+        return logits(parameters, self._norm, self._test.outputs)
+
     def judged(self, parameters: AdapterParameters) -> AdaptersJudged:
         """How well these adapters do."""
-        found = logits(parameters, self._norm, self._test.outputs)
+        found = self.logits(parameters)
         answers = found.argmax(-1)
         return AdaptersJudged(
             accuracy=(answers == self._test.labels).double().mean().item(),

@@ -9,13 +9,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
 
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.predicting import PredictingParty, PredictionSession, PredictionSettings
+from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.data_owner import DataOwnerSettings, Inferred, PassCosts, infer
 from tacit.parties.inference.dealer import DealerParty, DealerSettings
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
@@ -54,6 +57,8 @@ class InferencePlan:
     """Where both owners compute."""
     cores: frozenset[int] | None = None
     """Of the processor, where all parties run; None: wherever they may."""
+    learned: PublicLearning | None = field(default=None, repr=False)
+    """What data owners have learned beside the model, where they have."""
     relayed: Callable[[str], str] = str
     """From the model owner's address, the one at which data owners find it."""
 
@@ -64,9 +69,15 @@ def data_owner_names(count: int) -> tuple[str, ...]:
 
 
 def run(
-    model: PrivateModel, images: Sequence[torch.Tensor], plan: InferencePlan, progress: Callable[[str, int], None]
+    model: PrivateModel,
+    images: Sequence[torch.Tensor],
+    plan: InferencePlan,
+    progress: Callable[[str, int], None],
+    *,
+    parameters: AdapterParameters | None = None,
 ) -> list[Inferred]:
-    """What each data owner learns of its images [N, C, S, S], all served at the same time.
+    """What each data owner learns of its images [N, C, S, S], all served at the same time. parameters: what all data
+    owners have learned, where the plan has a learning.
 
     `progress` gets the name of a data owner and how many of its images are done. ProcessError names the party that
     failed, and says what it knows itself of the reason; or that this process could not run them.
@@ -100,7 +111,10 @@ def run(
             programs = {
                 DEALER: program(DEALER, _dealer),
                 MODEL_OWNER: program(MODEL_OWNER, _model_owner, model=model),
-                **{name: program(name, _data_owner, images=mine) for name, mine in zip(owners, images, strict=True)},
+                **{
+                    name: program(name, _data_owner, images=mine, parameters=parameters)
+                    for name, mine in zip(owners, images, strict=True)
+                },
             }
             listening: dict[str, Callable[[str], str]] = {DEALER: str, MODEL_OWNER: plan.relayed}
             found = asyncio.run(results(programs, told, listening=listening, wanted=owners))
@@ -155,19 +169,26 @@ async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -
 async def _model_owner(control: Control, *, seat: _Seat, addresses: dict[str, str], model: PrivateModel) -> None:
     seat.take()
     plan = seat.plan
-    settings = ModelOwnerSettings(
-        address=_LISTEN,
-        dealer_address=addresses[DEALER],
-        input=plan.input,
-        results=plan.results,
-        most_batch=plan.batch,
+    settings: dict[str, Any] = {
+        "address": _LISTEN,
+        "dealer_address": addresses[DEALER],
+        "results": plan.results,
         **seat.owner_settings,
-    )
-    await ModelOwnerParty(settings, model, seat.diary(control)).run()
+    }
+    if plan.learned is not None:
+        learning = PredictionSettings(learning=plan.learned, **settings)
+        await PredictingParty(learning, model, seat.diary(control)).run()
+    serving = ModelOwnerSettings(input=plan.input, most_batch=plan.batch, **settings)
+    await ModelOwnerParty(serving, model, seat.diary(control)).run()
 
 
 async def _data_owner(
-    control: Control, *, seat: _Seat, addresses: dict[str, str], images: torch.Tensor
+    control: Control,
+    *,
+    seat: _Seat,
+    addresses: dict[str, str],
+    images: torch.Tensor,
+    parameters: AdapterParameters | None,
 ) -> dict[str, Any]:
     seat.take()
     found = await infer(
@@ -180,6 +201,7 @@ async def _data_owner(
         images,
         batch=seat.plan.batch,
         progress=lambda done: control.send({"done": done}),
+        session=None if parameters is None else PredictionSession(parameters),
     )
     return {
         "logits": found.logits.tolist(),

@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,11 +54,16 @@ def chosen(request: InferenceRequest, model: ServedModel) -> Chosen:
             raise ValueError(f"--images {count}: there are {len(test.labels)} test images, ask for 1 or more of them")
         pixels = data.normalised(test.images, np.arange(count))
         return Chosen(tuple(f"test {index}" for index in range(count)), pixels, torch.from_numpy(test.labels[:count]))
+    return chosen_files(request.path, model)
+
+
+def chosen_files(path: Path, model: ServedModel) -> Chosen:
+    """An image file, or all in a folder. ValueError as of `chosen`."""
     try:
-        files = image_files(request.path)
+        files = image_files(path)
     except ValueError as error:
-        raise ValueError(f"--images {request.images}: {error}") from None
-    pixels = data.normalised(ScaledFiles(files, white=model.white))
+        raise ValueError(f"--images {path}: {error}") from None
+    pixels = model.data.normalised(ScaledFiles(files, white=model.white))
     return Chosen(tuple(str(file) for file in files), pixels, None)
 
 
@@ -98,7 +104,7 @@ def infer(
 
     progress("starting the parties")
     found = run(model, parts, InferencePlan(input=input, batch=batch, device=device, results=results), show)
-    return _figures(images, served.data, clear, found) | {
+    return answer_figures(images, served.data.source.class_names, clear, found) | {
         "input": input,
         "batch": batch,
         "data_owners": data_owners,
@@ -134,7 +140,10 @@ def _logits(model: FriendlyTransformer, pixels: torch.Tensor) -> torch.Tensor:
     return logits
 
 
-def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence[Inferred]) -> dict[str, Any]:
+def answer_figures(
+    images: Chosen, classes: Sequence[str], clear: torch.Tensor, found: Sequence[Inferred]
+) -> dict[str, Any]:
+    """Answers of data owners, beside those in the clear, logits [N, classes], and what they cost."""
     logits, labels, refused = (
         torch.cat([getattr(each, name) for each in found]) for name in ("logits", "labels", "refused")
     )
@@ -142,8 +151,7 @@ def _figures(images: Chosen, data: Dataset, clear: torch.Tensor, found: Sequence
     rows = zip(images.names, labels.tolist(), confidences.tolist(), refused.tolist(), strict=True)
     figures: dict[str, Any] = {
         "images": [
-            {"image": name, **_told(data.source.class_names, best, confidence, refused=out)}
-            for name, best, confidence, out in rows
+            {"image": name, **_told(classes, best, confidence, refused=out)} for name, best, confidence, out in rows
         ],
         **_compared(images, clear, logits, labels[:, 0], ~refused),
         "weights_bytes": sum(each.weights_bytes for each in found),

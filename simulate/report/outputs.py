@@ -27,8 +27,8 @@ class OperationFigures(TypedDict):
     rounds: int
 
 
-class InferenceFigures(TypedDict):
-    """Private inference, and what it cost."""
+class PrivateAnswers(TypedDict):
+    """What was told of images, beside what is said of them in the clear, and what it cost."""
 
     images: list[InferredImage]
     agreement: float | None
@@ -40,10 +40,22 @@ class InferenceFigures(TypedDict):
     online_seconds: float
     waited_for_material_seconds: float
     per_operation: dict[str, OperationFigures]
-    input: str
     batch: int
-    data_owners: int
     labels: int
+
+
+class InferenceFigures(PrivateAnswers):
+    """Private inference, and what it cost."""
+
+    input: str
+    data_owners: int
+
+
+class PredictionFigures(PrivateAnswers):
+    """Predictions by what was learned beside a model, and what they cost."""
+
+    round: int
+    """The last of what was learned."""
 
 
 class TeacherFigures(TypedDict):

@@ -1,0 +1,56 @@
+"""`tacit predict`: ask what was learned beside a model that somebody else has, about images that it does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tacit.cli.infer import show_answers
+from tacit.cli.output import all_answered, device_option, json_option, measured
+
+
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="A run of `tacit adapt`.")],
+    images: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|PATH", help="Number of test images, an image file, or a folder of them; default: all tests."
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, max=1024, help="Images at a time, at most as in learning.")] = 16,
+    labels: Annotated[
+        int,
+        typer.Option(
+            min=0, max=16, help="The data owner is told so many labels of an image alone, the best first; 0: logits."
+        ),
+    ] = 0,
+    device: Annotated[str, device_option("Where both owners compute blocks: cpu or cuda.")] = "cpu",
+    json_file: Annotated[Path | None, json_option("Write the figures here.", metavar="FILE")] = None,
+) -> None:
+    """Predictions with the adapters that data owners have learned, by private inference.
+
+    The model owner has the model, a data owner adapters, head and images; a dealer helps. The model owner sees neither
+    what was learned nor images, the data owner is told what is said of its images. It is compared with both in the
+    clear, which no real party could do.
+
+    Exit status: 0 all are answered; 1 a party failed, an image was refused, or the file cannot be written; 2 wrong
+    input; 130 Ctrl-C.
+    """
+    from tacit.simulate.federation.processes import ProcessError, warm_up
+
+    def work(progress: Callable[[str], None]) -> dict[str, Any]:
+        progress("loading torch")
+        # If the parties cannot be started here, that is told by whoever starts them.
+        with suppress(OSError):
+            warm_up()
+        from tacit.simulate.adaptation.plan import Folder
+        from tacit.simulate.private_inference.predictions import PredictionRequest, predict
+
+        request = PredictionRequest(Folder(directory), images)
+        return predict(request, batch=batch, device=device, labels=labels, progress=progress)
+
+    all_answered(measured(work, show_answers, json_file, schema="prediction", failed=ProcessError)["images"])
