@@ -4,11 +4,13 @@ order, with its bytes.
 Both owners open as much in every round; what they open and why is in tacit.parties.adaptation. Widths are in bits.
 Bytes are those of the words of shares, without headers. A pass is the embedding and the blocks of private inference in
 `shared` mode, a step of learning or a prediction, whether all of it was in range, and the results of a prediction.
+Where outputs of blocks are told, their rows are put into an order of the model owner before, and a block whose input
+was told takes it as known; the step is the data owner's own then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes
@@ -32,6 +34,8 @@ CHECKED: Final = 28
 """The same where squares are summed, of up to 2^12 values."""
 USED: Final = 21
 """Of a parameter where it is used."""
+ROW: Final = 32
+"""Of the number of a row, where an order of rows is told."""
 ADAPTER_TENSORS: Final = ("channel_down", "channel_up", "token_down", "token_up", "scale")
 HEAD_TENSORS: Final = ("weight", "bias")
 """Tensors of an adapter, and of the head, each with a check of its own."""
@@ -86,6 +90,24 @@ def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
         ),
         *range_rounds(),
     )
+
+
+def told_rounds(sizes: Sizes, images: int, told: Sequence[bool]) -> tuple[Round, ...]:
+    """Of a pass that tells outputs of blocks. told: of which; that of the last one always. ValueError.
+
+    Each output is put into another order together with the labels, one word an image. Beside it is told, from the
+    second one on, how its order follows from that of the one before; beside the last, the labels.
+    """
+    if len(told) != sizes.blocks or not told[-1]:
+        raise ValueError(f"{sum(told)} of {len(told)} outputs are told; of {sizes.blocks} blocks the last always is")
+    stream, word = byte_width(STREAM) * images * sizes.tokens * sizes.width, byte_width(STREAM) * images
+    order, found = byte_width(ROW) * images, [*embedding_rounds(sizes, images, known=False)]
+    for block, tells in enumerate(told):
+        found += block_rounds(sizes, images, known=block > 0 and told[block - 1], told=False)
+        if tells:
+            beside = (order if any(told[:block]) else 0) + (word if block + 1 == sizes.blocks else 0)
+            found += (Round("shuffle", order, stream + word), Round("result", stream + beside, 0))
+    return (*found, *range_rounds())
 
 
 def step_rounds(

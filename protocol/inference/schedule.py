@@ -157,8 +157,9 @@ def embedding_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, 
     return Round("embedding", 0, byte_width(STREAM) * patches), *_told_stream(sizes, images, known=known)
 
 
-def block_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]:
-    """Of one block."""
+def block_rounds(sizes: Sizes, images: int, *, known: bool, told: bool | None = None) -> tuple[Round, ...]:
+    """Of one block. known: whether the data owner knows what goes in; told: whether it is told what comes out, None if
+    that is the same."""
     rows = images * sizes.tokens
     stream, sums = rows * sizes.width, rows * sizes.heads
     scores, hidden = sums * sizes.tokens, rows * sizes.hidden
@@ -178,7 +179,7 @@ def block_rounds(sizes: Sizes, images: int, *, known: bool) -> tuple[Round, ...]
         Round("fc1", 0, factor * stream),
         _both("gelu", coarse * hidden),
         Round("fc2", place * rows, factor * hidden + place * rows),
-        *_told_stream(sizes, images, known=known),
+        *_told_stream(sizes, images, known=known if told is None else told),
     )
 
 
