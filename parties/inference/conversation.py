@@ -267,9 +267,9 @@ class Conversation:
         while await self.next(InferenceEnded) is not None:
             pass
 
-    def refuse(self, detail: str) -> NoReturn:
-        """The peer's model is not usable: end the session. InferenceError."""
-        error = RemoteProtocolError(Code.MODEL, detail, culprit=self.machine.peer)
+    def refuse(self, detail: str, code: Code = Code.MODEL) -> NoReturn:
+        """What the peer said is not usable, its model if nothing else is named: end the session. InferenceError."""
+        error = RemoteProtocolError(code, detail, culprit=self.machine.peer)
         self.hear(self.machine.give_up(error, self.now()))
         raise InferenceError(InferenceEnded(error.code, error.detail, self.machine.peer))
 

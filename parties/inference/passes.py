@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,7 @@ from tacit.parties.inference.operations import MODEL, Communication, Expected, F
 from tacit.parties.inference.ring import byte_width, joined, unpacked
 from tacit.parties.inference.stages import Carried, PassStage, Run
 from tacit.parties.inference.store import Laid, Store, StoreError
+from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Stock
 from tacit.protocol.inference.results import MaterialArrived, MaterialKey, Opened, PassRefused
@@ -291,15 +293,23 @@ async def hold_pass(
 ) -> tuple[Carried | None, list[RoundCost]]:
     """All stages of a pass, from what this owner begins with to what it ends with, and what they cost.
 
-    That is None if the pass was refused because it is out of range. InferenceError when the session ends before.
+    That is None if the pass was refused because it is out of range. InferenceError when the session ends before, or a
+    program refuses what the other owner opened.
     """
+
+    async def advance(*given: Any) -> tuple[Communication, memoryview | None] | Carried:
+        try:
+            return await worker(_advanced, *given)
+        except RemoteProtocolError as error:
+            conversation.refuse(error.detail, error.code)
+
     costs: list[RoundCost] = []
     since = time.perf_counter()
     async for stage in preparation.stages():
         if carried is None:
             continue  # What was prepared for the rest of a refused pass serves nobody.
         program = stage.run(carried)
-        advanced = await worker(_advanced, program, None, ())
+        advanced = await advance(program, None, ())
         while not isinstance(advanced, Carried):
             exchange, data = advanced
             if data is not None:
@@ -311,7 +321,7 @@ async def hold_pass(
             if conversation.kept(PassRefused) is not None:
                 program.close()
                 break
-            advanced = await worker(_advanced, program, received, exchange.expected)
+            advanced = await advance(program, received, exchange.expected)
         carried = advanced if isinstance(advanced, Carried) else None
     return carried, costs
 

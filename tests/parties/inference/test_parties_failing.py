@@ -19,13 +19,14 @@ from tacit.parties.correlated.dealing import Dealing
 from tacit.parties.inference import passes
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.material import AnyBlockRequest, Fixed
+from tacit.parties.inference.operations import DATA, Party, Program, Words
 from tacit.parties.inference.owner import events
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links import endpoint
 from tacit.parties.links.client_endpoint import ClientEndpoint
 from tacit.parties.links.endpoint import Endpoint, Event, Limits, LinkLost, LinkUp, Received
 from tacit.parties.links.server_endpoint import ServerEndpoint
-from tacit.protocol.core.errors import Code
+from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION, Link, Traffic
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello, MaterialHello
 
@@ -284,6 +285,28 @@ async def test_an_error_of_the_model_owner_is_told_without_its_text(
         over = await home.waits(MODEL_OWNER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
         await home.waits(DEALER, "session-over", code="LOCAL", culprit=MODEL_OWNER)
     assert over["failure"].startswith(f"RuntimeError in {place}, line ")
+
+
+async def test_what_a_program_refuses_of_the_other_owner_ends_the_session_and_names_it(
+    one_block: Transformer, private: PrivateModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = Party.tell
+
+    def refusing(party: Party, operation: str, words: Words, *, to: int) -> Program[torch.Tensor | None]:
+        found = yield from tell(party, operation, words, to=to)
+        if (party.rank, operation) == (DATA, "result"):
+            raise RemoteProtocolError(Code.MALFORMED, "it told what is none")
+        return found
+
+    monkeypatch.setattr(Party, "tell", refusing)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private)
+        with pytest.raises(InferenceError, match="it told what is none") as ended:
+            await home.asks("alice", one_block.images[:1])
+        assert (ended.value.code, ended.value.culprit) == (Code.MALFORMED, MODEL_OWNER)
+        over = await home.waits(MODEL_OWNER, "session-over", code="MALFORMED")
+        assert over["culprit"] == MODEL_OWNER
 
 
 async def test_an_error_of_the_dealer_is_told_without_its_text(
