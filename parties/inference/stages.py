@@ -16,7 +16,7 @@ advanced any more.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 import torch
@@ -81,6 +81,7 @@ class ModelStage:
     name: str
     public: PublicModel
     known: bool
+    """Whether the data owner knows what goes in; of the embedding, what comes out."""
     layers: tuple[str, ...]
     """Names of its layers, as in `layer_shapes`."""
 
@@ -101,7 +102,7 @@ class ModelStage:
             parts = zip(runs, torch.split(carried.share.to(party.device), groups), strict=True)
             found = yield from together([one(Carried(part)) for one, part in parts])
             outside = torch.stack([part.outside for part in found]).sum() + carried.outside.to(party.device)
-            return Carried(torch.cat([part.share for part in found]), outside)
+            return replace(carried, share=torch.cat([part.share for part in found]), outside=outside)
 
         return run
 
@@ -158,6 +159,8 @@ class BlockStage(ModelStage):
     """The stream to the stream."""
 
     index: int
+    told: bool
+    """Whether the data owner is told what comes out."""
 
     @property
     def scales(self) -> Scales:
@@ -173,11 +176,13 @@ class BlockStage(ModelStage):
         program = BlockProgram(party, self.public.shape(images), self.scales, own, known=self.known)
 
         def run(carried: Carried) -> Program[Carried]:
-            if not self.known:
-                return Carried(*(yield from program.run(carried.share)))
-            normal, unusual = self._known(party, carried.share, self.scales.first_norm)
+            normal, unusual = None, torch.zeros((), dtype=torch.int64, device=party.device)
+            if self.known:
+                normal, unusual = self._known(party, carried.share, self.scales.first_norm)
             stream, outside = yield from program.run(carried.share, normal)
-            return Carried((yield from party.told("result", stream, STREAM)), outside + unusual)
+            if self.told:
+                stream = yield from party.told("result", stream, STREAM)
+            return Carried(stream, outside + unusual)
 
         return run
 
@@ -240,12 +245,14 @@ def stages(public: PublicModel, *, known: bool, results: Results = LOGITS) -> tu
 
 def backbone_stages(public: PublicModel, *, known: bool) -> tuple[ModelStage, ...]:
     """Those before the head: the embedding, and every block."""
-    names = tuple(block_layer_shapes(public.sizes.width, public.sizes.hidden))
-    blocks = (
-        BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index)
-        for index in range(public.sizes.blocks)
-    )
+    blocks = (block_stage(public, index, known=known, told=known) for index in range(public.sizes.blocks))
     return (Embedding("embedding", public, known, ("embedding",)), *blocks)
+
+
+def block_stage(public: PublicModel, index: int, *, known: bool, told: bool) -> BlockStage:
+    """That of one block."""
+    names = block_layer_shapes(public.sizes.width, public.sizes.hidden)
+    return BlockStage(f"block {index}", public, known, tuple(f"{index}.{name}" for name in names), index, told)
 
 
 def _short(name: str) -> str:
