@@ -1,0 +1,237 @@
+"""Passes that tell outputs of blocks: what is told is what the model computes, in an order that nobody tells, at the
+cost that is declared; and a step of what was told is that of the batch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from tacit.models.adapters.gradients import descent, stepped
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
+from tacit.models.configuration import ModelConfiguration
+from tacit.parties.adaptation.shuffled import ShuffledRows, secret_order
+from tacit.parties.adaptation.told_stages import Revealed, ToldBatch, told_batch, told_stages
+from tacit.parties.adaptation.told_step import told_step
+from tacit.parties.inference.material import encoded_requests
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.weights import integer_model
+from tacit.protocol.adaptation.schedule import ROW, told_rounds
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.inference.schedule import PLACE, STREAM
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from conftest import NOISE, Transformer, transformer
+    from in_memory import Pair, shares
+
+BLOCKS = 4
+BLOCK_ERROR = 1e-3
+"""What is promised for a block, of the norm of its output."""
+ALL = (True,) * BLOCKS
+SAMPLES = [(False, True, False, True), (True, False, False, True), (False, False, False, True)]
+
+
+@cache
+def model() -> Transformer:
+    sizes = ModelConfiguration(image_size=8, patch_size=4, width=16, depth=BLOCKS, heads=2)
+    return transformer(sizes, classes=3, images=NOISE, std=0.4)
+
+
+@dataclass
+class TellingPass:
+    """Of both owners, played to its end."""
+
+    images: int
+    told: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        found = model()
+        self.pair, public, self.pixels = Pair(), found.public, found.images[: self.images]
+        weights = integer_model(found.friendly, public, found.fitted.balances)
+        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
+        layers = [{name: pair[rank] for name, pair in both.items()} for rank in (MODEL, DATA)]
+        numbers = {name: number for number, name in enumerate(both)}
+        labels = torch.arange(self.images)
+        self.carried: list[Any] = [
+            Revealed(input_share(public, self.images, None), labels=torch.zeros_like(labels)),
+            Revealed(input_share(public, self.images, self.pixels), labels=labels),
+        ]
+        for stage in told_stages(public, self.told):
+            before = len(self.pair.requests)
+            runs = [
+                stage.prepared(party, self.images, own) for party, own in zip(self.pair.parties, layers, strict=True)
+            ]
+            assert tuple(self.pair.requests[before:]) == stage.requests(self.images, numbers)
+            self.carried = self.pair.run(*(run(part) for run, part in zip(runs, self.carried, strict=True)))
+        self.batch = told_batch(self.carried[DATA], public, self.told)
+
+    @property
+    def outside(self) -> int:
+        return int(sum(each.outside for each in self.carried)) % (1 << PLACE)
+
+
+def centred(x: torch.Tensor) -> torch.Tensor:
+    """As the residual stream on shares is."""
+    return x - x.mean(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("images", "told"), [(1, ALL), (2, ALL), (5, ALL), *((5, told) for told in SAMPLES)])
+def test_what_is_told_is_what_the_model_computes_and_costs_what_is_declared(
+    images: int, told: tuple[bool, ...]
+) -> None:
+    run, exact = TellingPass(images, told), model().exact()
+    assert run.outside == 0
+    assert tuple(run.pair.log) == told_rounds(model().public.sizes, images, told)
+    assert not run.carried[MODEL].share.any()
+    assert not run.carried[MODEL].outputs
+    assert run.batch.labels.sort().values.equal(torch.arange(images))
+    # Blocks behind an output that was told compute on what was told. Each may be off by BLOCK_ERROR, and passes on what
+    # those before it are off; the embedding is off by less than a block is.
+    x, allowed = centred(exact.embed(exact.patches(run.pixels.double())))[run.batch.labels], BLOCK_ERROR
+    for index, tells in enumerate(told):
+        x, allowed = centred(exact.blocks[index](x)), allowed + BLOCK_ERROR
+        found = run.batch.aligned[index]
+        if tells:
+            assert (found - x).norm() / x.norm() < allowed
+            x, allowed = found, 0.0
+        else:
+            assert not found.any()
+
+
+def test_orders_are_those_by_which_one_output_follows_from_the_one_told_before() -> None:
+    """Of blocks 0, 1 and 3 of four images."""
+    outputs, orders = torch.randn(4, 4, 2, 3, dtype=torch.float64), [torch.randperm(4) for _ in range(3)]
+    absolute = [orders[0], orders[0][orders[1]], orders[0][orders[1]][orders[2]]]
+    given = torch.zeros_like(outputs)
+    for block, order in zip((0, 1, 3), absolute, strict=True):
+        given[block] = outputs[block, order]
+    batch = ToldBatch(outputs=given, orders={1: orders[1], 3: orders[2]}, labels=absolute[-1])
+    expected = outputs[:, absolute[-1]]
+    expected[2] = 0
+    assert batch.aligned.equal(expected)
+
+
+def test_a_batch_in_groups_is_put_into_order_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tacit.parties.inference.stages.GROUP_WORDS", 1)
+    run = TellingPass(3, ALL)
+    assert run.outside == 0
+    assert tuple(run.pair.log) == told_rounds(model().public.sizes, 3, ALL)
+    assert run.batch.labels.sort().values.equal(torch.arange(3))
+
+
+@pytest.mark.parametrize("told", [ALL, *SAMPLES])
+def test_passes_have_as_many_stages_whatever_is_told_and_orders_can_be_sent(told: tuple[bool, ...]) -> None:
+    public = model().public
+    stages = told_stages(public, told)
+    assert len(stages) == BLOCKS + 2
+    numbers = {f"{index}.{name}": 0 for index in range(BLOCKS) for name in ("qkv", "proj", "fc1", "fc2")}
+    for stage in stages:
+        assert encoded_requests(stage.requests(2, numbers | {"embedding": 0}))
+
+
+def random_parameters(generator: torch.Generator) -> AdapterParameters:
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64) / 4
+
+    rank, tokens, width, classes = 2, 5, 16, 3
+    return AdapterParameters(
+        channel_down=normal(BLOCKS, rank, width),
+        channel_up=normal(BLOCKS, width, rank),
+        token_down=normal(BLOCKS, rank, tokens),
+        token_up=normal(BLOCKS, tokens, rank),
+        scale=1 + normal(BLOCKS),
+        head_weight=normal(classes, width),
+        head_bias=normal(classes),
+    )
+
+
+@pytest.mark.parametrize("told", [ALL, *SAMPLES])
+def test_a_step_of_what_was_told_is_that_of_the_batch_in_its_own_order(told: tuple[bool, ...]) -> None:
+    """In float64. A sum of up to 480 terms in another order is off by 480 2^-53 of the sum of their magnitudes at most,
+    and that is below 2^4 here: means over the images of products of values around 1."""
+    generator = torch.Generator().manual_seed(3)
+    parameters = random_parameters(generator)
+    norm = FinalNorm(weight=torch.ones(16).double(), bias=torch.zeros(16).double(), epsilon=1e-6)
+    outputs = torch.randn(BLOCKS, 6, 5, 16, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (6,), generator=generator)
+    given, order, orders = torch.zeros_like(outputs), torch.arange(6), {}
+    for block in (index for index, tells in enumerate(told) if tells):
+        step = secret_order(6)
+        order = order[step]
+        given[block] = outputs[block, order]
+        orders[block] = step
+    del orders[min(orders)]
+    batch = ToldBatch(outputs=given, orders=orders, labels=labels[order])
+    found, learned = told_step(parameters, norm, batch, rate=0.1)
+    masked = outputs * torch.tensor(told)[:, None, None, None]
+    expected = descent(parameters, norm, masked, labels)
+    after = stepped(parameters, expected.gradient, 0.1)
+    assert learned.correct == expected.correct
+    assert abs(learned.loss - expected.loss) <= 2.0**-40
+    for name, wanted in after.tensors.items():
+        assert (found.tensors[name] - wanted).abs().max() <= 2.0**-40, name
+    assert not (found.head_weight - parameters.head_weight).abs().max() <= 2.0**-20
+
+
+def test_what_the_model_owner_is_told_is_uniform() -> None:
+    """Of n fair bits, the mean is off by 7 of its standard deviations with a probability below 3e-12."""
+    run = TellingPass(20, ALL)
+    told = [other.sent for _, other in run.pair.exchanges if other.operation == "shuffle"]
+    assert len(told) == BLOCKS
+    for ((words, bits),) in told:
+        ones = torch.stack([((words >> bit) & 1).double().mean() for bit in range(bits)])
+        assert ((ones - 0.5).abs() * 2 * words.numel() ** 0.5).max() < 7
+    assert not [one.sent for one, other in run.pair.exchanges if one.operation == "result" and other.sent]
+
+
+def shuffled(order: Sequence[int], pair: Pair, rows: torch.Tensor) -> torch.Tensor:
+    programs = [
+        ShuffledRows(party, tuple(rows.shape), STREAM, torch.tensor(order) if party.rank == MODEL else None)
+        for party in pair.parties
+    ]
+    found = pair.run(*(program.run(share) for program, share in zip(programs, shares(rows), strict=True)))
+    return sum(found) % (1 << STREAM)  # type: ignore[no-any-return]
+
+
+def test_every_order_is_taken_exactly() -> None:
+    rows = torch.arange(12).reshape(4, 3) + (1 << (STREAM - 1))
+    for order in itertools.permutations(range(4)):
+        assert shuffled(order, Pair(), rows).equal(rows[list(order)])
+
+
+def test_what_is_told_of_an_order_is_uniform_whatever_it_is() -> None:
+    """Keys are fixed: this passes or fails for ever."""
+    for order in ((0, 1, 2), (2, 0, 1)):
+        counts = dict.fromkeys(itertools.permutations(range(3)), 0)
+        for number in range(600):
+            pair = Pair(keys=(number.to_bytes(32, "big"), bytes(32)))
+            shuffled(order, pair, torch.zeros(3, 2, dtype=torch.int64))
+            ((told, bits),) = pair.exchanges[0][0].sent
+            assert bits == ROW
+            counts[tuple(told.tolist())] += 1
+        assert stats.chisquare(list(counts.values())).pvalue > 1e-4
+
+
+def test_secret_orders_are_orders_and_differ() -> None:
+    orders = [secret_order(20) for _ in range(3)]
+    assert all(order.sort().values.equal(torch.arange(20)) for order in orders)
+    # 20! orders: two are the same with a probability below 2^-60.
+    assert not any(one.equal(other) for one, other in itertools.combinations(orders, 2))
+
+
+@pytest.mark.parametrize("told", [[0, 0, 1], [1, 2, 3], [-1, 0, 1], [0, 1, 1 << 31]])
+def test_what_is_no_order_is_refused(told: list[int]) -> None:
+    program = ShuffledRows(Pair().parties[DATA], (3, 2), STREAM, None).run(torch.zeros(3, 2, dtype=torch.int64))
+    next(program)
+    with pytest.raises(RemoteProtocolError, match="an order of 3 rows that does not have each of them once") as refused:
+        program.send([torch.tensor(told)])
+    assert refused.value.code is Code.MALFORMED
