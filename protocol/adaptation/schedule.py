@@ -110,6 +110,12 @@ def told_rounds(sizes: Sizes, images: int, told: Sequence[bool]) -> tuple[Round,
     return (*found, *range_rounds())
 
 
+def enrolment_rounds(sizes: Sizes, images: int) -> tuple[Round, ...]:
+    """Of putting all images that a data owner enrolled, patches and label, into one order of the model owner."""
+    words = images * ((sizes.tokens - 1) * sizes.pixels + 1)
+    return (Round("shuffle", byte_width(ROW) * images, byte_width(STREAM) * words),)
+
+
 def step_rounds(
     *,
     images: int,

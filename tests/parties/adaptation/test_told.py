@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,17 @@ from scipy import stats
 from tacit.models.adapters.gradients import descent, stepped
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.models.configuration import ModelConfiguration
+from tacit.parties.adaptation.enrolment import EnrolmentStage, enrolled_batches, most_enrolled
 from tacit.parties.adaptation.shuffled import ShuffledRows, secret_order
 from tacit.parties.adaptation.told_stages import Revealed, ToldBatch, told_batch, told_stages
 from tacit.parties.adaptation.told_step import told_step
-from tacit.parties.inference.material import encoded_requests
+from tacit.parties.inference.material import decoded_requests, encoded_requests
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.stages import input_share
+from tacit.parties.inference.stages import PassStage, input_share
 from tacit.parties.inference.weights import integer_model
-from tacit.protocol.adaptation.schedule import ROW, told_rounds
+from tacit.protocol.adaptation.schedule import ROW, enrolment_rounds, told_rounds
 from tacit.protocol.core.errors import Code, RemoteProtocolError
-from tacit.protocol.inference.schedule import PLACE, STREAM
+from tacit.protocol.inference.schedule import PLACE, STREAM, Sizes
 
 with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
@@ -46,33 +46,44 @@ def model() -> Transformer:
     return transformer(sizes, classes=3, images=NOISE, std=0.4)
 
 
-@dataclass
+class Both:
+    """Both owners, with the weights of the model."""
+
+    def __init__(self) -> None:
+        found = model()
+        self.pair = Pair()
+        weights = integer_model(found.friendly, found.public, found.fitted.balances)
+        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
+        self._layers = [{name: pair[rank] for name, pair in both.items()} for rank in (MODEL, DATA)]
+        self._numbers = {name: number for number, name in enumerate(both)}
+
+    def begun(self, pixels: torch.Tensor) -> list[Any]:
+        """What they carry at the beginning, with the numbers of images in the place of labels."""
+        labels, public = torch.arange(len(pixels)), model().public
+        return [
+            Revealed(input_share(public, len(pixels), None), labels=torch.zeros_like(labels)),
+            Revealed(input_share(public, len(pixels), pixels), labels=labels),
+        ]
+
+    def play(self, stages: Sequence[PassStage], carried: list[Any]) -> list[Any]:
+        """What they carry at the end; each asks for what it says, beforehand, that it will."""
+        for stage in stages:
+            before, images = len(self.pair.requests), len(carried[DATA].labels)
+            runs = [
+                stage.prepared(party, images, own) for party, own in zip(self.pair.parties, self._layers, strict=True)
+            ]
+            assert tuple(self.pair.requests[before:]) == stage.requests(images, self._numbers)
+            carried = self.pair.run(*(run(part) for run, part in zip(runs, carried, strict=True)))
+        return carried
+
+
 class TellingPass:
     """Of both owners, played to its end."""
 
-    images: int
-    told: tuple[bool, ...]
-
-    def __post_init__(self) -> None:
-        found = model()
-        self.pair, public, self.pixels = Pair(), found.public, found.images[: self.images]
-        weights = integer_model(found.friendly, public, found.fitted.balances)
-        both = {name: self.pair.fixed(weight) for name, weight in weights.items()}
-        layers = [{name: pair[rank] for name, pair in both.items()} for rank in (MODEL, DATA)]
-        numbers = {name: number for number, name in enumerate(both)}
-        labels = torch.arange(self.images)
-        self.carried: list[Any] = [
-            Revealed(input_share(public, self.images, None), labels=torch.zeros_like(labels)),
-            Revealed(input_share(public, self.images, self.pixels), labels=labels),
-        ]
-        for stage in told_stages(public, self.told):
-            before = len(self.pair.requests)
-            runs = [
-                stage.prepared(party, self.images, own) for party, own in zip(self.pair.parties, layers, strict=True)
-            ]
-            assert tuple(self.pair.requests[before:]) == stage.requests(self.images, numbers)
-            self.carried = self.pair.run(*(run(part) for run, part in zip(runs, self.carried, strict=True)))
-        self.batch = told_batch(self.carried[DATA], public, self.told)
+    def __init__(self, images: int, told: tuple[bool, ...]) -> None:
+        both, public, self.pixels = Both(), model().public, model().images[:images]
+        self.carried = both.play(told_stages(public, told), both.begun(self.pixels))
+        self.pair, self.batch = both.pair, told_batch(self.carried[DATA], public, told)
 
     @property
     def outside(self) -> int:
@@ -105,6 +116,46 @@ def test_what_is_told_is_what_the_model_computes_and_costs_what_is_declared(
             x, allowed = found, 0.0
         else:
             assert not found.any()
+
+
+def test_batches_out_of_all_that_is_enrolled_are_in_an_order_that_the_model_owner_drew() -> None:
+    both, public, told, exact = Both(), model().public, (False, False, False, True), model().exact()
+    pixels = model().images[:5]
+    carried = both.begun(pixels)
+    for _ in range(2):  # The second time of shares that both have.
+        del both.pair.log[:]
+        carried = both.play([EnrolmentStage(public)], carried)
+        assert tuple(both.pair.log) == enrolment_rounds(public.sizes, 5)
+        rows, labels = (sum(getattr(each, name) for each in carried) for name in ("share", "labels"))
+        order = labels % (1 << STREAM)
+        assert order.sort().values.equal(torch.arange(5))
+        difference = rows - input_share(public, 5, pixels[order])
+        assert not (difference % (1 << STREAM)).any()
+    batches = [enrolled_batches(each, 2) for each in carried]
+    assert [len(batch.labels) for batch in batches[DATA]] == [2, 2, 1]
+    seen = []
+    for batch in zip(*batches, strict=True):
+        *_, found = both.play(told_stages(public, told), list(batch))
+        batch_told = told_batch(found, public, told)
+        seen += batch_told.labels.tolist()
+        x = exact.embed(exact.patches(pixels[batch_told.labels].double()))
+        expected = centred(exact.blocks(x))
+        # Each block may be off by BLOCK_ERROR, and the embedding by less than that.
+        assert (batch_told.outputs[-1] - expected).norm() / expected.norm() < (BLOCKS + 1) * BLOCK_ERROR
+    assert sorted(seen) == list(range(5))
+
+
+def test_more_than_fits_into_one_order_is_refused() -> None:
+    stage = EnrolmentStage(model().public)
+    most = most_enrolled(model().public.sizes)
+    assert most == (1 << 27) // 65
+    assert decoded_requests(encoded_requests(stage.requests(most, {})))
+    for images in (0, most + 1):
+        with pytest.raises(ValueError, match=f"{images} images cannot be enrolled together, 1 to {most}"):
+            stage.requests(images, {})
+    for side, patch_size, expected in ((32, 8, 43_676), (224, 16, 891), (384, 16, 303)):
+        sizes = Sizes(side=side, channels=3, patch=patch_size, width=768, heads=12, hidden=3072, blocks=12, classes=2)
+        assert most_enrolled(sizes) == expected
 
 
 def test_orders_are_those_by_which_one_output_follows_from_the_one_told_before() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tacit.models.adapters.sampling import chain
-from tacit.protocol.adaptation.schedule import told_rounds
+from tacit.protocol.adaptation.schedule import enrolment_rounds, told_rounds
 from tacit.protocol.adaptation.told import MOST_BLOCKS, sampled, told_blocks
 from tacit.protocol.inference.schedule import Round, Sizes, block_rounds, embedding_rounds, range_rounds
 from tests.protocol.inference.totals import by_operation
@@ -85,6 +85,11 @@ def test_what_telling_costs_is_declared() -> None:
     every = told_rounds(SIZES, 3, (True,) * 4)
     assert by_operation(every)["layer norm 1"][2] == 3
     assert by_operation(every)["result"] == (1200 + 2 * 1212 + 1227, 0, 4)
+
+
+def test_what_enrolment_costs_is_declared() -> None:
+    """4 patches of 16 pixels and a label: 65 words of 5 bytes for each of 3 images, against 3 numbers of 4 bytes."""
+    assert enrolment_rounds(SIZES, 3) == (Round("shuffle", 12, 975),)
 
 
 @pytest.mark.parametrize("told", [(True,) * 3, (True,) * 5, (True, True, True, False), (False,) * 4])
