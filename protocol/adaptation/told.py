@@ -7,7 +7,7 @@ Stochastic block sampling (Tastan and Nandakumar 2025, second version, Fig. 5) n
 
 a stationary chain, given that the last output is told, which adapters begin with. It is drawn from the last block to
 the first with fair coins: bits of a digest of the session and the number of the pass, so anew for every pass. Neither
-owner has to be kept from knowing them beforehand: what is told protects nothing (docs/decisions/016-double-blind.md).
+owner has to be kept from knowing or choosing them: what is told protects nothing (docs/decisions/016-double-blind.md).
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.models.configuration import ModelConfiguration
 from tacit.parties.adaptation.enrolment import EnrolmentStage, enrolled_batches, most_enrolled
 from tacit.parties.adaptation.shuffled import ShuffledRows, secret_order
-from tacit.parties.adaptation.told_stages import Revealed, ToldBatch, told_batch, told_stages
+from tacit.parties.adaptation.told_stages import Revealed, ToldBatch, ToldBlock, told_batch, told_stages
 from tacit.parties.adaptation.told_step import told_step
 from tacit.parties.inference.material import decoded_requests, encoded_requests
-from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.operations import DATA, MODEL, Program
 from tacit.parties.inference.stages import PassStage, input_share
 from tacit.parties.inference.weights import integer_model
 from tacit.protocol.adaptation.schedule import ROW, enrolment_rounds, told_rounds
-from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.errors import RemoteProtocolError
 from tacit.protocol.inference.schedule import PLACE, STREAM, Sizes
 
 with pytest.MonkeyPatch.context() as patch:
@@ -189,6 +189,18 @@ def test_passes_have_as_many_stages_whatever_is_told_and_orders_can_be_sent(told
         assert encoded_requests(stage.requests(2, numbers | {"embedding": 0}))
 
 
+def test_a_relative_order_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell = ToldBlock._told
+
+    def lying(*given: Any) -> Program[Revealed]:
+        *others, order = given
+        return tell(*others, None if order is None else torch.zeros_like(order))
+
+    monkeypatch.setattr(ToldBlock, "_told", lying)
+    with pytest.raises(RemoteProtocolError, match="an order of 2 rows that does not have each of them once"):
+        TellingPass(2, ALL)
+
+
 def random_parameters(generator: torch.Generator) -> AdapterParameters:
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64) / 4
@@ -277,12 +289,3 @@ def test_secret_orders_are_orders_and_differ() -> None:
     assert all(order.sort().values.equal(torch.arange(20)) for order in orders)
     # 20! orders: two are the same with a probability below 2^-60.
     assert not any(one.equal(other) for one, other in itertools.combinations(orders, 2))
-
-
-@pytest.mark.parametrize("told", [[0, 0, 1], [1, 2, 3], [-1, 0, 1], [0, 1, 1 << 31]])
-def test_what_is_no_order_is_refused(told: list[int]) -> None:
-    program = ShuffledRows(Pair().parties[DATA], (3, 2), STREAM, None).run(torch.zeros(3, 2, dtype=torch.int64))
-    next(program)
-    with pytest.raises(RemoteProtocolError, match="an order of 3 rows that does not have each of them once") as refused:
-        program.send([torch.tensor(told)])
-    assert refused.value.code is Code.MALFORMED
