@@ -47,7 +47,7 @@ def _plan(learning: PublicLearning, terms: Terms, own: ParameterShares) -> PassP
         return LearningCarried(share, parameters=own)
 
     stages = prediction_stages(learning.public, learning.sizes, learning.scales, terms.results)
-    return PassPlan(learning.public, stages, learning.classes, begun)
+    return PassPlan(learning.public, lambda number: stages, learning.classes, begun)
 
 
 class PredictionSession(SessionKind):

@@ -263,7 +263,7 @@ async def _session(
         preparation = Preparation(
             conversation,
             public.sizes,
-            plan.stages,
+            plan.course,
             rank=DATA,
             ahead=settings.ahead,
             device=settings.device,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
@@ -64,15 +64,19 @@ class ReadyPass:
     """Enough of a pass is ready for it to begin."""
 
 
+Course = Callable[[int], Sequence[PassStage]]
+"""The stages of the pass of this number, from 1; as many in every pass."""
+
+
 class Preparation:
-    """Of one owner in one session, after the agreement. stages: of every pass; ahead: see above; store: what it has
-    laid by with the other."""
+    """Of one owner in one session, after the agreement. course: of its passes, where material is laid by the same for
+    all; ahead: see above; store: what it has laid by with the other."""
 
     def __init__(
         self,
         conversation: Conversation,
         sizes: Sizes,
-        stages: Sequence[PassStage],
+        course: Course,
         *,
         rank: int,
         ahead: int | None,
@@ -82,7 +86,8 @@ class Preparation:
         self._conversation = conversation
         self._rank = rank
         self._agreed = conversation.machine.agreed
-        self._stages = stages
+        self._course = course
+        self._stages = course(1)
         self._whole_passes = ahead is None
         # One order more is for the masks, and one may be under way: the dealer lets nobody get further ahead.
         most = min(len(self._stages), MOST_ORDERS - 2)
@@ -202,9 +207,9 @@ class Preparation:
             for number in range(1, self._agreed.passes + 1):
                 if self._whole_passes:
                     await self._between_passes.acquire()
-                for position, stage in enumerate(self._stages):
+                for position, stage in enumerate(self._course(number)):
                     await self._room.acquire()
-                    run = await self._prepared(position, number, layers)
+                    run = await self._prepared(stage, position, number, layers)
                     self._conversation.put(ReadyStage(stage.name, run))
                     if position + 1 == self._enough:
                         self._conversation.put(ReadyPass())
@@ -214,8 +219,8 @@ class Preparation:
             self._conversation.fail(error)
             raise
 
-    async def _prepared(self, position: int, number: int, layers: Mapping[str, FixedLinear]) -> Run:
-        stage, images = self._stages[position], self._agreed.images_of(number)
+    async def _prepared(self, stage: PassStage, position: int, number: int, layers: Mapping[str, FixedLinear]) -> Run:
+        images = self._agreed.images_of(number)
         requests = stage.requests(images, self._numbers)
         kept: deque[bytearray] | None = None
         if self._laid is None or self._store is None:

@@ -15,9 +15,11 @@ import torch
 
 from tacit.models.configuration import ModelConfiguration
 from tacit.models.friendly.blocks import with_parameters
+from tacit.parties.inference import data_owner, model_owner
 from tacit.parties.inference.conversation import InferenceError
 from tacit.parties.inference.data_owner import Inferred
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings
+from tacit.parties.inference.passes import Course, Preparation
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.inference.stages import stages
 from tacit.parties.links.client_endpoint import NotAdmittedError
@@ -27,7 +29,8 @@ from tacit.protocol.core.roster import Roster
 from tacit.protocol.inference.data_owner import InferencePolicy
 from tacit.protocol.inference.dealer import MOST_ORDERS
 from tacit.protocol.inference.messages import Terms
-from tacit.protocol.inference.schedule import pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import Round, Sizes, pass_rounds, weight_bytes
+from tacit.protocol.inference.session import InferenceSession
 from tacit.simulate.world.inference import EITHER_INPUT
 
 with pytest.MonkeyPatch.context() as patch:
@@ -66,6 +69,38 @@ async def test_a_data_owner_gets_the_logits(
     assert [each.images for each in found.passes] == [2, 2, 1]
     for each in found.passes:
         declared = pass_rounds(sizes, each.images, known=known)
+        assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
+
+
+@pytest.mark.parametrize("ahead", [1, None])
+async def test_stages_and_rounds_of_a_pass_may_depend_on_its_number(
+    one_block: Transformer,
+    private: PrivateModel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ahead: int | None,
+) -> None:
+    """Here every second pass has a known input."""
+    sizes, images = private.public.sizes, one_block.images[:5]
+
+    def turned(conversation: Any, sizes: Sizes, course: Course, **more: Any) -> Preparation:
+        found = [stages(private.public, known=known) for known in (False, True)]
+        assert course(1) == course(2) == found[False]
+        return Preparation(conversation, sizes, lambda number: found[number % 2 == 0], **more)
+
+    def rounds(self: InferenceSession, images: int) -> tuple[Round, ...]:
+        return pass_rounds(sizes, images, known=self.number % 2 == 0)
+
+    monkeypatch.setattr(data_owner, "Preparation", turned)
+    monkeypatch.setattr(model_owner, "Preparation", turned)
+    monkeypatch.setattr(InferenceSession, "_rounds_of", rounds)
+    async with house(tmp_path) as home:
+        await home.dealer()
+        await home.model_owner(private, ahead=ahead)
+        found = await home.asks("alice", images, batch=2, ahead=ahead)
+    assert error_of(found, one_block.friendly, images) < 2 * BLOCK_ERROR
+    for number, each in enumerate(found.passes, 1):
+        declared = pass_rounds(sizes, each.images, known=number == 2)
         assert [(cost.operation, cost.received, cost.sent) for cost in each.rounds] == list(declared)
 
 
