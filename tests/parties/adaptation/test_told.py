@@ -149,7 +149,8 @@ def test_more_than_fits_into_one_order_is_refused() -> None:
     stage = EnrolmentStage(model().public)
     most = most_enrolled(model().public.sizes)
     assert most == (1 << 27) // 65
-    assert decoded_requests(encoded_requests(stage.requests(most, {})))
+    for images in (1, most):
+        assert decoded_requests(encoded_requests(stage.requests(images, {})))
     for images in (0, most + 1):
         with pytest.raises(ValueError, match=f"{images} images cannot be enrolled together, 1 to {most}"):
             stage.requests(images, {})
@@ -187,6 +188,12 @@ def test_passes_have_as_many_stages_whatever_is_told_and_orders_can_be_sent(told
     numbers = {f"{index}.{name}": 0 for index in range(BLOCKS) for name in ("qkv", "proj", "fc1", "fc2")}
     for stage in stages:
         assert encoded_requests(stage.requests(2, numbers | {"embedding": 0}))
+
+
+def test_what_was_told_is_in_no_text() -> None:
+    run = TellingPass(1, ALL)
+    for secret in (*run.carried, run.batch):
+        assert "tensor" not in repr(secret)
 
 
 def test_a_relative_order_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

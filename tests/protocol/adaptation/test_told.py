@@ -55,6 +55,7 @@ def test_a_sample_is_drawn_for_every_pass_and_has_the_last_block_and_no_neighbou
     # 89 samples have neither neighbours nor a gap in front: two passes of twelve blocks seldom have the same.
     assert len(set(samples)) > 30
     assert told_blocks("sampled", 12, session=bytes(32), number=1) != samples[0]
+    assert told_blocks("sampled", 1, session=SESSION, number=1) == (True,)
     assert told_blocks("all", 3, session=SESSION, number=1) == (True,) * 3
     assert told_blocks("none", 3, session=SESSION, number=1) == (False,) * 3
 
