@@ -7,8 +7,8 @@ steps of learning, in rounds.
    its share refreshed, and gives it to the secure sum.
 5. When that has come to its end, it says who survived, and is told the sum of the model owner's shares.
 
-What it has learned in a round is not lost with the session: in the next one both say how many batches are behind them,
-and go on if that is the same.
+What it has learned in a round is not lost with the session: in the next one it says how many batches are behind it, and
+goes on behind the last that both have behind them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class LearningDataOwner(
         return Step(InferenceState.AWAIT_ROUND, (self._send(message),), data=done)
 
     def on_round_begun(self, heard: Heard[RoundBegun], now: float) -> Step[InferenceState]:
-        if heard.message.done not in (0, self.at(int)):
+        if heard.message.done > self.at(int):
             raise RemoteProtocolError(
                 Code.SESSION,
                 f"it goes on behind batch {heard.message.done} of a round of which {self.at(int)} are done",

@@ -14,8 +14,19 @@ import msgspec
 from msgspec import Meta
 
 from tacit.protocol.core.errors import DETAIL_LIMIT
-from tacit.protocol.core.messages import LARGEST_COHORT, Hash, Index, Kinds, Message, by_type
-from tacit.protocol.inference.messages import INFERENCE_MESSAGES, Terms
+from tacit.protocol.core.messages import LARGEST_COHORT, Abort, Hash, Index, Kinds, Message, by_type
+from tacit.protocol.inference.messages import (
+    AgreeTerms,
+    CloseInference,
+    InferenceClosed,
+    InferenceHello,
+    InferenceTerms,
+    MaskedWeights,
+    Opening,
+    PassStarted,
+    StartPass,
+    Terms,
+)
 from tacit.protocol.inference.schedule import STREAM, WORD_BITS
 
 ADAPTATION_VERSION: Final = 5
@@ -65,11 +76,11 @@ class BeginRound(Message, frozen=True, kw_only=True):
     based: Index
     """The round whose sums the common parameters are of that I begin with; 0: the first ones, of the terms."""
     done: Index
-    """Batches of this round that are behind me, if the session before this one was lost in it."""
+    """Batches of this round that are behind me, in an earlier session or an attempt whose sum was lost."""
 
 
 class RoundBegun(Message, frozen=True, kw_only=True):
-    """Model owner to data owner: go on behind so many batches; 0: from the common parameters."""
+    """Model owner to data owner: go on behind so many batches, which both have; 0: from the common parameters."""
 
     done: Index
 
@@ -112,7 +123,10 @@ class SumLost(Message, frozen=True, kw_only=True):
 ADAPTATION_MESSAGES: Final = Kinds(
     protocol="double-blind adaptation",
     version=ADAPTATION_VERSION,
-    types=dict(INFERENCE_MESSAGES) | by_type(BeginRound, RoundBegun, KeepRound, AskSum, OwnSum, SumLost),
-)
+    types=by_type(
+        InferenceHello, InferenceTerms, AgreeTerms, MaskedWeights, StartPass, PassStarted, Opening, BeginRound,
+        RoundBegun, KeepRound, AskSum, OwnSum, SumLost, CloseInference, InferenceClosed, Abort,
+    ),
+)  # fmt: skip
 """Every message of a link between a data owner and a model owner that adapt a model. With the dealer they speak private
 inference."""

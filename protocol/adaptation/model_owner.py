@@ -22,7 +22,7 @@ from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import RoundSums
 from tacit.protocol.adaptation.tables import LEARNING_MODEL_OWNER_TABLE
 from tacit.protocol.core.codec import Frame
-from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
+from tacit.protocol.core.errors import DETAIL_LIMIT, Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.core.roster import Roster
@@ -61,13 +61,8 @@ class LearningModelOwner(
         self._sums = sums
         self._round = 0
 
-    @property
-    def waiting(self) -> bool:
-        # Between passes a data owner may take as long as the others of its round need.
-        return super().waiting and self.state is not InferenceState.IDLE
-
     def begin_round(self, done: int, now: float) -> list[Output]:
-        """The round that was asked for goes on behind so many batches."""
+        """The round that was asked for goes on behind so many batches, which both have behind them."""
         return [] if self.over else self.trigger(Trigger.BEGIN_ROUND, now, done)
 
     def provide(self, number: int, data: Frame | None, now: float, reason: str = "") -> list[Output]:
@@ -92,19 +87,18 @@ class LearningModelOwner(
 
     def on_begin_round(self, heard: Heard[BeginRound], now: float) -> Step[InferenceState]:
         message = heard.message
-        if adaptation_terms(self._terms).purpose != "learning":
-            raise RemoteProtocolError(Code.UNEXPECTED, "it begins a round in a session of predictions")
+        self._check_learning()
         self._sums.check_begin(self.peer, message.number, message.based)
 
         def commit() -> None:
             self._round = message.number
-            self._sums.begin(self.peer)
+            self._sums.begin(self.peer, message.number)
 
         return Step(InferenceState.BEGINNING_ROUND, (RoundAsked(message.number, message.done),), commit, data=message)
 
     def on_round_begun(self, done: int, now: float) -> Step[InferenceState]:
         asked = self.at(BeginRound)
-        if done not in (0, asked.done):
+        if not 0 <= done <= asked.done:
             raise LocalProtocolError(f"round {asked.number} cannot go on behind {done} of {asked.done} batches")
         return Step(InferenceState.IDLE, (self._send(RoundBegun(done=done)),))
 
@@ -123,10 +117,14 @@ class LearningModelOwner(
 
     def on_ask_sum(self, heard: Heard[AskSum], now: float) -> Step[InferenceState]:
         number, survivors = heard.message.number, heard.message.survivors
+        self._check_learning()
+        self._sums.check_ask(self.peer, survivors)
+        if (reason := self._sums.none_for(self.peer, number, survivors)) is not None:
+            return self._sum_lost(number, reason)
 
         def commit() -> list[Output]:
             self._sums.say(self.peer, number, survivors)
-            return [SumAsked(number, survivors)]
+            return [SumAsked(number)]
 
         return Step(InferenceState.SUMMING, (), commit, data=number)
 
@@ -134,13 +132,22 @@ class LearningModelOwner(
         if number != self.at(int):
             raise LocalProtocolError(f"the sum of round {number} where that of {self.at(int)} was asked for")
         if data is None:
-            return Step(InferenceState.IDLE, (self._send(SumLost(number=number, reason=reason)),))
+            return self._sum_lost(number, reason)
         terms = adaptation_terms(self._terms)
         expected = WORD_BYTES * sum_words(terms.sizes, terms.learning)
         if memoryview(data).nbytes != expected or self._sums.verdict(number) != "":
             raise LocalProtocolError(f"a sum of {memoryview(data).nbytes} bytes for round {number}; {expected} are due")
         sends = tuple(self._send(OwnSum(number=number, chunk=chunk), piece) for chunk, piece in chunks(data))
         return Step(InferenceState.IDLE, sends)
+
+    def _sum_lost(self, number: int, reason: str) -> Step[InferenceState]:
+        if not reason:
+            raise LocalProtocolError(f"there is no sum of round {number}, for no reason")
+        return Step(InferenceState.IDLE, (self._send(SumLost(number=number, reason=reason[:DETAIL_LIMIT])),))
+
+    def _check_learning(self) -> None:
+        if adaptation_terms(self._terms).purpose != "learning":
+            raise RemoteProtocolError(Code.UNEXPECTED, "it asks for a round of learning in a session of predictions")
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
         return adaptation_rounds(adaptation_terms(self.agreed.terms), images)

@@ -10,7 +10,7 @@ from tacit.protocol.core.machine import Output
 @dataclass(frozen=True)
 class RoundAsked(Output):
     """To the model owner's shell: find out how many batches of this round it has behind it with this owner, and call
-    `begin_round`."""
+    `begin_round` with the smaller number."""
 
     number: int
     done: int
@@ -34,11 +34,10 @@ class RoundKept(Output):
 
 @dataclass(frozen=True)
 class SumAsked(Output):
-    """To the model owner's shell: wait for the verdict on this round, and call `provide`."""
+    """To the model owner's shell: wait for the verdict on this round, and call `provide`: the sum is that of the shares
+    of the survivors whom RoundSums names."""
 
     number: int
-    survivors: tuple[str, ...]
-    """As this owner has said it."""
 
 
 @dataclass(frozen=True)

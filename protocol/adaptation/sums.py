@@ -1,10 +1,13 @@
 """When the model owner opens the sum of its shares of a round: a decision over all of its sessions.
 
-A data owner that the secure sum counts among the survivors says who they are, as it has confirmed it there. When every
-one of them has said the same, the round is final, and the sum of the model owner's shares of just these owners may be
-told, once, to whoever asks; every other list is refused from then on, and no sum of another round before it is told
-again. Two different lists, a survivor that the model owner has no share of, and too few survivors cost the round; so
-does a survivor that does not say anything in time.
+It has a share of what a data owner has learned in one round, the last that this owner has ended. A data owner that the
+secure sum counts among the survivors says who they are, as it has confirmed it there. When every one of them has said
+the same, the round is final: the sum of the model owner's shares of just these owners may be told, to whoever asks, as
+long as no later round is final; shares of other rounds are void, since they were learned from older parameters.
+
+Two different lists and too few survivors cost the round; so does a survivor that says nothing in time. What is said by
+who has no share in a round does not count, and loses it for nobody else. Links are independent: an owner may say who
+survived before the share of another has come.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ class OpeningPolicy:
     rounds: int
     """The most sums."""
     owners: int
-    """The most data owners that learn."""
+    """The most data owners that learn, or are told a sum."""
     smallest_cohort: int
     """The fewest survivors, without those who may collude."""
     colluders: int
@@ -31,19 +34,26 @@ class OpeningPolicy:
 
 @dataclass
 class RoundSums:
-    """Of one model owner. opened: how many sums have been told already; current: the round of the last of them."""
+    """Of one model owner. A model owner that starts again gives it what it was told to keep: `opened`, `current`,
+    `survivors` and `owners`."""
 
     policy: OpeningPolicy
     opened: int = 0
+    """How many sums have been told already."""
     current: int = 0
-    kept: dict[int, set[str]] = field(default_factory=dict)
-    """By round, the owners of whose parameters the model owner keeps a share."""
-    said: dict[int, dict[str, tuple[str, ...]]] = field(default_factory=dict)
-    """By round, the survivors as they have said it."""
-    lost: dict[int, str] = field(default_factory=dict)
-    """Why there is no sum of a round, for those rounds that are lost."""
+    """The round of the last of them."""
+    survivors: tuple[str, ...] = ()
+    """Whose shares its sum is of."""
     owners: set[str] = field(default_factory=set)
-    """Who has begun a round."""
+    """Who learns, or was told a sum."""
+    begun: dict[str, int] = field(default_factory=dict)
+    """The round that an owner learns in, from the parameters of the current one."""
+    kept: dict[str, int] = field(default_factory=dict)
+    """The round of which the model owner has a share of an owner's parameters."""
+    said: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Its survivors, as this owner has said it."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """Why there is no sum of a round, for those rounds after the current one that are lost."""
 
     def check_begin(self, owner: str, number: int, based: int) -> None:
         """Refuse an owner that may not learn in this round, or from these parameters."""
@@ -52,10 +62,7 @@ class RoundSums:
                 Code.POLICY,
                 f"the model owner opens {self.policy.rounds} rounds, and all of them are open: ask it for more",
             )
-        if owner not in self.owners and len(self.owners) >= self.policy.owners:
-            raise RemoteProtocolError(
-                Code.POLICY, f"the model owner lets {self.policy.owners} data owners learn, and as many do"
-            )
+        self._check_owner(owner)
         if number <= self.current:
             raise RemoteProtocolError(Code.SESSION, f"round {number} is over: that of {self.current} has been opened")
         if based != self.current:
@@ -64,35 +71,73 @@ class RoundSums:
                 f"it begins with the parameters of round {based}, and those of round {self.current} are the last",
             )
 
-    def begin(self, owner: str) -> None:
-        """This owner learns."""
+    def begin(self, owner: str, number: int) -> None:
+        """This owner learns in this round."""
         self.owners.add(owner)
+        self.begun[owner] = number
 
     def keep(self, owner: str, number: int) -> None:
-        """The model owner has a share of what this owner has learned in the round."""
-        self.kept.setdefault(number, set()).add(owner)
+        """The model owner has a share of what this owner has learned in the round. It is void if another round has
+        become final meanwhile, or this one is lost."""
+        for store in (self.kept, self.said):
+            store.pop(owner, None)
+        if self.begun.pop(owner, None) == number and number not in self.lost:
+            self.kept[owner] = number
+
+    def check_ask(self, owner: str, survivors: tuple[str, ...]) -> None:
+        """Refuse an owner that may be told no sum, or a list of survivors that is none."""
+        self._check_owner(owner)
+        if survivors and (list(survivors) != sorted(set(survivors)) or owner not in survivors):
+            raise RemoteProtocolError(Code.MEMBERS, "it names survivors that are in no order, or without itself")
+
+    def none_for(self, owner: str, number: int, survivors: tuple[str, ...]) -> str | None:
+        """Why this owner is told no sum of the round, whatever others say; None if it is to wait for the verdict."""
+        if number <= self.current or number in self.lost:
+            if number == self.current and survivors not in ((), self.survivors):
+                return f"{owner} names other survivors of round {number} than all of them have confirmed"
+            return self.verdict(number) or None
+        if survivors and self.kept.get(owner) != number:
+            return f"{owner} has left no share of what it learned in round {number}"
+        return None
 
     def say(self, owner: str, number: int, survivors: tuple[str, ...]) -> None:
-        """An owner says who the survivors of a round are, and may make it final, or lose it."""
-        if not survivors or number == self.current or number in self.lost:
+        """An owner asks for a sum, and says who the survivors are: that may make the round final, or lose it."""
+        self.owners.add(owner)
+        if not survivors or number <= self.current or self.none_for(owner, number, survivors) is not None:
             return
         if (why := self._objection(owner, number, survivors)) is not None:
-            self.lose(number, why)
+            self._lose(number, why)
             return
-        said = self.said.setdefault(number, {})
-        said[owner] = survivors
-        if said.keys() == set(survivors):
-            self.opened, self.current = self.opened + 1, number
-            self._forget(number)
+        self.said[owner] = survivors
+        said = self._said_of(number)
+        if all(said.get(name) == survivors for name in survivors):
+            self.opened, self.current, self.survivors = self.opened + 1, number, survivors
+            for store in (self.begun, self.kept, self.said, self.lost):
+                store.clear()
 
-    def _objection(self, owner: str, number: int, survivors: tuple[str, ...]) -> str | None:
-        policy, kept = self.policy, self.kept.get(number, set())
+    def give_up(self, number: int) -> str:
+        """Somebody has waited for the verdict for long enough; why there is no sum. Survivors who are silent cost the
+        round; where nobody has said who survived, it goes on for all others."""
+        if silent := self.silent(number):
+            self._lose(number, f"no word on who survived from {', '.join(silent)}")
+        return self.verdict(number) or f"nobody who has learned in round {number} has said who survived"
+
+    def verdict(self, number: int) -> str | None:
+        """Empty if the sum of the round may be told; why not, if it never may; None as long as it is not known."""
         if number < self.current:
             return f"a later round, {self.current}, has been opened"
-        if list(survivors) != sorted(set(survivors)) or owner not in survivors:
-            return f"{owner} names survivors that are in no order, or without itself"
-        if strange := [name for name in survivors if name not in kept]:
-            return f"{strange[0]} is said to have survived, and has left no share of what it learned"
+        return "" if number == self.current else self.lost.get(number)
+
+    def silent(self, number: int) -> Sequence[str]:
+        """Survivors who have not said yet who survived."""
+        said = self._said_of(number)
+        return sorted({name for survivors in said.values() for name in survivors} - said.keys())
+
+    def _said_of(self, number: int) -> dict[str, tuple[str, ...]]:
+        return {name: survivors for name, survivors in self.said.items() if self.kept[name] == number}
+
+    def _objection(self, owner: str, number: int, survivors: tuple[str, ...]) -> str | None:
+        policy = self.policy
         if len(survivors) - policy.colluders < policy.smallest_cohort:
             return (
                 f"{len(survivors)} data owners survived, of whom {policy.colluders} may collude; the model owner opens "
@@ -100,34 +145,19 @@ class RoundSums:
             )
         if self.opened >= policy.rounds:
             return f"the model owner opens {policy.rounds} rounds, and all of them are open"
-        if other := [name for name, said in self.said.get(number, {}).items() if said != survivors]:
-            return f"{owner} and {other[0]} were told different survivors of one sum"
+        if other := [name for name, said in self._said_of(number).items() if said != survivors]:
+            return f"{owner} and {other[0]} name different survivors of one sum"
         return None
 
-    def lose(self, number: int, reason: str) -> None:
+    def _lose(self, number: int, reason: str) -> None:
         """There is no sum of this round, and there will be none."""
-        if number > self.current and number not in self.lost:
-            self.lost[number] = reason
-            self.kept.pop(number, None)
-            self.said.pop(number, None)
+        self.lost[number] = reason
+        for owner in [name for name, round in self.kept.items() if round == number]:
+            del self.kept[owner]
+            self.said.pop(owner, None)
 
-    def verdict(self, number: int) -> str | None:
-        """Empty if the sum of the round may be told; why not, if it never may; None as long as it is not known."""
-        if number == self.current:
-            return ""
-        if number < self.current:
-            return self.lost.get(number, f"a later round, {self.current}, has been opened")
-        return self.lost.get(number)
-
-    def silent(self, number: int) -> Sequence[str]:
-        """Survivors who have not said yet who survived."""
-        said = self.said.get(number, {})
-        return sorted({name for survivors in said.values() for name in survivors} - said.keys())
-
-    def _forget(self, number: int) -> None:
-        """What is not needed any more once this round is open."""
-        for store in (self.kept, self.said):
-            for past in [each for each in store if each <= number]:
-                del store[past]
-        for past in [each for each in self.lost if each < number]:
-            del self.lost[past]
+    def _check_owner(self, owner: str) -> None:
+        if owner not in self.owners and len(self.owners) >= self.policy.owners:
+            raise RemoteProtocolError(
+                Code.POLICY, f"the model owner lets {self.policy.owners} data owners learn, and as many do"
+            )

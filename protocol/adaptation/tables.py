@@ -1,5 +1,6 @@
 """The transition tables of double-blind adaptation: those of private inference, and what is said of rounds between
-passes. No material is laid by."""
+passes. No material is laid by. Between passes the model owner has no deadline: a data owner may take as long as the
+others of its round need."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ LEARNING_DATA_OWNER_TABLE: Final[Table[InferenceState]] = {
     **{(_S.ABORTED, kind): IGNORE for kind in (RoundBegun, OwnSum, SumLost)},
 }
 LEARNING_MODEL_OWNER_TABLE: Final[Table[InferenceState]] = {
-    **_without_laying_by(MODEL_OWNER_TABLE),
+    **{cell: row for cell, row in _without_laying_by(MODEL_OWNER_TABLE).items() if cell != (_S.IDLE, Trigger.EXPIRE)},
     (_S.IDLE, BeginRound): Row("on_begin_round", (_S.BEGINNING_ROUND,)),
     (_S.BEGINNING_ROUND, Trigger.BEGIN_ROUND): Row("on_round_begun", (_S.IDLE,)),
     (_S.IDLE, KeepRound): Row("on_keep_round", (_S.IDLE,)),
-    (_S.IDLE, AskSum): Row("on_ask_sum", (_S.SUMMING,)),
+    (_S.IDLE, AskSum): Row("on_ask_sum", (_S.SUMMING, _S.IDLE)),
     (_S.SUMMING, Trigger.PROVIDE): Row("on_sum", (_S.IDLE,)),
     **ending(_S.ABORTED, own=(_S.BEGINNING_ROUND, _S.SUMMING), awaiting=()),
     **{(_S.ABORTED, kind): IGNORE for kind in (BeginRound, KeepRound, AskSum)},
