@@ -134,9 +134,12 @@ class LearningModelOwner(
         if data is None:
             return self._sum_lost(number, reason)
         terms = adaptation_terms(self._terms)
-        expected = WORD_BYTES * sum_words(terms.sizes, terms.learning)
-        if memoryview(data).nbytes != expected or self._sums.verdict(number) != "":
-            raise LocalProtocolError(f"a sum of {memoryview(data).nbytes} bytes for round {number}; {expected} are due")
+        size, expected = memoryview(data).nbytes, WORD_BYTES * sum_words(terms.sizes, terms.learning)
+        verdict = self._sums.verdict(number)
+        if size != expected or verdict != "":
+            raise LocalProtocolError(
+                f"{size} bytes as the sum of round {number}; {expected} are due, and against it speaks: {verdict!r}"
+            )
         sends = tuple(self._send(OwnSum(number=number, chunk=chunk), piece) for chunk, piece in chunks(data))
         return Step(InferenceState.IDLE, sends)
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ from tacit.protocol.core.codec import Frame
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.machine import Machine, Output
-from tacit.protocol.core.messages import Message
+from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Role, Roster
 from tacit.protocol.inference.data_owner import InferenceDataOwner, InferencePolicy, Wish
@@ -286,6 +286,9 @@ class MemoryInference(World[Parcel]):
     new one. ahead: for how many images the dealer lets material be laid by.
     """
 
+    KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
+    """What both owners speak with each other; with the dealer they speak private inference."""
+
     def __init__(
         self,
         wishes: Mapping[str, Wish],
@@ -321,7 +324,7 @@ class MemoryInference(World[Parcel]):
         self.told: list[Told] = []
         self.idle: set[str] = set()
         """Parties that do nothing by themselves: they neither open nor deal."""
-        self.service = ModelOwnerService(self.serve)
+        self.service = ModelOwnerService(self.serve, self.KINDS)
         self.dealers = DealerService(self.roster, self._deal_for)
         self.served: dict[str, Owner] = {}
         """The model owner's side of every session, by data owner."""
@@ -452,7 +455,11 @@ class MemoryInference(World[Parcel]):
     def send(self, sender: str, transmit: Transmit) -> None:
         """Put a message onto its link."""
         frames = tuple(bytes(frame) for frame in transmit.frames)
-        self.network.send(Parcel(sender, transmit.to, frames, INFERENCE_MESSAGES), self.now)
+        self.network.send(Parcel(sender, transmit.to, frames, self.kinds(sender, transmit.to)), self.now)
+
+    def kinds(self, *link: str) -> Kinds:
+        """What is spoken between these two."""
+        return INFERENCE_MESSAGES if self.dealer_name in link else self.KINDS
 
     def forge(
         self, sender: str, receiver: str, message: Message, *, payload: Frame | None = None, **changes: Any
@@ -465,7 +472,7 @@ class MemoryInference(World[Parcel]):
             for parcel in self.log
         )
         fields: dict[str, Any] = {"session": session, "round": 0, "sequence": sequence} | changes
-        return written(sender, receiver, message, payload=payload, kinds=INFERENCE_MESSAGES, **fields)
+        return written(sender, receiver, message, payload=payload, kinds=self.kinds(sender, receiver), **fields)
 
     def session(self, data_owner: str) -> bytes:
         """The latest session with this data owner: that of the last answer to it."""

@@ -1,0 +1,188 @@
+"""Double-blind adaptation in memory: private inference in memory, whose data owners go through plans of rounds.
+
+Nothing is computed, and there is no secure sum among the data owners: a plan says who survived. Whoever waits for a sum
+has it when the model owner's verdict is known, or is told after OPENING_PATIENCE that there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from tacit.protocol.adaptation.data_owner import LearningDataOwner
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms, LearningSizes, Purpose
+from tacit.protocol.adaptation.model_owner import LearningModelOwner
+from tacit.protocol.adaptation.results import SumAsked
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.messages import Kinds
+from tacit.protocol.inference.data_owner import Wish
+from tacit.protocol.inference.messages import Terms
+from tacit.protocol.inference.quota import Spent
+from tacit.protocol.inference.tables import InferenceState
+from tacit.simulate.world.inference import (
+    EITHER_INPUT,
+    PATIENCE,
+    MemoryInference,
+    Owner,
+    Side,
+    content,
+    data_owner_names,
+    small_terms,
+)
+
+OPENING_PATIENCE: Final = 30.0
+Call = tuple[str, tuple[Any, ...]]
+"""What a data owner does between passes: the name of a method of its machine, and its arguments."""
+PASS: Final[Call] = ("ask", ())
+
+
+def learning_terms(**changes: Any) -> AdaptationTerms:
+    """Terms of a very small model with a head of two classes and one adapter; changes: other fields, and sizes of what
+    is learned."""
+    sizes = {"adapters": 1, "rank": 1, "classes": 2, "batch": 1, "cut": 8, "gradient": 30}
+    learning = LearningSizes(**{name: changes.pop(name, size) for name, size in sizes.items()})
+    own: dict[str, Any] = {"purpose": "learning", "rounds": 2, "smallest_cohort": 2}
+    own |= {name: changes.pop(name) for name in own if name in changes}
+    terms = small_terms(**({"input": "shared"} | changes))
+    return AdaptationTerms(**{name: getattr(terms, name) for name in Terms.__struct_fields__}, learning=learning, **own)
+
+
+def round_plan(
+    number: int, survivors: Sequence[str], *, based: int = 0, done: int = 0, batches: int = 1
+) -> tuple[Call, ...]:
+    """A round, from its beginning to its sum."""
+    return (
+        ("begin_round", (number, based, done)),
+        *(PASS for _ in range(batches)),
+        ("keep_round", (number,)),
+        ("ask_sum", (number, tuple(survivors))),
+    )
+
+
+@dataclass
+class LearningOwner(Owner):
+    """The shell of one owner in one session."""
+
+    world: MemoryAdaptation
+    performed: int = 0
+    """How many calls of its plan a data owner has made."""
+
+    def go_on(self) -> None:
+        machine, world = self.machine, self.world
+        if isinstance(machine, LearningDataOwner) and machine.state is InferenceState.IDLE:
+            plan = world.plans[self.name]
+            if self.due or not self.ordered or self.name in world.idle or self.performed == len(plan):
+                if self.performed == len(plan) and not self.due and self.name not in world.idle:
+                    self.tell("owners", machine.finish(world.now))
+                return
+            call, arguments = plan[self.performed]
+            self.performed += 1
+            said = getattr(machine, call)(*arguments, world.now)
+            if call == PASS[0]:
+                world.order(self)
+            self.tell("owners", said[1] if isinstance(said, tuple) else said)
+        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.BEGINNING_ROUND:
+            if self.name not in world.idle:
+                asked = machine.data.done
+                self.tell(
+                    "owners", machine.begin_round(min(asked, world.behind.get(self.data_owner, asked)), world.now)
+                )
+        elif isinstance(machine, LearningModelOwner) and machine.state is InferenceState.SUMMING:
+            if self.name not in world.idle and world.sums.verdict(machine.data) is not None:
+                self.provide(machine, machine.data)
+        else:
+            super().go_on()
+
+    def provide(self, machine: LearningModelOwner, number: int) -> None:
+        """Tell the sum, or why there is none."""
+        world = self.world
+        reason = world.sums.give_up(number)
+        data = world.sum_of(number) if world.sums.verdict(number) == "" else None
+        self.tell("owners", machine.provide(number, data, world.now, reason))
+
+    def wait(self, number: int) -> None:
+        """What becomes of who waits for a sum for long."""
+        machine = self.machine
+        assert isinstance(machine, LearningModelOwner)
+        if machine.state is InferenceState.SUMMING and machine.data == number:
+            self.provide(machine, number)
+            self.world.look_again()
+
+    def _act(self, side: Side, output: Output) -> None:
+        if isinstance(output, SumAsked):
+            self.world.at(self.world.now + OPENING_PATIENCE, lambda: self.wait(output.number))
+            self.world.look_again()
+        super()._act(side, output)
+
+
+class MemoryAdaptation(MemoryInference):
+    """plans: what the data owners do, by name; purposes: of those that do not come to learn; opening: the model owner's
+    policy. behind: how many batches it has behind it with a data owner, if not as many as that says."""
+
+    KINDS: ClassVar[Kinds] = ADAPTATION_MESSAGES
+
+    def __init__(
+        self,
+        plans: Mapping[str, Sequence[Call]],
+        *,
+        terms: AdaptationTerms | None = None,
+        purposes: Mapping[str, Purpose] | None = None,
+        opening: OpeningPolicy | None = None,
+        smallest_cohort: int = 2,
+        **given: Any,
+    ) -> None:
+        self.plans = {name: tuple(plan) for name, plan in plans.items()}
+        self.purposes, self.smallest_cohort = purposes or {}, smallest_cohort
+        self.learning = terms or learning_terms()
+        self.sums = RoundSums(opening or OpeningPolicy(rounds=2, owners=3, smallest_cohort=2, colluders=0))
+        self.behind: dict[str, int] = {}
+        wish = Wish(images=3, batch=1, channels=1, side=4)
+        super().__init__(dict.fromkeys(plans, wish), terms=self.learning, **given)
+
+    def join(self, name: str) -> LearningDataOwner:
+        self.network.forget(lambda link: link[1] == name)
+        machine = LearningDataOwner(
+            name,
+            self.roster,
+            wish=self.wishes[name],
+            policy=self.policies.get(name, EITHER_INPUT),
+            patience=PATIENCE,
+            purpose=self.purposes.get(name, "learning"),
+            smallest_cohort=self.smallest_cohort,
+            entropy=self.streams.of(name),
+        )
+        self.owners[name] = LearningOwner(self, name, name, machine)
+        return machine
+
+    def serve(self, data_owner: str) -> LearningModelOwner:
+        machine = LearningModelOwner(
+            data_owner,
+            self.roster,
+            terms=self.learning,
+            entropy=self.streams.of(self.host),
+            patience=PATIENCE,
+            quota=self.quota,
+            spent=self.spent.get(data_owner, Spent()),
+            sums=self.sums,
+        )
+        self.served[data_owner] = LearningOwner(self, self.host, data_owner, machine)
+        return machine
+
+    def look_again(self) -> None:
+        """Whoever waits for a verdict looks whether it is known now."""
+        for served in [*self.served.values()]:
+            served.go_on()
+
+    def sum_of(self, number: int) -> bytes:
+        """What stands for the model owner's sum of a round over these survivors."""
+        size = 8 * sum_words(self.learning.sizes, self.learning.learning)
+        return content(size, "sum", number, self.sums.survivors)
+
+
+def whole_round(count: int = 2, **given: Any) -> MemoryAdaptation:
+    """So many data owners that go through one round, and all survive."""
+    names = data_owner_names(count)
+    return MemoryAdaptation(dict.fromkeys(names, round_plan(1, names)), **given)
