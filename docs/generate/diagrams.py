@@ -10,6 +10,7 @@ from collections import defaultdict
 from enum import Enum
 from typing import Any, Final
 
+from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE, LEARNING_MODEL_OWNER_TABLE
 from tacit.protocol.core.machine import Cause, Inside, Row, Table, Trigger
 from tacit.protocol.core.messages import Message
 from tacit.protocol.group_key.tables import HOLDER_TABLE, KEEPER_TABLE, MEMBER_TABLE, RELAY_TABLE
@@ -35,6 +36,8 @@ MACHINES: Final[dict[str, Table[Any]]] = {
     "Private inference, model owner": MODEL_OWNER_TABLE,
     "Private inference, an owner towards the dealer": MATERIAL_TABLE,
     "Private inference, dealer": DEALER_TABLE,
+    "Double-blind adaptation, data owner": LEARNING_DATA_OWNER_TABLE,
+    "Double-blind adaptation, model owner": LEARNING_MODEL_OWNER_TABLE,
 }
 """Every machine of the protocol, by its title."""
 
@@ -75,7 +78,9 @@ def page() -> str:
         "NEXT_ROUND and FINISH; for group keys AGREE (the members are named), PROVIDE (the model is encrypted) and",
         "DISTRIBUTE (the last model is handed out); for private inference ASK (the data owner wants a pass), PROVIDE",
         "(a layer is masked), BEGIN (the material of the pass is there), GIVE (what is to be opened in a round is",
-        "computed), ORDER (material is wanted) and DELIVER (corrections are computed). A label in mixed letters is",
+        "computed), ORDER (material is wanted) and DELIVER (corrections are computed); for adaptation also",
+        "BEGIN_ROUND (a round of learning begins), KEEP_ROUND (its batches are over), ASK_SUM (its sum is wanted) and",
+        "PROVIDE (the sum is there, or there is none). A label in mixed letters is",
         "what a machine inside has come to: a session contains the secure sum of the round and what a party does",
         "about group keys, and that contains the attempt at a key. Messages for a machine inside are in its own",
         "diagram. What no arrow shows is refused: a client then aborts the round with a code, a server excludes the",

@@ -19,6 +19,7 @@ from msgspec import inspect as types
 
 from docs.generate import one_sum
 from docs.generate.diagrams import MACHINES, name_of
+from tacit.protocol.adaptation import messages as adaptation_messages
 from tacit.protocol.core import blob, codec, errors, messages
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Ignore, Inside, Row, Table
@@ -44,6 +45,11 @@ _GENERATED: Final = "Generated from the code by `make docs`; a test fails when p
 _LIMITS: Final[tuple[tuple[str, int, str], ...]] = (
     ("VERSION", codec.VERSION, "version of transport, session, secure sum and group key, in their envelopes: frozen"),
     ("INFERENCE_VERSION", inference_messages.INFERENCE_VERSION, "version of private inference, in its envelopes: open"),
+    (
+        "ADAPTATION_VERSION",
+        adaptation_messages.ADAPTATION_VERSION,
+        "version of double-blind adaptation, in its envelopes: open",
+    ),
     ("ENVELOPE_LIMIT", codec.ENVELOPE_LIMIT, "bytes of an encoded envelope"),
     ("BODY_LIMIT", messages.BODY_LIMIT, "bytes of an encoded body"),
     ("CHUNK_BYTES", messages.CHUNK_BYTES, "bytes of a raw frame"),
@@ -100,6 +106,11 @@ def messages_page() -> str:
         for name, kind in inference_messages.INFERENCE_MESSAGES.items()
         if name not in session_messages.MESSAGES
     }
+    adaptation = {
+        name: kind
+        for name, kind in adaptation_messages.ADAPTATION_MESSAGES.items()
+        if name not in inference_messages.INFERENCE_MESSAGES
+    }
     parts = [
         "# Messages",
         "",
@@ -109,8 +120,8 @@ def messages_page() -> str:
             "The fields of every map in the order in which they MUST stand, with the msgpack type and the bounds "
             "of each. How they are encoded is in [encoding.md](encoding.md); what they mean and what a receiver "
             "checks is in [session.md](session.md), [secure-aggregation.md](secure-aggregation.md), "
-            "[counting.md](counting.md), [group-key.md](group-key.md) and [inference.md](inference.md), whose rules "
-            "prevail. A character is a Unicode code point."
+            "[counting.md](counting.md), [group-key.md](group-key.md), [inference.md](inference.md) and "
+            "[adaptation.md](adaptation.md), whose rules prevail. A character is a Unicode code point."
         ),
         "",
         "## Envelope",
@@ -138,6 +149,23 @@ def messages_page() -> str:
         "",
         "## Sizes, within Terms",
         *_structure(inference_schedule.Sizes),
+        "",
+        "# Messages of double-blind adaptation",
+        "",
+        *prose(
+            "Links of double-blind adaptation between a data owner and the model owner know these types, "
+            + ", ".join(
+                f"`{name}`" for name in adaptation_messages.ADAPTATION_MESSAGES if name not in (*adaptation, "abort")
+            )
+            + " as above, and `abort`, and no other."
+        ),
+        *_messages(adaptation),
+        "",
+        "## AdaptationTerms, within `inference-terms`",
+        *_structure(adaptation_messages.AdaptationTerms),
+        "",
+        "## LearningSizes, within AdaptationTerms",
+        *_structure(adaptation_messages.LearningSizes),
     ]
     return "\n".join(parts) + "\n"
 
@@ -159,13 +187,15 @@ def states_page() -> str:
             "the data owner wants a pass; PROVIDE, a layer is masked; BEGIN, the material of the pass is there; GIVE, "
             "what is to be opened is computed; ORDER, material is wanted; DELIVER, corrections are computed; "
             "LAY_BY, the next part of a piece is wanted; LAID_BY, it is on the disk, or nothing more will be; FINISH, "
-            "nothing more is wanted. *Ignored* means that the message is dropped without being parsed. *Inside* "
+            "nothing more is wanted. In double-blind adaptation also: BEGIN_ROUND, a round begins, or goes on "
+            "where it stands; KEEP_ROUND, its batches are over; ASK_SUM, its sum is wanted; PROVIDE, the sum is there, "
+            "or there is none. *Ignored* means that the message is dropped without being parsed. *Inside* "
             "names the machine that a message is for: the secure sum of the round (sum), what a party does about group "
             "keys (holder, keeper), or an attempt at one (attempt). What such a machine comes to is an event with a "
             "name in mixed letters. The rules that "
             "decide between several successors are in [session.md](session.md), "
-            "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md) "
-            "and [inference.md](inference.md)."
+            "[secure-aggregation.md](secure-aggregation.md), [counting.md](counting.md), [group-key.md](group-key.md), "
+            "[inference.md](inference.md) and [adaptation.md](adaptation.md)."
         ),
     ]
     for states, title in (

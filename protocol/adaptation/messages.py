@@ -29,11 +29,8 @@ from tacit.protocol.inference.messages import (
 )
 from tacit.protocol.inference.schedule import STREAM, WORD_BITS
 
-ADAPTATION_VERSION: Final = 5
+ADAPTATION_VERSION: Final = 4
 """Of double-blind adaptation alone. It is open: until it is frozen, messages may change without another number."""
-SECRET_BYTES: Final = 32
-ZERO: Final = "zero"
-"""What the zeros of a round are drawn for."""
 
 RoundNumber = Annotated[int, Meta(ge=1, le=2**31)]
 Name = Annotated[str, Meta(max_length=64)]

@@ -1,0 +1,65 @@
+"""The page docs/spec/adaptation.md fixes the rounds of a pass of learning and the length of a sum; the code has the
+same."""
+
+import re
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tacit.protocol.adaptation.schedule import adaptation_rounds, parameter_count
+from tacit.protocol.inference.schedule import STREAM, Round, block_rounds, embedding_rounds, range_rounds
+from tests.world.adaptation import learning_terms
+
+PAGE = (Path(__file__).parents[3] / "docs" / "spec" / "adaptation.md").read_text(encoding="utf-8")
+ROWS = re.findall(r"^\| ([a-z ]+) \| ([^|]+) \| (once|every adapter) \|$", PAGE, re.MULTILINE)
+(PARAMETERS,) = re.findall(r"^    P = (.+)$", PAGE, re.MULTILINE)
+
+
+def value(formula: str, letters: dict[str, int]) -> int:
+    """What a formula of the page is: products and sums of numbers and letters."""
+    assert re.fullmatch(r"[0-9A-Za-z*/+() -]+", formula)
+    return int(eval(formula, {"__builtins__": {}}, letters))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    grid=st.integers(1, 3), width=st.integers(1, 5), blocks=st.integers(1, 3), learns=st.booleans(),
+    rank=st.integers(1, 4),  cut=st.integers(1, STREAM - 2), gradient=st.integers(1, 64),
+    images=st.integers(1, 4),
+)  # fmt: skip
+def test_rounds_and_parameters_of_the_page(
+    grid: int, width: int, blocks: int, learns: bool, rank: int, classes: int, cut: int, gradient: int, images: int
+) -> None:
+    assert len(ROWS) == 39
+    terms = learning_terms(
+        side=grid, patch=1, width=width, heads=1, blocks=blocks, adapters=learns * blocks, rank=rank, classes=classes, cut=cut,
+        gradient=gradient, batch=images,
+    )  # fmt: skip
+    sizes, adapters, tokens = terms.sizes, learns * blocks, 1 + grid**2
+    letters = {
+        "N": images, "T": tokens, "D": width, "A": adapters, "r": rank, "C": classes,
+        "b": -(-(40 - cut) // 8), "g": -(-gradient // 8), "m": max(adapters, 1),
+    }  # fmt: skip
+    product = re.sub(r"(?<=[A-Za-z0-9)]) (?=[A-Za-z0-9(])", " * ", PARAMETERS)
+    letters["P"] = value(product, letters)
+    assert letters["P"] == parameter_count(sizes, terms.learning)
+    step: list[Round] = []
+    for times, operations in (
+        (1, ("lift", "parameters")),
+        (adapters, ("adapter",)),
+        (1, ("norm", "head", "softmax", "head backwards", "norm backwards")),
+        (adapters, ("adapter backwards",)),
+    ):
+        rows = [
+            Round(name, value(formula, letters), value(formula, letters))
+            for name, formula, _ in ROWS
+            if name in operations
+        ]
+        step += rows * times
+    assert list(adaptation_rounds(terms, images)) == [
+        *embedding_rounds(sizes, images, known=False),
+        *block_rounds(sizes, images, known=False) * blocks,
+        *step,
+        *range_rounds(),
+    ]
