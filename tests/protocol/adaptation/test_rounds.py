@@ -181,3 +181,10 @@ def test_predictions_are_passes_without_rounds() -> None:
     ).run()
     assert run.verdicts() == {(None, "")}
     assert run.outcome(Opened, FIRST)
+
+
+def test_survivors_stay_in_the_order_of_their_names() -> None:
+    """So that two honest owners cannot name the same ones in two ways."""
+    run = MemoryAdaptation({name: round_plan(1, (SECOND, FIRST)) for name in (FIRST, SECOND)}).run()
+    assert {parcel.message.survivors for parcel in run.log if isinstance(parcel.message, AskSum)} == {(FIRST, SECOND)}
+    assert told(run, FIRST) == [(1, run.sum_of(1), "")]

@@ -25,7 +25,7 @@ def value(formula: str, letters: dict[str, int]) -> int:
 @settings(max_examples=30, deadline=None)
 @given(
     grid=st.integers(1, 3), width=st.integers(1, 5), blocks=st.integers(1, 3), learns=st.booleans(),
-    rank=st.integers(1, 4),  cut=st.integers(1, STREAM - 2), gradient=st.integers(1, 64),
+    rank=st.integers(1, 4), classes=st.integers(2, 6), cut=st.integers(1, STREAM - 2), gradient=st.integers(1, 64),
     images=st.integers(1, 4),
 )  # fmt: skip
 def test_rounds_and_parameters_of_the_page(
@@ -33,8 +33,8 @@ def test_rounds_and_parameters_of_the_page(
 ) -> None:
     assert len(ROWS) == 39
     terms = learning_terms(
-        side=grid, patch=1, width=width, heads=1, blocks=blocks, adapters=learns * blocks, rank=rank, classes=classes, cut=cut,
-        gradient=gradient, batch=images,
+        side=grid, patch=1, width=width, heads=1, blocks=blocks, adapters=learns * blocks, rank=rank,
+        classes=classes, cut=cut, gradient=gradient, batch=images,
     )  # fmt: skip
     sizes, adapters, tokens = terms.sizes, learns * blocks, 1 + grid**2
     letters = {

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import inspect
 
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.codec import Packet, encode_structure, longest_encoding
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.messages import BODY_LIMIT, Message
@@ -19,7 +20,7 @@ from tacit.protocol.session.messages import MESSAGES
 
 TIMES, ROOM = 8, 64 << 10
 SECONDS = 0.05
-KINDS = [*MESSAGES.values(), *(kind for kind in INFERENCE_MESSAGES.values() if kind not in MESSAGES.values())]
+KINDS = [*dict.fromkeys([*MESSAGES.values(), *INFERENCE_MESSAGES.values(), *ADAPTATION_MESSAGES.values()])]
 WIDE = "\N{GRINNING FACE}".encode()
 
 
