@@ -10,14 +10,14 @@ for another is seen to do so.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import copy
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from tacit.protocol.core.codec import decode
 from tacit.protocol.core.link import Link
 from tacit.protocol.core.machine import Output
-from tacit.protocol.core.messages import Abort
+from tacit.protocol.core.messages import Abort, Kinds
 from tacit.protocol.core.outputs import Transmit
 from tacit.protocol.core.roster import Member, Roster
 from tacit.protocol.inference.arrivals import Arrivals
@@ -26,7 +26,7 @@ from tacit.protocol.inference.messages import INFERENCE_MESSAGES, InferenceHello
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.quota import Quota, Spent
 from tacit.protocol.inference.results import InferenceEnded, LayByAnswered, MaskedLayer, Opened, PassAsked
-from tacit.protocol.inference.schedule import LOGITS, RANGE, Sizes, pass_rounds, weight_bytes
+from tacit.protocol.inference.schedule import LOGITS, RANGE, Round, Sizes, pass_rounds, weight_bytes
 from tacit.protocol.inference.session import PassRounds
 from tacit.protocol.inference.tables import InferenceState
 from tests.exploration.machines import duplicate, fingerprint
@@ -37,7 +37,6 @@ MODEL_OWNER: Final = "model-owner"
 PATIENCE: Final = 1.0
 SIZES: Final = Sizes(side=1, channels=1, patch=1, width=1, heads=1, hidden=1, blocks=1, classes=1)
 ROUNDS: Final = pass_rounds(SIZES, 1, known=True)
-RANGE_STEP: Final = [each.operation for each in ROUNDS].index(RANGE)
 Owner = InferenceDataOwner | InferenceModelOwner
 OwnerT = TypeVar("OwnerT", InferenceDataOwner, InferenceModelOwner)
 Frames = tuple[bytes, ...]
@@ -88,6 +87,11 @@ class InferenceWorld:
     Greetings that are replayed begin sessions at the model owner, which nobody takes part in.
     """
 
+    KINDS: ClassVar[Kinds] = INFERENCE_MESSAGES
+    ROUNDS: ClassVar[tuple[Round, ...]] = ROUNDS
+    PATIENT: ClassVar[Collection[InferenceState]] = (InferenceState.AWAIT_HELLO, InferenceState.READY)
+    """Where an owner may wait without a deadline."""
+
     def __init__(self, *, passes: int = 1, sessions: int = 2, parts: int = 0) -> None:
         roles = {MODEL_OWNER: "server", DATA_OWNER: "client"}
         self._roster = Roster(
@@ -106,6 +110,7 @@ class InferenceWorld:
             arithmetic=b"",
         )
         self._passes, self._sessions, self._parts = passes, sessions, parts
+        self._range_step = [each.operation for each in self.ROUNDS].index(RANGE)
         self.letters: list[tuple[str, Frames]] = []
         """Receiver and frames by number."""
         self._numbers: dict[tuple[Any, ...], int] = {}
@@ -154,7 +159,7 @@ class InferenceWorld:
             return
         if self._act(machine) is not None:
             yield "acts"
-        if name == DATA_OWNER and self._next_round(machine) == RANGE_STEP:
+        if name == DATA_OWNER and self._next_round(machine) == self._range_step:
             yield "is out of range"
         if machine.deadline is not None:
             yield "waits no longer"
@@ -178,11 +183,11 @@ class InferenceWorld:
             outputs = machine.expire(PATIENCE)
         else:
             frames = self.letters[event][1]
-            if isinstance(machine, InferenceModelOwner) and decode(frames, INFERENCE_MESSAGES).kind is InferenceHello:
+            if isinstance(machine, InferenceModelOwner) and decode(frames, self.KINDS).kind is InferenceHello:
                 # As ModelOwnerService does: a hello begins another session, whatever became of the one before.
                 entropy = machine._entropy
                 if machine.state is not InferenceState.AWAIT_HELLO and entropy.drawn < self._sessions:  # type: ignore[attr-defined]
-                    machine = self._model_owner(entropy)  # type: ignore[arg-type]
+                    machine = self._another(machine)
             outputs = machine.feed(frames, 0.0)
         sent = 0
         for output in outputs:
@@ -224,20 +229,23 @@ class InferenceWorld:
         machine.laid += 1  # type: ignore[attr-defined]
         return machine.laid_by(True, 0.0)
 
-    @staticmethod
-    def _words(own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
+    def _words(self, own: str, session: bytes, number: int, step: int, *, out_of_range: bool = False) -> bytes:
         """What an owner opens in a round."""
-        each = ROUNDS[step]
+        each = self.ROUNDS[step]
         size = each.model_owner_bytes if own == MODEL_OWNER else each.data_owner_bytes
-        return (
-            out_of_range.to_bytes(size, "little") if step == RANGE_STEP else content(size, own, session, number, step)
-        )
+        if step == self._range_step:
+            return out_of_range.to_bytes(size, "little")
+        return content(size, own, session, number, step)
 
     def _number(self, machine: Owner, outputs: list[Output] | tuple[()], judged: int | None = None) -> int:
         faults = (*self._broken(machine, outputs, judged),)
         # Of what is over only the end matters, and whether another session may begin.
         kept = machine.session, machine.number, machine.laid  # type: ignore[union-attr]
-        end = machine.state, *kept, fingerprint(getattr(machine, "_entropy", None))
+        end = (
+            machine.state,
+            *kept,
+            *(fingerprint(getattr(machine, name, None)) for name in ("_entropy", "_sums", "performed")),
+        )
         key = machine.own, end if machine.over else fingerprint(machine), faults
         if key not in self._states:
             self._states[key] = len(self.machines)
@@ -255,7 +263,7 @@ class InferenceWorld:
                 ]
                 if output.data not in meant:
                     yield f"{machine.own} takes something else for the opening of round {output.step}"
-                if output.step > RANGE_STEP and judged != 0:
+                if output.step > self._range_step and judged != 0:
                     yield f"{machine.own} is told the result of a pass that is not in range"
             elif isinstance(output, MaskedLayer):
                 if output.data != content(len(output.data), "layer", machine.session, output.layer):
@@ -264,7 +272,7 @@ class InferenceWorld:
                 machine.laid += 1  # type: ignore[union-attr]
             elif isinstance(output, PassAsked) and output.number > self._passes:
                 yield f"{machine.own} prepares a pass too many"
-        waits = machine.state not in (InferenceState.AWAIT_HELLO, InferenceState.READY) and not machine.over
+        waits = machine.state not in self.PATIENT and not machine.over
         if waits and machine.deadline is None and self._act(machine) is None:
             yield f"{machine.own} waits for ever in {machine.state.name}"
 
@@ -288,12 +296,12 @@ class InferenceWorld:
                     owners[DATA_OWNER].laid += 1  # type: ignore[union-attr]
                 if isinstance(output, Transmit):
                     frames = tuple(bytes(frame) for frame in output.frames)
-                    found.setdefault(decode(frames, INFERENCE_MESSAGES).kind, (output.to, frames))
+                    found.setdefault(decode(frames, self.KINDS).kind, (output.to, frames))
                     outputs += owners[output.to].feed(frames, 0.0)
         return sum(1 << self._letter(*letter) for letter in found.values())
 
     def _letter(self, receiver: str, frames: Frames) -> int:
-        packet = decode(frames, INFERENCE_MESSAGES)
+        packet = decode(frames, self.KINDS)
         # Explanations are for people.
         said = packet.parse().code if packet.kind is Abort else packet.body  # type: ignore[attr-defined]
         number = self._numbers.setdefault((receiver, frames[0], said, frames[2:]), len(self.letters))
@@ -302,7 +310,7 @@ class InferenceWorld:
         return number
 
     def _type(self, letter: int) -> str:
-        return decode(self.letters[letter][1], INFERENCE_MESSAGES).envelope.type
+        return decode(self.letters[letter][1], self.KINDS).envelope.type
 
     def _data_owner(self) -> InferenceDataOwner:
         wish = Wish(images=max(self._passes, 1), batch=1, channels=1, side=1)
@@ -321,6 +329,10 @@ class InferenceWorld:
                 spent=Spent(),
             )
         )
+
+    def _another(self, machine: InferenceModelOwner) -> InferenceModelOwner:
+        """The model owner's machine of the next session."""
+        return self._model_owner(machine._entropy)  # type: ignore[arg-type]
 
     @staticmethod
     def _new(machine: OwnerT) -> OwnerT:

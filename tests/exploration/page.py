@@ -201,7 +201,8 @@ Messages whose type a client's table refuses unread stand for one another; in si
 no use to a liar, which is why such states are passed over.
 
 Two owners in a session of private inference are explored as well, where it costs seconds, over a network that also
-replays a former session; `tests/exploration/test_inference.py` has the bounds.
+replays a former session; `tests/exploration/test_inference.py` has the bounds. So are two that adapt a model, in
+rounds of which one is lost (`tests/exploration/test_adaptation.py`).
 
 `python -m tests.exploration.page docs` writes this page again, and `make exhaustive` compares it with its figures.
 `tests/exploration/test_mutants.py` shows that the search can fail: machines that lack one check each are
