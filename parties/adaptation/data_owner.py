@@ -27,8 +27,8 @@ from tacit.models.interruption import Interrupted, Proceed
 from tacit.parties.adaptation.federation import mean_of, refreshed, shares_of_known
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds_task, read_sum
-from tacit.parties.adaptation.stages import LearningCarried, learning_stages
 from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
+from tacit.parties.adaptation.ways import Batch, Way, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, conversing, masked_layers
 from tacit.parties.inference.operations import DATA
@@ -40,6 +40,7 @@ from tacit.parties.session.client import ClientParty, ClientSettings
 from tacit.parties.session.diary import Diary
 from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.errors import Code
 from tacit.protocol.core.machine import Output, Trigger
 from tacit.protocol.inference.data_owner import Wish
@@ -67,6 +68,8 @@ class LearnerSettings:
     batches: int
     """Of a round."""
     rounds: int
+    reveal: Reveal = "none"
+    """What it expects to be told of outputs of blocks."""
     smallest_cohort: int
     """The fewest data owners whose sum it takes part in, without those who may collude."""
     seed: tuple[int, int] | None = None
@@ -94,6 +97,7 @@ class _Session:
     machine: LearningDataOwner
     agreed: Agreed
     learning: PublicLearning
+    way: Way
     preparation: Preparation
     worker: Worker
 
@@ -201,6 +205,7 @@ class Learner:
             policy=own.policy,
             patience=FOR_OWNER * own.patience,
             purpose="learning",
+            reveal=settings.reveal,
             smallest_cohort=settings.smallest_cohort,
             entropy=os.urandom,
         )
@@ -219,10 +224,11 @@ class Learner:
         worker = Worker()
         self._exit.callback(worker.close)
         sizes = learning.public.sizes
+        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=DATA)
         preparation = Preparation(
             conversation,
             sizes,
-            learning_stages(learning.public, learning.sizes, learning.scales),
+            way.course,
             rank=DATA,
             ahead=own.ahead,
             device=own.device,
@@ -230,7 +236,7 @@ class Learner:
         self._exit.push_async_callback(preparation.close)
         octets = await masked_layers(conversation, preparation, sizes, own.device)
         self._diary.write("session", peer=agreed.peer, images=agreed.images, weights_bytes=octets)
-        self._session = _Session(conversation, machine, agreed, learning, preparation, worker)
+        self._session = _Session(conversation, machine, agreed, learning, way, preparation, worker)
         return self._session
 
     def _check(self, learning: PublicLearning, agreed: Agreed) -> None:
@@ -299,16 +305,14 @@ class Learner:
         conversation.hear(session.machine.ask(conversation.now()))
         await conversation.expect(PassBegun)
         ready = time.perf_counter()
-        carried = LearningCarried(
-            share,
-            parameters=self._standing.learnt.parameters,
-            labels=self._labels[chosen],
-            rate=session.learning.rate(round),
-        )
-        found, costs = await hold_pass(conversation, preparation, session.worker, carried)
-        preparation.over(session.machine.number)
-        assert found is None or isinstance(found, LearningCarried)
-        self._standing.add(self._standing.learnt.then(found, len(order)))
+        number, learnt = session.machine.number, self._standing.learnt
+        batch = Batch(number=number, share=share, labels=self._labels[chosen], rate=session.learning.rate(round))
+        begun = session.way.begun(batch, learnt)
+        found, costs = await hold_pass(conversation, preparation, session.worker, begun)
+        preparation.over(number)
+        if found is not None:
+            learnt = await session.worker(session.way.ended, batch, learnt, found)
+        self._standing.add(learnt)
         self._diary.write(
             "batch",
             round=round,

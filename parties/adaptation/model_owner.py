@@ -19,8 +19,8 @@ from typing import ClassVar
 from tacit.parties.adaptation.federation import nothing, refreshed
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
-from tacit.parties.adaptation.stages import LearningCarried, learning_stages
 from tacit.parties.adaptation.standing import Standing, zeros
+from tacit.parties.adaptation.ways import Batch, Way, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
 from tacit.parties.inference.operations import MODEL
@@ -28,10 +28,12 @@ from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.stages import input_share
 from tacit.parties.session.diary import Diary
+from tacit.protocol.adaptation.data_owner import adaptation_terms
 from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, AdaptationTerms
 from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAsked, RoundKept, SumAsked
 from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.messages import Kinds
 from tacit.protocol.inference.model_owner import InferenceModelOwner
 from tacit.protocol.inference.results import Agreed, PassAsked, PassBegun
@@ -42,6 +44,8 @@ class TeachingSettings(ModelOwnerSettings):
     """Everything a model owner needs beside its model, where others learn beside it."""
 
     learning: PublicLearning
+    reveal: Reveal = "none"
+    """What data owners are told of outputs of blocks; anything but nothing gives the model away."""
     opening: OpeningPolicy
     openings: Path | None = None
     """The file that says which sums were told; None: in memory, until it ends."""
@@ -66,6 +70,7 @@ class TeachingParty(ModelOwnerParty):
             self.model,
             own.learning,
             purpose="learning",
+            reveal=own.reveal,
             results=own.results,
             most_images=own.most_images,
             rounds=own.opening.rounds,
@@ -91,10 +96,11 @@ class TeachingParty(ModelOwnerParty):
         own, learning, peer, now = self._teaching, self._teaching.learning, machine.peer, conversation.now
         self.diary.write("agreed", peer=peer, images=agreed.images, session=agreed.session.hex()[:16])
         standing, worker = self._standings[peer], Worker()
+        way = way_of(adaptation_terms(agreed.terms), learning, session=agreed.session, rank=MODEL)
         preparation = Preparation(
             conversation,
             learning.public.sizes,
-            learning_stages(learning.public, learning.sizes, learning.scales),
+            way.course,
             rank=MODEL,
             ahead=own.ahead,
             device=own.device,
@@ -108,7 +114,7 @@ class TeachingParty(ModelOwnerParty):
                     self._openings.keep(peer, asked.number, refreshed(words, zeros(asked.secret, words), MODEL))
                 elif isinstance(asked, SumAsked):
                     reason = await self._verdict(conversation, asked.number)
-                    data = None if reason else self._openings.opened(asked.number, asked.survivors)
+                    data = None if reason else self._openings.opened(asked.number)
                     conversation.hear(machine.provide(asked.number, data, now(), reason))
                     self.diary.write("sum", peer=peer, round=asked.number, told=data is not None, detail=reason)
                 elif isinstance(asked, RoundAsked):
@@ -116,7 +122,7 @@ class TeachingParty(ModelOwnerParty):
                     standing.resume(standing.latest(asked.done))
                     conversation.hear(machine.begin_round(standing.done, now()))
                 else:
-                    await self._batch(conversation, machine, preparation, worker, standing)
+                    await self._batch(conversation, machine, preparation, worker, standing, way)
         finally:
             await preparation.close()
             worker.close()
@@ -128,20 +134,17 @@ class TeachingParty(ModelOwnerParty):
         preparation: Preparation,
         worker: Worker,
         standing: Standing,
+        way: Way,
     ) -> None:
         learning, images = self._teaching.learning, machine.agreed.images_of(machine.number)
         await preparation.ready()
         conversation.hear(machine.begin(self.model.commitment, time.time(), conversation.now()))
         await conversation.expect(PassBegun)
-        carried = LearningCarried(
-            input_share(learning.public, images, None),
-            parameters=standing.learnt.parameters,
-            rate=learning.rate(standing.number),
-        )
-        found, _ = await hold_pass(conversation, preparation, worker, carried)
+        share, learnt = input_share(learning.public, images, None), standing.learnt
+        batch = Batch(number=machine.number, share=share, labels=None, rate=learning.rate(standing.number))
+        found, _ = await hold_pass(conversation, preparation, worker, way.begun(batch, learnt))
         preparation.over(machine.number)
-        assert found is None or isinstance(found, LearningCarried)
-        standing.add(standing.learnt.then(found, 0))
+        standing.add(learnt if found is None else way.ended(batch, learnt, found))
         self.diary.write("batch", peer=machine.peer, round=standing.number, number=standing.done, refused=found is None)
 
     async def _verdict(self, conversation: Conversation, number: int) -> str:
@@ -154,9 +157,9 @@ class TeachingParty(ModelOwnerParty):
             try:
                 await asyncio.wait_for(news.wait(), max(end - conversation.now(), 0.0))
             except TimeoutError:
-                silent = ", ".join(sums.silent(number))
-                sums.lose(number, f"no word for {self._teaching.patience:g} s on who survived from {silent}")
+                verdict = sums.give_up(number)
                 self._tell_news()
+                break
         return verdict
 
     def _tell_news(self) -> None:

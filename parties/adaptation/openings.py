@@ -7,7 +7,6 @@ summed yet are in memory alone; with them the round is lost, and no more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +25,10 @@ class _Kept(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """How many sums were told."""
     current: _Number = 0
     """The round of the last of them."""
+    survivors: tuple[str, ...] = ()
+    """Whose shares its sum is of."""
+    owners: frozenset[str] = frozenset()
+    """Who learns, or was told a sum."""
     words: bytes = b""
     """It, 8 bytes a word."""
 
@@ -46,7 +49,9 @@ class Openings:
                     f"{path} does not say which sums were told ({error}): restore it; without it more rounds than the "
                     "policy allows would be opened"
                 ) from None
-        self.sums = RoundSums(policy, opened=kept.opened, current=kept.current)
+        self.sums = RoundSums(
+            policy, opened=kept.opened, current=kept.current, survivors=kept.survivors, owners=set(kept.owners)
+        )
         """When a sum may be told."""
         self._told = kept.words
         self._shares: dict[int, dict[str, torch.Tensor]] = {}
@@ -56,14 +61,18 @@ class Openings:
         """The model owner's share of what this one has learned in a round, int64 [n]."""
         self._shares.setdefault(number, {})[owner] = words
 
-    def opened(self, number: int, survivors: Sequence[str]) -> bytes:
-        """The sum of a round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept.
-
-        survivors: whose shares it is of, for the first who asks.
-        """
+    def opened(self, number: int) -> bytes:
+        """The sum of the round that is final, on the disk: 8 bytes a word. OSError if it cannot be kept."""
+        sums = self.sums
         if (shares := self._shares.pop(number, None)) is not None:
-            total = torch.stack([shares[name] for name in survivors]).sum(0)
-            kept = _Kept(opened=self.sums.opened, current=number, words=total.numpy().astype("<i8").tobytes())
+            total = torch.stack([shares[name] for name in sums.survivors]).sum(0)
+            kept = _Kept(
+                opened=sums.opened,
+                current=number,
+                survivors=sums.survivors,
+                owners=frozenset(sums.owners),
+                words=total.numpy().astype("<i8").tobytes(),
+            )
             if self._path is not None:
                 replace_file(self._path, msgspec.msgpack.encode(kept))
             self._told = kept.words

@@ -26,6 +26,7 @@ from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.results import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
 from tacit.protocol.adaptation.schedule import ADAPTER_TENSORS, HEAD_TENSORS, LIFTED
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.inference.schedule import STREAM, Results
 
 LARGEST_PARAMETERS: Final = 1 << 24
@@ -134,6 +135,7 @@ def learning_terms(
     learning: PublicLearning,
     *,
     purpose: Purpose,
+    reveal: Reveal = "none",
     results: Results,
     most_images: int,
     rounds: int,
@@ -153,6 +155,7 @@ def learning_terms(
             "most_batch": learning.batch,
             "arithmetic": msgspec.msgpack.encode(learning),
             "purpose": purpose,
+            "reveal": reveal,
             "learning": learning.learning,
             "rounds": rounds,
             "smallest_cohort": smallest_cohort,

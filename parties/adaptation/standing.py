@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from tacit.parties.adaptation.fixed_point import PARAMETER
-from tacit.parties.adaptation.stages import LearningCarried
 from tacit.parties.adaptation.step import ParameterShares, flat
 from tacit.parties.correlated.streams import Keystream
 from tacit.parties.inference.ring import WORD_BITS
@@ -40,15 +39,13 @@ class Learnt:
         zero = torch.zeros((), dtype=torch.int64)
         return cls(parameters, zero, zero)
 
-    def then(self, found: LearningCarried | None, images: int) -> Learnt:
-        """After another batch; None: one that was out of range, which teaches nothing."""
-        if found is None:
-            return self
+    def then(self, parameters: ParameterShares, *, loss: torch.Tensor, correct: torch.Tensor, images: int) -> Learnt:
+        """After another batch, which was in range: what it left, and what it adds to what is counted."""
         return replace(
             self,
-            parameters=found.parameters,
-            loss=self.loss + found.loss.cpu(),
-            correct=self.correct + found.correct.cpu(),
+            parameters=parameters,
+            loss=self.loss + loss.cpu(),
+            correct=self.correct + correct.cpu(),
             images=self.images + images,
         )
 

@@ -204,7 +204,6 @@ class ModelOwnerParty(ServingParty[InferenceModelOwner]):
         told = {"images": agreed.images, "batch": agreed.batch, "session": agreed.session.hex()[:16]}
         self.diary.write("agreed", peer=machine.peer, **told)
         worker = Worker()
-        passed = stages(public, known=agreed.terms.input == "known", results=agreed.terms.results)
         preparation = Preparation(
             conversation,
             plan.public.sizes,

@@ -29,6 +29,7 @@ from tacit.protocol.adaptation.messages import (
 from tacit.protocol.adaptation.results import RoundAnswered, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.tables import LEARNING_DATA_OWNER_TABLE
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.errors import Code, LocalProtocolError, RemoteProtocolError
 from tacit.protocol.core.machine import Entropy, Heard, Output, Step, Trigger
 from tacit.protocol.core.messages import Kinds
@@ -56,8 +57,9 @@ class LearningDataOwner(
     tables=(LEARNING_DATA_OWNER_TABLE,),
     outputs=InferenceSession.outputs | RoundAnswered | SumTold,
 ):
-    """purpose: what it comes for; smallest_cohort: the fewest survivors whose sum it wants opened, without those who
-    may collude; entropy: of the zeros by which shares are refreshed."""
+    """purpose: what it comes for; reveal: what it expects to be told of outputs of blocks; smallest_cohort: the fewest
+    survivors whose sum it wants opened, without those who may collude; entropy: of the zeros by which shares are
+    refreshed."""
 
     kinds: ClassVar[Kinds] = ADAPTATION_MESSAGES
     terms_type: ClassVar[type[Terms]] = AdaptationTerms
@@ -71,12 +73,14 @@ class LearningDataOwner(
         policy: InferencePolicy,
         patience: float,
         purpose: Purpose,
+        reveal: Reveal = "none",
         smallest_cohort: int,
         entropy: Entropy,
     ) -> None:
         super().__init__(name, roster, wish=wish, policy=policy, patience=patience)
         self.table = LEARNING_DATA_OWNER_TABLE
         self._purpose = purpose
+        self._reveal = reveal
         self._smallest_cohort = smallest_cohort
         self._entropy = entropy
 
@@ -133,13 +137,18 @@ class LearningDataOwner(
         return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.reason),))
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
-        return adaptation_rounds(adaptation_terms(self.agreed.terms), images)
+        terms = adaptation_terms(self.agreed.terms)
+        return adaptation_rounds(terms, images, session=self.session, number=self.number)
 
     def _check(self, terms: Terms) -> None:
         super()._check(terms)
         found = adaptation_terms(terms)
         if found.purpose != self._purpose:
             raise RemoteProtocolError(Code.POLICY, f"it offers {found.purpose}; here {self._purpose} is wanted")
+        if found.reveal != self._reveal and self._purpose == "learning":
+            raise RemoteProtocolError(
+                Code.POLICY, f"it reveals {found.reveal} of the outputs of blocks; here {self._reveal} is expected"
+            )
         if self._wish.batch != found.learning.batch and self._purpose == "learning":
             raise RemoteProtocolError(
                 Code.POLICY,

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.errors import DETAIL_LIMIT
 from tacit.protocol.core.messages import LARGEST_COHORT, Abort, Hash, Index, Kinds, Message, by_type
 from tacit.protocol.inference.messages import (
@@ -59,6 +60,8 @@ class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     is told of a prediction, and `arithmetic` has the scales of both."""
 
     purpose: Purpose
+    reveal: Reveal = "none"
+    """Which outputs of blocks the data owner is told when it learns: anything but none gives the model away."""
     learning: LearningSizes
     rounds: Annotated[int, Meta(ge=1, le=1 << 20)]
     """The most rounds whose sums the model owner opens."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes
+from tacit.protocol.adaptation.told import told_blocks
 from tacit.protocol.inference.schedule import (
     COARSE,
     PLACE,
@@ -55,9 +56,11 @@ def sum_words(sizes: Sizes, learning: LearningSizes) -> int:
     return parameter_count(sizes, learning) + len(COUNTED)
 
 
-def adaptation_rounds(terms: AdaptationTerms, images: int) -> tuple[Round, ...]:
-    """Of a pass of learning, or of a prediction."""
+def adaptation_rounds(terms: AdaptationTerms, images: int, *, session: bytes, number: int) -> tuple[Round, ...]:
+    """Of the pass of this number in a session, of learning or of a prediction."""
     sizes, learning = terms.sizes, terms.learning
+    if terms.purpose == "learning" and terms.reveal != "none":
+        return told_rounds(sizes, images, told_blocks(terms.reveal, sizes.blocks, session=session, number=number))
     backbone = (
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * sizes.blocks,

@@ -117,6 +117,7 @@ class Seat:
             most_batch=own.batch,
             device=torch.device(self.device),
             learning=self.learning,
+            reveal=own.reveal,
             opening=OpeningPolicy(
                 rounds=own.most_rounds or experiment.federation.rounds,
                 owners=experiment.federation.clients,
@@ -140,6 +141,7 @@ class Seat:
             batch=own.batch,
             batches=own.batches,
             rounds=self.experiment.federation.rounds,
+            reveal=own.reveal,
             smallest_cohort=own.smallest_cohort,
             seed=(self.seed, self.roster.index(self.keys.name)),
         )

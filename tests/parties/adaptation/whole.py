@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tacit.parties.inference.operations import DATA, MODEL
-from tacit.parties.inference.stages import Carried, Stage, input_share
+from tacit.parties.inference.stages import Carried, PassStage, input_share
 from tacit.protocol.inference.schedule import Round
 
 with pytest.MonkeyPatch.context() as patch:
@@ -40,7 +40,7 @@ class WholePass:
         self.numbers = {name: number for number, name in enumerate(self._pass.layers[DATA])}
         """Of the masks of layers."""
 
-    def run(self, stages: Sequence[Stage], carried: Sequence[Carried]) -> list[list[Any]]:
+    def run(self, stages: Sequence[PassStage], carried: Sequence[Carried]) -> list[list[Any]]:
         """What both owners carry behind every stage. Each asks for what it says, beforehand, that it will."""
         found: list[list[Any]] = [list(carried)]
         for stage in stages:

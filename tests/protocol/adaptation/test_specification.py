@@ -57,7 +57,7 @@ def test_rounds_and_parameters_of_the_page(
             if name in operations
         ]
         step += rows * times
-    assert list(adaptation_rounds(terms, images)) == [
+    assert list(adaptation_rounds(terms, images, session=bytes(32), number=1)) == [
         *embedding_rounds(sizes, images, known=False),
         *block_rounds(sizes, images, known=False) * blocks,
         *step,
