@@ -24,6 +24,7 @@ from tacit.parties.links.endpoint import EndpointError
 from tacit.parties.links.keys import PartyKeys, generate
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
+from tacit.protocol.core.outputs import Ended
 from tacit.protocol.core.roster import Roster
 
 DEALER: Final = "dealer"
@@ -60,9 +61,14 @@ class Cable:
     async def cut(self) -> None:
         """Nothing goes through any more, in either direction."""
         self._server.close()
+        self.abort()
+        await self._server.wait_closed()
+
+    def abort(self) -> None:
+        """Break what goes through; others may come."""
         for writer in self._writers:
             writer.transport.abort()
-        await self._server.wait_closed()
+        self._writers.clear()
 
     async def _join(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", port)
@@ -153,7 +159,7 @@ class House:
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             # A data owner's error belongs to the test that waited for it.
             assert ended is None or isinstance(
-                ended, asyncio.CancelledError | InferenceError | EndpointError | Inferred | ValueError
+                ended, asyncio.CancelledError | InferenceError | EndpointError | Inferred | Ended | ValueError
             )
 
     def diary(self, party: str) -> Diary:

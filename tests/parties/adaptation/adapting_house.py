@@ -1,0 +1,171 @@
+"""Dealer, model owner and data owners that adapt a model, in one event loop, over real sockets and CURVE, with links
+that can be cut. As in tests/parties/inference/in_one_loop.py, tests wait for what parties write into their diaries."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.parties.adaptation.data_owner import DataOwnerParty, Learner, LearnerSettings, Told
+from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
+from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
+from tacit.parties.inference.data_owner import DataOwnerSettings
+from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
+from tacit.parties.session.server import ServerSettings
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.sum.configuration import Policy, Proposal
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from in_one_loop import DEALER, KEYS, LISTEN, MODEL_OWNER, OWNERS, PATIENCE, ROSTER, House, house
+
+SUMS = "sums"
+"""The dealer's second address."""
+POLICY = OpeningPolicy(rounds=8, owners=3, smallest_cohort=2, colluders=0)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What a data owner has."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+
+@dataclass
+class AdaptingHouse:
+    """The parties of a test."""
+
+    house: House
+    model: PrivateModel
+    learning: PublicLearning
+    told: dict[str, list[Told]] = field(default_factory=lambda: {name: [] for name in OWNERS})
+    learners: dict[str, Learner] = field(default_factory=dict)
+
+    async def dealer(self, **changed: Any) -> None:
+        learning = self.learning
+        task = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=learning.schedule.rounds)
+        terms = Proposal(
+            mode=changed.pop("mode", "active"), graph="auto", corrupt=0.05, dropout=0.34, threshold=0, clients=3, clip=1.0, value_bits=20,
+            max_weight=1, train_seconds=PATIENCE, phase_seconds=PATIENCE,
+        )  # fmt: skip
+        summing = ServerSettings(
+            address=LISTEN,
+            keys=KEYS[DEALER],
+            roster=roster_of_sums(ROSTER),
+            configuration=configure_rounds(terms, changed.pop("task", task)),
+            rounds=learning.schedule.rounds + 1,
+            completed=0,
+            smallest_cohort=2,
+            join_seconds=PATIENCE,
+            grace=0.5,
+        )
+        settings = SummingDealerSettings(
+            dealing=DealerSettings(address=LISTEN, keys=KEYS[DEALER], roster=ROSTER, patience=PATIENCE),
+            summing=replace(summing, **changed),
+        )
+        log = self.house.logs.enter_context(EventLog(self.house.directory / "dealer.jsonl", DEALER))
+        dealt, summed = (
+            Diary(log, lambda event, fields, name=name: self.house.tell(name, event, fields))  # type: ignore[misc]
+            for name in (DEALER, SUMS)
+        )
+        self.house.tasks[DEALER] = asyncio.ensure_future(deal_and_sum(settings, dealt=dealt, summed=summed))
+        for name in (DEALER, SUMS):
+            self.house.addresses[name] = (await self.house.waits(name, "listening"))["address"]
+
+    async def model_owner(self, address: str = LISTEN, **changed: Any) -> TeachingParty:
+        settings = TeachingSettings(
+            address=address,
+            keys=KEYS[MODEL_OWNER],
+            roster=ROSTER,
+            dealer_address=self.house.addresses[DEALER],
+            most_images=1 << 10,
+            most_batch=self.learning.batch,
+            learning=self.learning,
+            opening=POLICY,
+            patience=PATIENCE,
+        )
+        party = TeachingParty(replace(settings, **changed), self.model, self.house.diary(MODEL_OWNER))
+        self.house.tasks[MODEL_OWNER] = asyncio.ensure_future(party.run())
+        self.house.addresses[MODEL_OWNER] = (await self.house.waits(MODEL_OWNER, "listening"))["address"]
+        return party
+
+    def learns(
+        self, name: str, own: Owned, *, links: tuple[str, str] | None = None, **changed: Any
+    ) -> asyncio.Task[Any]:
+        """A data owner at work until the sums are over. links: where it finds model owner and dealer."""
+        model_owner, dealer = links or (self.house.addresses[MODEL_OWNER], self.house.addresses[DEALER])
+        learning, diary = self.learning, self.house.diary(name)
+        owner = DataOwnerSettings(
+            model_owner_address=model_owner,
+            dealer_address=dealer,
+            keys=KEYS[name],
+            roster=ROSTER,
+            patience=changed.pop("patience", PATIENCE),
+        )
+        settings = LearnerSettings(
+            owner=owner,
+            batch=learning.batch,
+            batches=learning.batches,
+            rounds=learning.schedule.rounds,
+            smallest_cohort=2,
+            seed=(1, OWNERS.index(name)),
+        )
+        learner = Learner(replace(settings, **changed), own.images, own.labels, diary, on_told=self.told[name].append)
+        client = ClientSettings(
+            address=self.house.addresses[SUMS],
+            keys=KEYS[name],
+            roster=roster_of_sums(ROSTER),
+            policy=Policy(smallest_cohort=2, modes=("active", "semi-honest")),
+            journal=JournalFile(self.house.directory / f"{name}-journal.jsonl"),
+            memory=MemoryFile(self.house.directory / f"{name}.safetensors"),
+            patience=PATIENCE,
+            grace=0.5,
+        )
+        self.learners[name] = learner
+
+        async def work() -> Any:
+            try:
+                return await DataOwnerParty(client, learner, diary).run()
+            finally:
+                await asyncio.shield(learner.close())
+
+        self.house.tasks[name] = asyncio.ensure_future(work())
+        return self.house.tasks[name]
+
+    async def over(self, *names: str) -> None:
+        """Until these data owners, and the dealer's sums, have come to their ends in order."""
+        async with asyncio.timeout(PATIENCE):
+            for name in names:
+                ended = await self.house.tasks[name]
+                assert ended.code is None, ended
+
+    def common(self, name: str) -> AdapterParameters:
+        """What a data owner has in the end."""
+        found = self.learners[name].common
+        assert found is not None
+        return found
+
+
+@asynccontextmanager
+async def adapting(directory: Path, model: PrivateModel, learning: PublicLearning) -> AsyncIterator[AdaptingHouse]:
+    """An empty house, and nothing left of it at the end."""
+    async with house(directory) as found:
+        yield AdaptingHouse(found, model, learning)

@@ -1,0 +1,331 @@
+"""Parties that adapt a model over real links: what they learn is what is learned in the clear, and whoever vanishes, is
+late or says something else costs what is said of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+
+from tacit.models.adapters.federated import Features, FullBatches, Schedule, federated
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
+from tacit.parties.adaptation.openings import Openings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rounds import RoundsTask
+from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.parties.links import endpoint
+from tacit.protocol.adaptation.told import Reveal
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    patch.syspath_prepend(Path(__file__).parent.parent / "inference")
+    from adapting_house import DEALER, MODEL_OWNER, OWNERS, POLICY, SUMS, AdaptingHouse, Owned, adapting
+    from conftest import MARGIN, Transformer, one_block, private  # noqa: F401
+    from test_public import PARALLEL, made
+    from whole import block_outputs
+
+pytestmark = pytest.mark.asyncio
+STEP_ERROR = 2.0**-7
+"""Of a step, relative to how far all parameters move (test_stages.py)."""
+BLOCK_ERROR = 1e-3
+"""Of what a block leaves, relative to it, and so of derivatives, which are products of two such values."""
+
+
+@pytest.fixture(autouse=True)
+def _no_long_farewells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is meant for a party that is gone is given up sooner than in earnest."""
+    monkeypatch.setattr(endpoint, "_LINGER_MS", 300)
+
+
+def short(learning: PublicLearning) -> PublicLearning:
+    """Two rounds of two batches."""
+    return msgspec.structs.replace(learning, schedule=Schedule(rounds=2, learning_rate=0.05, decay_rounds=()))
+
+
+@pytest.fixture(scope="module")
+def learning(one_block: Transformer) -> PublicLearning:
+    return short(made(one_block, PARALLEL))
+
+
+@pytest.fixture(scope="module")
+def owned(one_block: Transformer) -> dict[str, Owned]:
+    """Images that the bounds of the model are for, a few each."""
+    images = one_block.images
+    parts = {name: images[6 * place : 6 * place + 6] for place, name in enumerate(OWNERS)}
+    return {name: Owned(part, torch.arange(len(part)) % 3) for name, part in parts.items()}
+
+
+def in_the_clear(
+    model: Transformer,
+    learning: PublicLearning,
+    owned: Sequence[Owned],
+) -> list[AdapterParameters]:
+    """The common parameters after every round."""
+    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    clients = [Features(outputs=block_outputs(model, own.images), labels=own.labels) for own in owned]
+    work = FullBatches(learning.batch, learning.batches)
+    return list(federated(learning.initial(), norm, clients, learning.schedule, work, seed=1))
+
+
+def distance(one: AdapterParameters, other: AdapterParameters) -> float:
+    parts = zip(one.tensors.values(), other.tensors.values(), strict=True)
+    return sum((left - right).square().sum().item() for left, right in parts) ** 0.5
+
+
+async def begun(
+    found: AdaptingHouse, owned: dict[str, Owned], reveal: Reveal = "none", mode: str = "active", **changed: Any
+) -> None:
+    """Everybody at work."""
+    await found.dealer(mode=mode)
+    await found.model_owner(reveal=reveal, **changed)
+    for name, own in owned.items():
+        found.learns(name, own, reveal=reveal)
+
+
+@pytest.mark.parametrize("reveal", ["none", pytest.param("sampled", marks=pytest.mark.end_to_end), "all"])
+async def test_what_is_learned_is_what_is_learned_in_the_clear(
+    tmp_path: Path,
+    reveal: Reveal,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await begun(found, owned, reveal)
+        await found.over(*OWNERS, DEALER)
+        assert [told.round for told in found.told["alice"]] == [1, 2]
+        clear = in_the_clear(one_block, learning, list(owned.values()))
+        for told, expected in zip(found.told["alice"], clear, strict=True):
+            assert told.owners == 3
+            assert told.counted.images == 3 * learning.batch * learning.batches
+            moved = distance(expected, learning.initial())
+            # Every step is off by its own error, and by what follows from where it begins, which is no more.
+            bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * moved
+            assert distance(told.parameters, expected) <= bound
+        for name in OWNERS:
+            assert distance(found.common(name), found.common("alice")) == 0
+            assert found.learners[name].based == 2
+
+
+async def test_the_head_alone_is_learned(
+    tmp_path: Path,
+    private: PrivateModel,
+    probing: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, probing) as found:
+        await begun(found, owned)
+        await found.over(*OWNERS, DEALER)
+        assert distance(found.common("alice"), probing.initial()) > 0
+        assert found.common("alice").channel_down.numel() == 0
+
+
+async def test_a_session_that_is_lost_in_a_round_goes_on_behind_its_last_batch(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner()
+        links = await found.house.over_cables()
+        for name, own in owned.items():
+            found.learns(name, own, links=links if name == "bob" else None)
+        await found.house.waits("bob", "batch", round=2, number=1)
+        # The address is served again at once.
+        model_owner, dealer = found.house.cables
+        for cable in (model_owner, dealer):
+            cable.abort()
+        await found.house.waits("bob", "session-lost")
+        await found.over(*OWNERS, DEALER)
+        assert [told.owners for told in found.told["alice"]] == [3, 3]
+        seen = [fields for name, event, fields in found.house.told if (name, event) == ("bob", "batch")]
+        assert [(fields["round"], fields["number"]) for fields in seen].count((2, 1)) == 0
+        clear = in_the_clear(one_block, learning, list(owned.values()))[-1]
+        bound = 2 * (STEP_ERROR + 2 * BLOCK_ERROR) * distance(clear, learning.initial())
+        assert distance(found.common("bob"), clear) <= bound
+
+
+async def test_who_is_lost_in_a_batch_costs_the_others_nothing(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        # Of three, where two are enough to open a sum.
+        await begun(found, owned, mode="semi-honest")
+        await found.house.waits("carol", "batch", round=2, number=1)
+        await found.house.stop("carol")
+        await found.over("alice", "bob", DEALER)
+        assert [(told.round, told.owners) for told in found.told["alice"]] == [(1, 3), (2, 2)]
+        assert distance(found.common("alice"), found.common("bob")) == 0
+
+
+async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_more(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner(patience=1.0)
+        for name, own in owned.items():
+            found.learns(name, own)
+        carol = found.learners["carol"]
+
+        async def silent(*arguments: Any) -> None:
+            await asyncio.Event().wait()
+
+        carol._take_up = silent  # type: ignore[method-assign]
+        lost = await found.house.waits("alice", "round-lost")
+        assert lost["round"] == 1
+        assert "no word on who survived from carol" in lost["detail"]
+        await found.house.stop("carol")
+        await found.over("alice", "bob", DEALER)
+        assert [(told.round, told.owners) for told in found.told["alice"]] == [(2, 2)]
+
+
+async def test_a_model_owner_that_starts_again_tells_no_more_sums_than_its_policy_has(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    openings = tmp_path / "openings"
+    async with adapting(tmp_path, private, learning) as found:
+        policy = replace(POLICY, rounds=2)
+        await begun(found, owned, opening=policy, openings=openings)
+        await found.house.waits("alice", "learned", round=1)
+        address = found.house.addresses[MODEL_OWNER]
+        await found.house.stop(MODEL_OWNER)
+        await found.model_owner(address=address, opening=policy, openings=openings)
+        await found.over(*OWNERS, DEALER)
+        assert found.told["alice"][0].round == 1
+        assert found.told["alice"][-1].round == 2
+    sums = Openings(policy, openings).sums
+    assert (sums.current, sums.owners) == (2, set(OWNERS))
+    assert sums.opened == len(found.told["alice"]) <= 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"batches": 3}, "2 rounds of 2 batches; here there are 2 of 3"),
+        ({"rounds": 5}, "2 rounds of 2 batches; here there are 5 of 2"),
+        ({"batch": 3}, "it learns by batches of 4 images; here they have 3"),
+        ({"smallest_cohort": 3}, "it opens sums of 2 data owners; the policy here wants 3"),
+        ({"reveal": "all"}, "it reveals none of the outputs of blocks; here all is expected"),
+    ],
+)
+async def test_terms_that_are_not_those_of_the_experiment_are_refused_by_name(
+    tmp_path: Path,
+    changed: dict[str, Any],
+    reason: str,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner()
+        for name, own in owned.items():
+            found.learns(name, own, **(changed if name == "alice" else {}))
+        told = await found.house.waits("alice", "cannot-train")
+        assert reason in told["detail"]
+        ended = await found.house.tasks.pop("alice")
+        assert reason in ended.detail
+        # Where all three are needed to open a sum, the round that one has left is lost.
+        await found.over("bob", "carol", DEALER)
+        assert found.told["bob"][-1].round == 2
+        assert {told.owners for told in found.told["bob"]} == {2}
+
+
+async def test_labels_that_the_head_does_not_know_are_refused_by_their_own_owner(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner()
+        strange = {**owned, "alice": replace(owned["alice"], labels=owned["alice"].labels + 1)}
+        for name, own in strange.items():
+            found.learns(name, own)
+        told = await found.house.waits("alice", "cannot-train")
+        assert "a head of 3 classes, and the labels here reach from 1 to 3" in told["detail"]
+        await found.house.tasks.pop("alice")
+        await found.over("bob", "carol", DEALER)
+
+
+async def test_fewer_images_than_a_batch_are_refused_before_anything_is_said(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        await found.model_owner()
+        few = Owned(owned["alice"].images[:3], owned["alice"].labels[:3])
+        with pytest.raises(ValueError, match="alice has 3 images, and a batch takes 4"):
+            found.learns("alice", few)
+
+
+async def test_a_model_that_is_replaced_in_the_middle_ends_every_session(
+    tmp_path: Path,
+    one_block: Transformer,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    other = prepared_model(one_block.friendly, one_block.images, margin=MARGIN)
+    assert other.commitment != private.commitment
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer()
+        party = await found.model_owner()
+        for name, own in owned.items():
+            found.learns(name, own)
+        await found.house.waits("alice", "batch", round=1, number=1)
+        party.model = other
+        told = await found.house.waits("alice", "cannot-train")
+        assert "the model has been replaced since it was agreed on" in told["detail"]
+        for name in OWNERS:
+            await found.house.tasks.pop(name)
+
+
+async def test_a_dealer_that_sums_other_words_is_refused(
+    tmp_path: Path,
+    private: PrivateModel,
+    learning: PublicLearning,
+    owned: dict[str, Owned],
+) -> None:
+    async with adapting(tmp_path, private, learning) as found:
+        await found.dealer(task=RoundsTask(words=7, rounds=2))
+        await found.model_owner()
+        for name, own in owned.items():
+            found.learns(name, own)
+        told = await found.house.waits("alice", "cannot-train")
+        assert "words, where the dealer sums 7" in told["detail"]
+        for name in OWNERS:
+            await found.house.tasks.pop(name)
+        await found.house.waits(SUMS, "ended")
+
+
+async def test_a_file_that_does_not_say_what_was_told_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "openings"
+    path.write_bytes(msgspec.msgpack.encode({"opened": -1}))
+    with pytest.raises(ValueError, match="does not say which sums were told"):
+        Openings(POLICY, path)
