@@ -130,11 +130,11 @@ class LearningDataOwner(
 
     def on_sum_lost(self, heard: Heard[SumLost], now: float) -> Step[InferenceState]:
         number = self.at(Arrivals).next
-        if heard.message.number != number or not heard.message.reason:
+        if heard.message.number != number or not heard.message.detail:
             raise RemoteProtocolError(
                 Code.SESSION, f"it gives up round {heard.message.number} where the sum of {number} is due, and a reason"
             )
-        return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.reason),))
+        return Step(InferenceState.IDLE, (SumTold(heard.message.number, None, heard.message.detail),))
 
     def _rounds_of(self, images: int) -> tuple[Round, ...]:
         terms = adaptation_terms(self.agreed.terms)

@@ -117,7 +117,8 @@ class SumLost(Message, frozen=True, kw_only=True):
     """Model owner to data owner: there is none, and there will be none: the round is lost."""
 
     number: RoundNumber
-    reason: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+    detail: Annotated[str, Meta(max_length=DETAIL_LIMIT)]
+    """Why."""
 
 
 ADAPTATION_MESSAGES: Final = Kinds(

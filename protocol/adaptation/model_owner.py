@@ -146,7 +146,7 @@ class LearningModelOwner(
     def _sum_lost(self, number: int, reason: str) -> Step[InferenceState]:
         if not reason:
             raise LocalProtocolError(f"there is no sum of round {number}, for no reason")
-        return Step(InferenceState.IDLE, (self._send(SumLost(number=number, reason=reason[:DETAIL_LIMIT])),))
+        return Step(InferenceState.IDLE, (self._send(SumLost(number=number, detail=reason[:DETAIL_LIMIT])),))
 
     def _check_learning(self) -> None:
         if adaptation_terms(self._terms).purpose != "learning":

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tacit.simulate.conformance.adaptation_stage import ADAPTATION_OPERATIONS, AdaptationStage
 from tacit.simulate.conformance.exchange_operations import GROUP_KEY_OPERATIONS, GroupKeyStage, SumStage
 from tacit.simulate.conformance.inference_operations import INFERENCE_OPERATIONS
 from tacit.simulate.conformance.inference_stage import InferenceStage
@@ -36,6 +37,7 @@ PROTOCOLS: Final[Mapping[str, Protocol]] = {
     "protection": lambda: PROTECTIONS,
     "federation": lambda: SessionStage().operations(),
     "private inference": lambda: {**INFERENCE_OPERATIONS, **InferenceStage().operations()},
+    "double-blind adaptation": lambda: {**ADAPTATION_OPERATIONS, **AdaptationStage().operations()},
 }
 """That vectors may speak of, each with its operations."""
 

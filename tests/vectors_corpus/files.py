@@ -10,6 +10,8 @@ import msgspec
 
 from tacit.simulate.conformance.vectors import SCHEMA
 from tests.vectors_corpus import (
+    adaptation,
+    adaptation_sessions,
     cryptography,
     disputes,
     group_keys,
@@ -35,6 +37,7 @@ from tests.vectors_corpus.script import Script
 PARTS: Final = (
     primitives, cryptography, messages, rounds, disputes, lying_clients, lying_server, spoilt, group_keys, protections,
     sessions, session_faults, protected_sessions, groups, rosters, inference, inference_sessions, inference_faults,
+    adaptation, adaptation_sessions,
 )  # fmt: skip
 CORPUS: Final[dict[str, Callable[[], Script]]] = {
     f"{name}.json": make for part in PARTS for name, make in part.FILES.items()

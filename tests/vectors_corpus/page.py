@@ -45,8 +45,8 @@ own caller and which never has a code on the wire. An optional input that is abs
 
 ## Machines
 
-`begin sum`, `begin group key`, `begin session` and `begin inference` say which parties are played; the operations
-after them feed those. Their randomness (`entropy`) is drawn in the order of
+`begin sum`, `begin group key`, `begin session`, `begin inference` and `begin adaptation` say which
+parties are played; the operations after them feed those. Their randomness (`entropy`) is drawn in the order of
 [secure-aggregation.md](secure-aggregation.md) and [group-key.md](group-key.md), one byte after the other. Time is in
 seconds from the beginning, and 0 where an operation does not say `now`. What a party does comes as
 
@@ -86,6 +86,11 @@ takes this piece of what is laid by, or none), `layer` (its masked weights), `pa
 rounds), `opened` (by the other owner), `lay by asked`, `lay by answered`, `material key`, `material` (the corrections
 of a request), `keys` (those that the dealer has for both owners), `deal` (both have ordered this) and
 `ended`, which has the code null for a regular end.
+
+In double-blind adaptation there is no dealer, and nothing is computed. A data owner draws the secret of its zeros when
+it ends a round. The reason in `sum-lost` is an explanation as well. Events, beside those above: `round asked` (of the
+model owner, behind so many batches), `round answered`, `round kept` (with this secret), `sum asked`, and `sum told`,
+whose `data` is null where there is none.
 
 Numbers of an encrypted model are rounded to five decimals: of the matrix that makes them, machines differ in the last
 bits.

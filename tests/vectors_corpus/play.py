@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.codec import Packet, decode, encode_structure
 from tacit.protocol.core.messages import Kinds, Message
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
@@ -17,6 +18,11 @@ from tacit.protocol.session.messages import MESSAGES
 from tests.vectors_corpus.script import Script
 
 SERVER: Final = "server"
+KINDS: Final[dict[str, Kinds]] = {
+    "private inference": INFERENCE_MESSAGES,
+    "double-blind adaptation": ADAPTATION_MESSAGES,
+}
+"""What is spoken where it is not what federations speak."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ class Play(Script):
         self.parcels: list[Parcel] = []
         self.now = 0.0
         self._delivered = 0
-        self._kinds = INFERENCE_MESSAGES if self.protocol == "private inference" else MESSAGES
+        self._kinds = KINDS.get(self.protocol, MESSAGES)
 
     def act(self, actor: str, name: str, /, **inputs: Any) -> Any:
         """Perform an operation of a party, and number what it sends."""

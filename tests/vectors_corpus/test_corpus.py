@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.errors import Code
 from tacit.protocol.inference.messages import INFERENCE_MESSAGES
 from tacit.protocol.session.messages import MESSAGES
@@ -39,8 +40,8 @@ def test_there_are_enough_and_they_are_small() -> None:
     assert len(bad) >= 20
     assert len(VECTORS) - len(bad) >= 12
     # Group keys, counting, protections and groups are two fifths of it: their sessions repeat a whole attempt at a key,
-    # or have clients for three groups. A sixth are the signatures of packets.
-    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 5_300_000
+    # or have clients for three groups. A sixth are the signatures of packets, an eighth sessions that adapt a model.
+    assert sum(len(path.read_bytes()) for path in vector_files(installed())) < 6_000_000
 
 
 def codes(value: Any) -> set[str]:
@@ -73,7 +74,11 @@ def test_every_operation_and_message_is_used() -> None:
     used = {(protocol, step["do"]) for _, protocol, step in STEPS}
     assert used == {(protocol, name) for protocol, make in PROTOCOLS.items() for name in make()}
     written = {(protocol, step["with"]["type"]) for _, protocol, step in STEPS if step["do"] == "write message"}
-    families = {"secure sum": MESSAGES, "private inference": INFERENCE_MESSAGES}
+    families = {
+        "secure sum": MESSAGES,
+        "private inference": INFERENCE_MESSAGES,
+        "double-blind adaptation": ADAPTATION_MESSAGES,
+    }
     assert written == {(protocol, kind) for protocol, kinds in families.items() for kind in kinds}
 
 

@@ -2,6 +2,7 @@
 
 VERSION = 2
 INFERENCE_VERSION = 3
+ADAPTATION_VERSION = 4
 
 CONFIGURATION = b"tacit/1 configuration"
 MODEL = b"tacit/1 model"

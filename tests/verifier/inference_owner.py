@@ -61,6 +61,8 @@ def left_of(own: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None
 class Exchange:
     """What one party says to another in one session; `tell` is for the party around it."""
 
+    family = INFERENCE
+
     def __init__(
         self,
         name: str,
@@ -71,7 +73,7 @@ class Exchange:
     ) -> None:
         self.name, self.peer, self.patience = name, peer, patience
         self.transmit, self.tell = transmit, tell
-        self.conversation = Conversation(bytes(32), name, peer, family=INFERENCE)
+        self.conversation = Conversation(bytes(32), name, peer, family=self.family)
         self.state = "READY"
         self.deadline: float | None = None
 
@@ -94,14 +96,14 @@ class Exchange:
         if self.over:
             return
         try:
-            envelope = read_envelope(frames, INFERENCE)
+            envelope = read_envelope(frames, self.family)
             if self.ignores(envelope):
                 return
             self.conversation.check(envelope)
             self.check_round(envelope["type"], envelope["round"])
             kind = envelope["type"]
             require(self.hears_abort() if kind == "abort" else kind in self.admitted(), "UNEXPECTED")
-            body = read_body(envelope, frames, INFERENCE)
+            body = read_body(envelope, frames, self.family)
             if kind == "abort":
                 self.end(NAMES[body["code"]], body["culprit"])
             else:
@@ -164,8 +166,7 @@ class Owner(Exchange):
         require(kind == "abort" or round_number == due, "SESSION")
 
     def begin_rounds(self, now: float) -> None:
-        images, labels = self.passes[self.number - 1], self.terms["results"]["labels"]
-        rounds = rounds_of(self.terms["sizes"], self.terms["input"], images, labels)
+        rounds = self.rounds(self.passes[self.number - 1])
         sizes = [(of_model, of_data) if self.model_owner else (of_data, of_model) for _, of_model, of_data in rounds]
         self.owed = deque((step, own) for step, (own, _) in enumerate(sizes) if own)
         self.due = Due((step, other) for step, (_, other) in enumerate(sizes))
@@ -173,6 +174,12 @@ class Owner(Exchange):
         self.range_words: list[int] = []
         self.go_to("COMPUTING", now)
         self.tell({"event": "pass begun", "number": self.number, "rounds": len(rounds)})
+
+    def read_terms(self, encoded: bytes) -> dict[str, Any]:
+        return read_terms(encoded)
+
+    def rounds(self, images: int) -> list[tuple[str, int, int]]:
+        return rounds_of(self.terms["sizes"], self.terms["input"], images, self.terms["results"]["labels"])
 
     def waits(self) -> bool:
         """For an opening: where the next one due is not behind a round in which this side has something to open."""
@@ -240,7 +247,7 @@ class DataOwner(Owner):
             return False
         if envelope["sequence"] != 0:
             return True
-        self.conversation = Conversation(envelope["session"], self.name, self.peer, family=INFERENCE)
+        self.conversation = Conversation(envelope["session"], self.name, self.peer, family=self.family)
         return False
 
     def admitted(self) -> tuple[str, ...]:
@@ -275,13 +282,14 @@ class DataOwner(Owner):
 
     def on_terms(self, body: dict[str, Any], now: float) -> None:
         require(body["roster"] == self.roster, "ROSTER")
-        terms, wish = read_terms(body["terms"]), self.wish
+        terms, wish = self.read_terms(body["terms"]), self.wish
         require(terms["input"] in wish["inputs"], "POLICY")
         require(terms["results"]["bits"] >= wish.get("bits", 0), "POLICY")
         require(wish["weights"] in (None, terms["weights"]), "MODEL")
         require(all(terms["sizes"][name] == wish[name] for name in ("side", "channels")), "MODEL")
         images, batch = wish["images"], min(wish["batch"], wish["images"])
         require(images <= terms["most_images"] and batch <= terms["most_batch"], "POLICY")
+        self.check_terms(terms)
         agreed_on = terms_digest(body["terms"])
         own = stock_on(wish.get("held"), agreed_on)
         left = left_of(own, body["stock"])
@@ -292,6 +300,9 @@ class DataOwner(Owner):
         self.agree(terms, body["terms"], images, batch, left)
         self.layers = Due((layer, 8 * a * b) for layer, (_, a, b) in enumerate(layers_of(terms["sizes"])))
         self.go_to("AWAIT_WEIGHTS", now)
+
+    def check_terms(self, terms: dict[str, Any]) -> None:
+        pass
 
     def ask(self, now: float) -> None:
         if self.over:
@@ -335,7 +346,7 @@ class ModelOwner(Owner):
         self.quota, self.spent = quota, spent
         self.stock = stock_on(held, terms_digest(encoded))
         self.roster, self.clients, self.encoded, self.draw = roster, clients, encoded, draw
-        self.offered = read_terms(encoded)
+        self.offered = self.read_terms(encoded)
         self.masked = 0
         self.state = "AWAIT_HELLO"
 
@@ -351,7 +362,7 @@ class ModelOwner(Owner):
         if kind == "inference-hello":
             require(self.peer in self.clients, "MEMBERS")
             require(body["roster"] == self.roster, "ROSTER")
-            self.conversation = Conversation(self.draw(), self.name, self.peer, family=INFERENCE)
+            self.conversation = Conversation(self.draw(), self.name, self.peer, family=self.family)
             self.send("inference-terms", {"roster": self.roster, "terms": self.encoded, "stock": self.stock})
             self.go_to("AWAIT_AGREEMENT", now)
         elif kind == "agree-terms":

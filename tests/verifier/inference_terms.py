@@ -77,8 +77,8 @@ def tokens_of(sizes: dict[str, int]) -> int:
     return 1 + (sizes["side"] // sizes["patch"]) ** 2
 
 
-def read_terms(encoded: bytes) -> dict[str, Any]:
-    found = decode(TERMS, encoded, TERMS_LIMIT)
+def read_terms(encoded: bytes, form: Map = TERMS) -> dict[str, Any]:
+    found = decode(form, encoded, TERMS_LIMIT)
     sizes = found["sizes"]
     require(sizes["side"] % sizes["patch"] == 0 and sizes["width"] % sizes["heads"] == 0, "MALFORMED")
     require(sizes["patch"] * sizes["patch"] * sizes["channels"] <= LARGEST_PIXELS, "MALFORMED")

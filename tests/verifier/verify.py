@@ -17,6 +17,7 @@ with status 0 only if there is none.
 
 Of private inference: inference_terms (messages, terms, rounds), inference_owner (both owners towards each other),
 inference_dealer (owners and dealer), inference_material (requests and corrections), inference_play (its operations).
+Of double-blind adaptation: adaptation_terms, adaptation_owner (both owners, and which sums are told), adaptation_play.
 """
 
 import json
@@ -24,6 +25,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from adaptation_play import AdaptationPerformance
 from constants import CODES, Refused
 from inference_play import InferencePerformance
 from operations import Performance
@@ -31,13 +33,17 @@ from operations import Performance
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 LEVELS = ("primitive", "message", "round", "session")
 NOT_ON_THE_WIRE = "INVALID"
+PERFORMANCES: dict[str, Any] = {
+    "private inference": InferencePerformance,
+    "double-blind adaptation": AdaptationPerformance,
+}
 
 
 def disagreement(vector: dict[str, Any]) -> str | None:
     """The first operation with another outcome than the file says; later ones may follow from it."""
     if set(vector) != {"protocol", "level", "about", "operations"} or vector["level"] not in LEVELS:
         return "no test vector"
-    performance = InferencePerformance() if vector["protocol"] == "private inference" else Performance()
+    performance = PERFORMANCES.get(vector["protocol"], Performance)()
     for number, operation in enumerate(vector["operations"]):
         outcome = "refused" if "refused" in operation else "expect"
         if set(operation) != {"do", "with", outcome}:

@@ -42,7 +42,7 @@ CODES: dict[tuple[str, str], set[Code | None]] = {
     ("own-sum", "number"): {Code.UNEXPECTED},
     ("own-sum", "chunk"): {Code.UNEXPECTED},
     ("sum-lost", "number"): {Code.SESSION},
-    ("sum-lost", "reason"): {None},
+    ("sum-lost", "detail"): {None},
     ("payload", "length"): {Code.VECTOR},
     ("payload", "absence"): {Code.VECTOR},
     ("payload", "content"): {None},

@@ -142,9 +142,9 @@ def test_batches_are_charged_to_the_quota() -> None:
         (None, "own-sum", OwnSum(number=1, chunk=0), bytes(8), Code.VECTOR, "has 8 bytes; 256 are due"),
         (None, "own-sum", OwnSum(number=1, chunk=0), bytes(264), Code.VECTOR, "has 264 bytes; 256 are due"),
         (None, "own-sum", OwnSum(number=1, chunk=0), b"", Code.VECTOR, "has 0 bytes; 256 are due"),
-        (None, "own-sum", SumLost(number=2, reason="late"), None, Code.SESSION,
+        (None, "own-sum", SumLost(number=2, detail="late"), None, Code.SESSION,
          "it gives up round 2 where the sum of 1 is due"),
-        (None, "own-sum", SumLost(number=1, reason=""), None, Code.SESSION, "is due, and a reason"),
+        (None, "own-sum", SumLost(number=1, detail=""), None, Code.SESSION, "is due, and a reason"),
     ],
 )  # fmt: skip
 def test_what_a_data_owner_refuses_of_rounds(

@@ -1,0 +1,140 @@
+"""Vectors of double-blind adaptation without machines: messages, terms, schedules and lengths of sums, zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgpack
+
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES, ADAPTATION_VERSION
+from tacit.protocol.inference.messages import INFERENCE_VERSION
+from tests.vectors_corpus.inference import BODIES as INFERENCE_BODIES
+from tests.vectors_corpus.inference import SIZES, terms_with
+from tests.vectors_corpus.messages import PAYLOAD, octets
+from tests.vectors_corpus.primitives import drawn
+from tests.vectors_corpus.script import Script
+
+PROTOCOL: Final = "double-blind adaptation"
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    **{kind: body for kind, body in INFERENCE_BODIES.items() if kind in ADAPTATION_MESSAGES},
+    "begin-round": {"number": 1, "based": 0, "done": 2**31},
+    "round-begun": {"done": 3},
+    "keep-round": {"number": 2**31, "secret": octets(drawn("secret"))},
+    "ask-sum": {"number": 2, "survivors": ["data", "data-2", "n" * 64]},
+    "own-sum": {"number": 2, "chunk": 1},
+    "sum-lost": {"number": 2, "detail": "zu wenige"},
+}
+"""A body of every type."""
+LEARNING: Final = {"adapters": 2, "rank": 3, "classes": 4, "batch": 5, "cut": 7, "gradient": 35}
+
+
+def _written(script: Script, kind: str) -> list[bytes]:
+    payload = PAYLOAD if ADAPTATION_MESSAGES[kind].PAYLOAD else None
+    inputs: dict[str, Any] = {"session": drawn("session"), "round": 0, "sender": "owner", "sequence": 5}
+    written = script.do("write message", **inputs, type=kind, body=BODIES[kind], payload=payload)
+    return [bytes.fromhex(frame) for frame in written]
+
+
+def message(about: str) -> Script:
+    """A file of this level."""
+    return Script(PROTOCOL, "message", about)
+
+
+def adaptation_messages() -> Script:
+    script = message("A message of every type of double-blind adaptation, written and read.")
+    for kind in ADAPTATION_MESSAGES:
+        script.do("read message", frames=_written(script, kind))
+    return script
+
+
+def adaptation_message_bad_value() -> Script:
+    script = message("Numbers, names and byte strings beyond their bounds, other fields, and raw frames where none is.")
+    for kind, changes in (
+        ("begin-round", {"number": 0}), ("begin-round", {"number": 2**31 + 1}), ("begin-round", {"based": -1}),
+        ("round-begun", {"done": None}), ("keep-round", {"secret": bytes(31)}), ("keep-round", {"number": 0}),
+        ("ask-sum", {"survivors": ["n" * 65]}), ("ask-sum", {"survivors": "data"}), ("ask-sum", {"number": "1"}),
+        ("own-sum", {"chunk": 2**31 + 1}), ("sum-lost", {"detail": "d" * 301}), ("sum-lost", {"more": 0}),
+    ):  # fmt: skip
+        envelope, body, *rest = _written(message(""), kind)
+        changed = msgpack.packb(msgpack.unpackb(body) | changes)
+        script.refuse("MALFORMED", "read message", frames=[envelope, changed, *rest])
+    for kind in ("keep-round", "sum-lost"):
+        script.refuse("MALFORMED", "read message", frames=[*_written(message(""), kind), b""])
+    return script
+
+
+def adaptation_message_bad_family() -> Script:
+    script = message("Types of federations and of private inference alone, and versions of others.")
+    envelope, body = _written(message(""), "close-inference")
+    for kind in ("hello", "lay-by", "laid-by", "material-hello", "material", "Own-sum"):
+        changed = msgpack.packb(msgpack.unpackb(envelope) | {"type": kind})
+        script.refuse("MALFORMED", "read message", frames=[changed, body])
+    for version in (0, 2, INFERENCE_VERSION, ADAPTATION_VERSION + 1):
+        changed = msgpack.packb(msgpack.unpackb(envelope) | {"version": version})
+        script.refuse("VERSION", "read message", frames=[changed, body])
+    return script
+
+
+def learning_terms(**changes: Any) -> dict[str, Any]:
+    """Terms with other sizes, and other fields of what is learned."""
+    learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
+    own = {"purpose": "learning", "learning": learning, "rounds": 2, "smallest_cohort": 2}
+    own |= {name: changes.pop(name) for name in own if name in changes}
+    return terms_with(**({"input": "shared"} | changes)) | own
+
+
+def encoded_learning_terms(**changes: Any) -> bytes:
+    """An encoding of terms."""
+    written = message("").do("write terms", terms=learning_terms(**changes))
+    return bytes.fromhex(written["encoding"])
+
+
+def adaptation_terms() -> Script:
+    script = message("Terms of both purposes, and their encoding and digest.")
+    for changes in ({}, {"purpose": "prediction", "adapters": 0}, {"rounds": 1 << 20, "cut": 38, "gradient": 64}):
+        written = script.do("write terms", terms=learning_terms(**changes))
+        script.do("read terms", encoding=written["encoding"])
+    return script
+
+
+def adaptation_terms_bad_value() -> Script:
+    script = message("Terms with numbers beyond their bounds, without what is learned, or of private inference.")
+    honest = msgpack.unpackb(encoded_learning_terms())
+    for name, value in (("adapters", 257), ("rank", 0), ("classes", 1), ("batch", 0), ("cut", 39), ("gradient", 65)):
+        changed = honest | {"learning": honest["learning"] | {name: value}}
+        script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
+    for fields in ({"purpose": "other"}, {"rounds": 0}, {"smallest_cohort": 1}, {"learning": None}, {"more": 0}):
+        script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
+    of_inference = {name: value for name, value in honest.items() if name not in ("purpose", "learning", "rounds")}
+    script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(of_inference))
+    return script
+
+
+def adaptation_schedule() -> Script:
+    script = Script(PROTOCOL, "primitive", "Rounds of passes of learning, and words of a sum, for several sizes.")
+    one = dict.fromkeys(SIZES, 1) | {"far": False}
+    for changes, images in (
+        ({}, 5),
+        ({"adapters": 0, "cut": 38, "gradient": 1}, 1),
+        (one | {"rank": 1, "classes": 2}, 2),
+    ):
+        script.do("schedule", terms=learning_terms(**changes), images=images)
+    return script
+
+
+def adaptation_zeros() -> Script:
+    script = Script(PROTOCOL, "primitive", "Zeros of a round: what a model owner adds, and a data owner subtracts.")
+    for name, words in (("secret", 7), ("other secret", 7), ("secret", 1)):
+        script.do("draw zeros", secret=drawn(name), words=words)
+    return script
+
+
+FILES: Final[dict[str, Callable[[], Script]]] = {
+    function.__name__: function
+    for function in (
+        adaptation_messages, adaptation_message_bad_value, adaptation_message_bad_family, adaptation_terms,
+        adaptation_terms_bad_value, adaptation_schedule, adaptation_zeros,
+    )
+}  # fmt: skip
+"""File name without its ending, and what makes it."""

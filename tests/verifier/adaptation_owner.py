@@ -1,0 +1,202 @@
+"""A data owner and the model owner of double-blind adaptation, and which sums are told: docs/spec/adaptation.md."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from adaptation_terms import ADAPTATION, learning_rounds, read_adaptation_terms, sum_words
+from constants import require
+from inference_owner import DataOwner, Due, ModelOwner, Owner, cut
+
+
+class Sums:
+    """*Which sums are told*, over all sessions of a model owner."""
+
+    def __init__(self, policy: dict[str, int], opened: int, current: int, survivors: list[str]) -> None:
+        self.policy, self.opened, self.current, self.survivors = policy, opened, current, survivors
+        self.owners: set[str] = set()
+        self.begun: dict[str, int] = {}
+        self.shares: dict[str, int] = {}
+        self.words: dict[str, list[str]] = {}
+        self.lost: set[int] = set()
+
+    def check_owner(self, owner: str) -> None:
+        require(owner in self.owners or len(self.owners) < self.policy["owners"], "POLICY")
+
+    def begin(self, owner: str, number: int, based: int) -> None:
+        require(self.opened < self.policy["rounds"], "POLICY")
+        self.check_owner(owner)
+        require(number > self.current and based == self.current, "SESSION")
+        self.owners.add(owner)
+        self.begun[owner] = number
+
+    def keep(self, owner: str, number: int) -> None:
+        self.shares.pop(owner, None)
+        self.words.pop(owner, None)
+        # A round that was begun before another became final is none.
+        if self.begun.pop(owner, None) == number and number not in self.lost:
+            self.shares[owner] = number
+
+    def has_none_for(self, owner: str, number: int, survivors: list[str]) -> bool:
+        """Whether this owner is answered with `sum-lost` at once."""
+        if number < self.current or number in self.lost:
+            return True
+        if number == self.current:
+            return bool(survivors) and survivors != self.survivors
+        return bool(survivors) and self.shares.get(owner) != number
+
+    def say(self, owner: str, number: int, survivors: list[str]) -> None:
+        self.owners.add(owner)
+        if number <= self.current or not survivors:
+            return
+        words = [said for name, said in self.words.items() if self.shares[name] == number]
+        few = len(survivors) - self.policy["colluders"] < self.policy["smallest_cohort"]
+        if few or self.opened >= self.policy["rounds"] or any(said != survivors for said in words):
+            self.lose(number)
+            return
+        self.words[owner] = survivors
+        if all(self.shares.get(name) == number and self.words.get(name) == survivors for name in survivors):
+            self.opened, self.current, self.survivors = self.opened + 1, number, survivors
+            self.begun, self.shares, self.words, self.lost = {}, {}, {}, set()
+
+    def lose(self, number: int) -> None:
+        self.lost.add(number)
+        for owner in [owner for owner, round_number in self.shares.items() if round_number == number]:
+            del self.shares[owner]
+            self.words.pop(owner, None)
+
+    def wait_no_longer(self, number: int) -> None:
+        """Survivors who have not said anything lose the round; where nobody has said who survived, nobody does."""
+        said = {name: names for name, names in self.words.items() if self.shares[name] == number}
+        if {name for names in said.values() for name in names} - said.keys():
+            self.lose(number)
+
+
+class Learner(Owner):
+    family = ADAPTATION
+
+    def read_terms(self, encoded: bytes) -> dict[str, Any]:
+        return read_adaptation_terms(encoded)
+
+    def rounds(self, images: int) -> list[tuple[str, int, int]]:
+        return learning_rounds(self.terms, images)
+
+
+class LearningDataOwner(Learner, DataOwner):
+    awaiting = ("AWAIT_TERMS", "AWAIT_WEIGHTS", "AWAIT_ROUND", "AWAIT_START", "AWAIT_SUM", "CLOSING")
+
+    def __init__(self, draw: Callable[[], bytes], *given: Any) -> None:
+        super().__init__(*given)
+        self.draw = draw
+
+    def check_terms(self, terms: dict[str, Any]) -> None:
+        require(terms["purpose"] == self.wish["purpose"], "POLICY")
+        require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.wish["batch"], "POLICY")
+        require(terms["smallest_cohort"] >= self.wish["smallest_cohort"], "POLICY")
+
+    def admitted(self) -> tuple[str, ...]:
+        return {"AWAIT_ROUND": ("round-begun",), "AWAIT_SUM": ("own-sum", "sum-lost"), "LAYING_BY": ()}.get(
+            self.state, super().admitted()
+        )
+
+    def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        if kind == "round-begun":
+            require(body["done"] <= self.said_done, "SESSION")
+            self.go_to("IDLE", now)
+            self.tell({"event": "round answered", "done": body["done"]})
+        elif kind == "own-sum":
+            data = self.sum.take(body["number"], body["chunk"], raw)
+            self.go_to("AWAIT_SUM" if data is None else "IDLE", now)
+            if data is not None:
+                self.tell({"event": "sum told", "number": body["number"], "data": data})
+        elif kind == "sum-lost":
+            require(body["number"] == self.asked and body["detail"] != "", "SESSION")
+            self.go_to("IDLE", now)
+            self.tell({"event": "sum told", "number": body["number"], "data": None})
+        else:
+            super().handle(kind, body, raw, now)
+
+    def say(self, kind: str, body: dict[str, Any], state: str, now: float) -> None:
+        require(self.state == "IDLE", "INVALID")
+        self.send(kind, body)
+        self.go_to(state, now)
+
+    def begin_round(self, number: int, based: int, done: int, now: float) -> None:
+        self.said_done = done
+        self.say("begin-round", {"number": number, "based": based, "done": done}, "AWAIT_ROUND", now)
+
+    def keep_round(self, number: int, now: float) -> None:
+        self.say("keep-round", {"number": number, "secret": self.draw()}, "IDLE", now)
+
+    def ask_sum(self, number: int, survivors: list[str], now: float) -> None:
+        self.asked, self.sum = number, Due([(number, 8 * sum_words(self.terms))])
+        self.say("ask-sum", {"number": number, "survivors": sorted(survivors)}, "AWAIT_SUM", now)
+
+
+class LearningModelOwner(Learner, ModelOwner):
+    awaiting = ("AWAIT_AGREEMENT",)
+
+    def __init__(self, sums: Sums, *given: Any) -> None:
+        super().__init__(*given)
+        self.sums, self.round = sums, 0
+
+    def admitted(self) -> tuple[str, ...]:
+        between = ("begin-round", "start-pass", "keep-round", "ask-sum", "close-inference")
+        return between if self.state == "IDLE" else super().admitted()
+
+    @property
+    def learning(self) -> bool:
+        return bool(self.offered["purpose"] == "learning")
+
+    def handle(self, kind: str, body: dict[str, Any], raw: bytes | None, now: float) -> None:
+        if kind == "begin-round":
+            require(self.learning, "UNEXPECTED")
+            self.sums.begin(self.peer, body["number"], body["based"])
+            self.round, self.said_done = body["number"], body["done"]
+            self.go_to("BEGINNING_ROUND", now)
+            self.tell({"event": "round asked", "number": body["number"], "done": body["done"]})
+        elif kind == "keep-round":
+            require(self.round != 0 and body["number"] == self.round, "SESSION")
+            self.round = 0
+            self.sums.keep(self.peer, body["number"])
+            self.go_to("IDLE", now)
+            self.tell({"event": "round kept", "number": body["number"], "secret": body["secret"]})
+        elif kind == "ask-sum":
+            self.on_ask_sum(body["number"], body["survivors"], now)
+        else:
+            if kind == "agree-terms" and self.learning:
+                batch = self.offered["learning"]["batch"]
+                require(body["batch"] == batch and body["images"] % batch == 0, "POLICY")
+            require(kind != "start-pass" or not self.learning or self.round != 0, "UNEXPECTED")
+            super().handle(kind, body, raw, now)
+
+    def on_ask_sum(self, number: int, survivors: list[str], now: float) -> None:
+        require(self.learning, "UNEXPECTED")
+        self.sums.check_owner(self.peer)
+        if survivors:
+            require(all(a < b for a, b in pairwise(survivors)), "MEMBERS")
+            require(self.peer in survivors, "MEMBERS")
+        self.asked = number
+        if self.sums.has_none_for(self.peer, number, survivors):
+            self.send("sum-lost", {"number": number, "detail": "lost"})
+            self.go_to("IDLE", now)
+            return
+        self.sums.say(self.peer, number, survivors)
+        self.go_to("SUMMING", now)
+        self.tell({"event": "sum asked", "number": number})
+
+    def answer_round(self, done: int, now: float) -> None:
+        require(self.state == "BEGINNING_ROUND" and 0 <= done <= self.said_done, "INVALID")
+        self.send("round-begun", {"done": done})
+        self.go_to("IDLE", now)
+
+    def tell_sum(self, number: int, data: bytes | None, now: float) -> None:
+        require(self.state == "SUMMING" and number == self.asked, "INVALID")
+        if data is None:
+            self.sums.wait_no_longer(number)
+            self.send("sum-lost", {"number": number, "detail": "lost"})
+        else:
+            require(number == self.sums.current and len(data) == 8 * sum_words(self.terms), "INVALID")
+            for chunk, piece in enumerate(cut(data)):
+                self.send("own-sum", {"number": number, "chunk": chunk}, 0, piece)
+        self.go_to("IDLE", now)

@@ -1,0 +1,89 @@
+"""Messages, terms and rounds of double-blind adaptation: docs/spec/messages.md and docs/spec/adaptation.md."""
+
+from typing import Any
+
+from constants import ADAPTATION_VERSION, DETAIL_LIMIT, LARGEST_COHORT
+from encoding import Array, Integer, Map, Text, choice
+from inference_terms import INFERENCE_BODIES, TERMS, read_terms, rounds_of, tokens_of
+from messages import HASH, NAME, NUMBER, Family
+
+ROUND = Integer(1, 2**31)
+SHARED_TYPES = (
+    "inference-hello", "inference-terms", "agree-terms", "masked-weights", "start-pass", "pass-started", "opening",
+    "close-inference", "inference-closed", "abort",
+)  # fmt: skip
+ADAPTATION_BODIES = {kind: INFERENCE_BODIES[kind] for kind in SHARED_TYPES} | {
+    "begin-round": Map(number=ROUND, based=NUMBER, done=NUMBER),
+    "round-begun": Map(done=NUMBER),
+    "keep-round": Map(number=ROUND, secret=HASH),
+    "ask-sum": Map(number=ROUND, survivors=Array(LARGEST_COHORT, NAME)),
+    "own-sum": Map(number=ROUND, chunk=NUMBER),
+    "sum-lost": Map(number=ROUND, detail=Text(DETAIL_LIMIT)),
+}
+ADAPTATION = Family(ADAPTATION_BODIES, ("masked-weights", "opening", "own-sum"), ADAPTATION_VERSION)
+LEARNING = Map(
+    adapters=Integer(0, 256),
+    rank=Integer(1, 1024),
+    classes=Integer(2, 4096),
+    batch=Integer(1, 1024),
+    cut=Integer(1, 38),
+    gradient=Integer(1, 64),
+)
+ADAPTATION_TERMS = Map(
+    **TERMS.fields,
+    purpose=choice("learning", "prediction"),
+    learning=LEARNING,
+    rounds=Integer(1, 2**20),
+    smallest_cohort=Integer(2, LARGEST_COHORT),
+)
+
+
+def read_adaptation_terms(encoded: bytes) -> dict[str, Any]:
+    return read_terms(encoded, ADAPTATION_TERMS)
+
+
+def parameters_of(terms: dict[str, Any]) -> int:
+    """P."""
+    sizes, learning = terms["sizes"], terms["learning"]
+    t, d, r = tokens_of(sizes), sizes["width"], learning["rank"]
+    return learning["adapters"] * (2 * r * (t + d) + 1) + learning["classes"] * (d + 1)
+
+
+def sum_words(terms: dict[str, Any]) -> int:
+    return parameters_of(terms) + 3
+
+
+def learning_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, int]]:
+    """Embedding, blocks, a step, count and range: the table of *Rounds of a pass*."""
+    sizes, learning = terms["sizes"], terms["learning"]
+    n, t, d = images, tokens_of(sizes), sizes["width"]
+    a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)
+    b, g = -(-(40 - learning["cut"]) // 8), -(-learning["gradient"] // 8)
+    of_inference = rounds_of(sizes, "shared", images)
+    first_norm = [name for name, _, _ in of_inference].index("final norm")
+    ntd, ntr, nrd = n * t * d, n * t * r, n * r * d
+    adapter = [
+        4 * ntd, 8 * (ntd + r * d) + 4 * n * t, 4 * ntr, 8 * (ntr + r * d) + 4 * n * t, 4 * ntd, 8 * (ntd + r * t),
+        4 * nrd, 8 * (nrd + r * t) + 4 * n * r, 4 * ntd + 8,
+    ]  # fmt: skip
+    backwards = [
+        8 * ntd + 8, 4 * ntd + 4 * n * t, 8 * (4 * ntd + nrd + r * t), 8 * nrd, 4 * nrd, 8 * (2 * nrd + ntd + r * t),
+        4 * ntd, 8 * (2 * ntd + ntr + r * d), 8 * ntr, 4 * ntr, 8 * (2 * ntr + ntd + r * d),
+        g * (2 * (r * d + r * t) + 1),
+    ]  # fmt: skip
+    head = [
+        ("norm", 4 * n * d), ("norm", 4 * n), ("norm", 8 * n), ("norm", 4 * n * d), ("head", 8 * (n * d + c * d)),
+        ("softmax", 22 * n * c), ("softmax", 8 * n * c + 4 * n), ("softmax", 12 * n), ("softmax", 4 * n * c),
+        ("head backwards", 8 * (2 * n * c + n * d + c * d)), ("norm backwards", 4 * n * d),
+        ("norm backwards", 16 * n * d), ("norm backwards", 8 * n), ("norm backwards", 8 * n),
+        ("norm backwards", 4 * n * d + 8 * n), ("head backwards", 4 * (c * d + c)),
+    ]  # fmt: skip
+    step = [
+        ("lift", b * max(a, 1) * ntd + 7 * p),
+        ("parameters", 4 * (5 * a + 2)),
+        *(("adapter", size) for size in adapter * a),
+        *head,
+        *(("adapter backwards", size) for size in backwards * a),
+    ]
+    both = [(name, size, size) for name, size in step]
+    return [*of_inference[:first_norm], *both, ("count", 4, 4), ("range", 8, 8)]
