@@ -63,8 +63,8 @@ class AdaptingHouse:
         learning = self.learning
         task = RoundsTask(words=sum_words(learning.public.sizes, learning.learning), rounds=learning.schedule.rounds)
         terms = Proposal(
-            mode=changed.pop("mode", "active"), graph="auto", corrupt=0.05, dropout=0.34, threshold=0, clients=3, clip=1.0, value_bits=20,
-            max_weight=1, train_seconds=PATIENCE, phase_seconds=PATIENCE,
+            mode=changed.pop("mode", "active"), graph="auto", corrupt=0.05, dropout=0.34, threshold=0, clients=3,
+            clip=1.0, value_bits=20, max_weight=1, train_seconds=PATIENCE, phase_seconds=PATIENCE,
         )  # fmt: skip
         summing = ServerSettings(
             address=LISTEN,

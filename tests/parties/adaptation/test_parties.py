@@ -17,7 +17,7 @@ from tacit.models.adapters.federated import Features, FullBatches, Schedule, fed
 from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning
-from tacit.parties.adaptation.rounds import RoundsTask
+from tacit.parties.adaptation.rounds import RoundsTask, SharesSum
 from tacit.parties.inference.private_model import PrivateModel, prepared_model
 from tacit.parties.links import endpoint
 from tacit.protocol.adaptation.told import Reveal
@@ -115,12 +115,14 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
             assert found.learners[name].based == 2
 
 
+@pytest.mark.end_to_end
 async def test_the_head_alone_is_learned(
     tmp_path: Path,
-    private: PrivateModel,
-    probing: PublicLearning,
+    one_block: Transformer,  # noqa: F811
+    private: PrivateModel,  # noqa: F811
     owned: dict[str, Owned],
 ) -> None:
+    probing = short(made(one_block, PROBE))
     async with adapting(tmp_path, private, probing) as found:
         await begun(found, owned)
         await found.over(*OWNERS, DEALER)
@@ -179,14 +181,15 @@ async def test_a_survivor_that_never_says_who_survived_costs_the_round_and_no_mo
     owned: dict[str, Owned],
 ) -> None:
     async with adapting(tmp_path, private, learning) as found:
-        await found.dealer()
+        await found.dealer(mode="semi-honest")
         await found.model_owner(patience=1.0)
         for name, own in owned.items():
             found.learns(name, own)
         carol = found.learners["carol"]
 
-        async def silent(*arguments: Any) -> None:
-            await asyncio.Event().wait()
+        async def silent(session: object, last: SharesSum | None, survivors: tuple[str, ...]) -> None:
+            if last is not None:
+                await asyncio.Event().wait()
 
         carol._take_up = silent  # type: ignore[method-assign]
         lost = await found.house.waits("alice", "round-lost")
