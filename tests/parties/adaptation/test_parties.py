@@ -27,7 +27,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parent.parent / "inference")
     from adapting_house import DEALER, MODEL_OWNER, OWNERS, POLICY, SUMS, AdaptingHouse, Owned, adapting
     from conftest import MARGIN, Transformer, one_block, private  # noqa: F401
-    from test_public import PARALLEL, made
+    from test_public import PARALLEL, PROBE, made
     from whole import block_outputs
 
 pytestmark = pytest.mark.asyncio
@@ -118,8 +118,8 @@ async def test_what_is_learned_is_what_is_learned_in_the_clear(
 @pytest.mark.end_to_end
 async def test_the_head_alone_is_learned(
     tmp_path: Path,
-    one_block: Transformer,  # noqa: F811
-    private: PrivateModel,  # noqa: F811
+    one_block: Transformer,
+    private: PrivateModel,
     owned: dict[str, Owned],
 ) -> None:
     probing = short(made(one_block, PROBE))
