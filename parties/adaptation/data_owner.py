@@ -30,7 +30,7 @@ from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds
 from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
 from tacit.parties.adaptation.ways import Batch, Way, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
-from tacit.parties.inference.data_owner import DataOwnerSettings, conversing, masked_layers
+from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
 from tacit.parties.inference.operations import DATA
 from tacit.parties.inference.passes import Preparation, hold_pass
 from tacit.parties.inference.stages import input_share
@@ -106,7 +106,7 @@ class Learner:
     """What a data owner has learned, and its session with the model owner.
 
     images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; on_told: called with what every round has
-    told. ValueError for images that are no batch.
+    told; on_batch: with what every batch has cost. ValueError for images that are no batch.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Learner:
         diary: Diary,
         *,
         on_told: Callable[[Told], None] = lambda told: None,
+        on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
         if len(images) < settings.batch:
             raise ValueError(
@@ -131,6 +132,7 @@ class Learner:
         self._images, self._labels = images, labels
         self._diary = diary
         self._on_told = on_told
+        self._on_batch = on_batch
         self._standing = Standing()
         self._exit = AsyncExitStack()
         self._session: _Session | None = None
@@ -313,16 +315,18 @@ class Learner:
         if found is not None:
             learnt = await session.worker(session.way.ended, batch, learnt, found)
         self._standing.add(learnt)
+        spent = PassCosts(len(order), ready - began, time.perf_counter() - ready, tuple(costs), found is None)
         self._diary.write(
             "batch",
             round=round,
             number=self._standing.done,
-            refused=found is None,
-            waited_seconds=ready - began,
-            seconds=time.perf_counter() - ready,
+            refused=spent.refused,
+            waited_seconds=spent.offline_seconds,
+            seconds=spent.online_seconds,
             sent=sum(cost.sent for cost in costs),
             received=sum(cost.received for cost in costs),
         )
+        self._on_batch(spent)
 
 
 class DataOwnerParty(ClientParty):
