@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tacit.cli.adaptation_figures import show_adaptation
 from tacit.cli.inference_figures import show_blocks, show_ckks, show_student
 from tacit.cli.output import FAILED, json_option, measured, say, table
 from tacit.protocol.inference.known import KNOWN_GIVES_AWAY
@@ -222,6 +223,40 @@ def inference(
 
     show, schema = (show_blocks, "bench-blocks") if directory is None else (show_student, "bench-student")
     _measured(work, show, json_file, schema)
+
+
+@app.command()
+def adapt(
+    blocks: Annotated[int, typer.Option(min=1, max=64, help="Of the model; fewer are measured too.")] = 4,
+    batch: Annotated[int, typer.Option(min=1, max=256, help="Images; smaller batches are measured too.")] = 16,
+    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Batches of each; their median is told.")] = 5,
+    against: Annotated[
+        Literal["crypten"] | None, typer.Option(help="Measure CrypTen's autograd on the adapters too.")
+    ] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Batches of `tacit adapt` between a model owner, a data owner and a dealer on loopback TCP: learning included.
+
+    A model with random weights of the default sizes, adapters of rank 8, ten classes; data owners are told nothing of
+    what blocks leave, or the outputs of all blocks. All parties run on two cores. Sustained seconds are those of
+    batches back to back, with the material that they use up made beside them.
+
+    Exit status: 0 done; 1 a party failed, a batch was out of range, or the file cannot be written; 2 wrong input;
+    130 Ctrl-C.
+
+    In the JSON file: "arms", by what is told ("none", "all"), each with "online_seconds", their parts in "seconds",
+    "backward_of_forward", "waited_seconds" for material, "sustained_seconds", "online_bytes_sent", "dealer_bytes" and
+    "peak_bytes" by party, "rounds", "per_operation", and "by_blocks" and "by_batch" for smaller sizes; "plaintext", the
+    same step in the clear; and "crypten" and "crypten_ttp", by who makes its tuples.
+    """
+
+    def work(progress: Progress) -> dict[str, Any]:
+        progress("starting the parties")
+        from tacit.simulate.bench.adaptation import AdaptationBenchmark, measure
+
+        return measure(AdaptationBenchmark(blocks=blocks, batch=batch, repeats=repeats, against=against), progress)
+
+    _measured(work, show_adaptation, json_file, "bench-adapt")
 
 
 @app.command()

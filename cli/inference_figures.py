@@ -58,8 +58,8 @@ def show_blocks(console: Console, figures: dict[str, Any]) -> None:
     sizes = [
         (
             name,
-            _megabytes(one["online_bytes_sent"], digits=1),
-            _megabytes(one["dealer_bytes"], digits=1),
+            megabytes(one["online_bytes_sent"], digits=1),
+            megabytes(one["dealer_bytes"], digits=1),
             f"{one['total']['bytes'] / 1e6:.1f}",
             " / ".join(f"{one['peak_bytes'][party] / 1e6:.0f}" for party in _PARTIES if party in one["peak_bytes"]),
         )
@@ -75,7 +75,7 @@ def show_blocks(console: Console, figures: dict[str, Any]) -> None:
     console.print(table(size_headings, sizes))
     for key, title in _OURS.items():
         operations = [
-            (name, f"{one['seconds']:.3f}", _megabytes(one["bytes_sent"]), str(one["rounds"]))
+            (name, f"{one['seconds']:.3f}", megabytes(one["bytes_sent"]), str(one["rounds"]))
             for name, one in figures[key]["per_operation"].items()
         ]
         console.print(table((f"{title}, online", "seconds", "MB sent by\nmodel / data", "rounds"), operations))
@@ -122,5 +122,5 @@ def show_ckks(console: Console, figures: dict[str, Any]) -> None:
     )
 
 
-def _megabytes(counts: dict[str, int], *, digits: int = 2) -> str:
+def megabytes(counts: dict[str, int], *, digits: int = 2) -> str:
     return " / ".join(f"{count / 1e6:.{digits}f}" for count in counts.values())

@@ -48,6 +48,7 @@ OUTPUTS: Final = {
     "bench-start": OutputFile("bench start", _MORE, "StartBenchmarkFigures"),
     "bench-blocks": OutputFile("bench inference, of blocks", _MORE, "BlockBenchmarkFigures"),
     "bench-student": OutputFile("bench inference, of a student", _MORE, "StudentBenchmarkFigures"),
+    "bench-adapt": OutputFile("bench adapt", _MORE, "AdaptationBenchmarkFigures"),
     "bench-ckks": OutputFile("bench ckks", _MORE, "CkksBenchmarkFigures"),
     "vectors": OutputFile("conformance vectors", _MORE, "VectorVerdicts"),
     "peer": OutputFile("conformance peer", _MORE, "PeerVerdicts"),

@@ -173,7 +173,8 @@ def _others(
     rows: dict[str, Any] = {}
     for key, provider in (("crypten", "TFP"), ("crypten_ttp", "TTP")):
         row = stock_blocks.measure(stock, given, provider=provider, **common)
-        rows[key] = row | {"relative_error": task.error(task.exact.classify(row.pop("output")))}
+        output = row.pop("output").reshape(given.shape)
+        rows[key] = row | {"relative_error": task.error(task.exact.classify(output))}
     if setting.against != "shaft":
         return rows
     if setting.checkout is None:
@@ -194,8 +195,10 @@ def _others(
         }
     task = tasks[TRUE]
     fork = shaft.ShaftBlocks.of(setting.checkout, task.original.blocks)
-    row = stock_blocks.measure(fork, task.friendly.embed(task.friendly.patches(task.images)), **common)
-    return rows | {"shaft": row | {"scale": None, "relative_error": task.error(task.exact.classify(row.pop("output")))}}
+    given = task.friendly.embed(task.friendly.patches(task.images))
+    row = stock_blocks.measure(fork, given, **common)
+    output = row.pop("output").reshape(given.shape)
+    return rows | {"shaft": row | {"scale": None, "relative_error": task.error(task.exact.classify(output))}}
 
 
 def _task(setting: BlockBenchmark, approximation: Approximation) -> _Task:

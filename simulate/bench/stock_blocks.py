@@ -32,8 +32,8 @@ _OWNERS: Final = (MODEL_OWNER, DATA_OWNER)
 """In the order of their ranks."""
 
 
-class ComparedBlocks(Protocol):
-    """Blocks, and what computes them on shares; every process gets it."""
+class Compared(Protocol):
+    """A computation, as of blocks one after the other, and what computes it on shares; every process gets it."""
 
     NAME: ClassVar[str]
     """Of what computes."""
@@ -42,7 +42,7 @@ class ComparedBlocks(Protocol):
         """CrypTen or its fork, once in a process."""
 
     def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
-        """The blocks, with weights that `share` has made shares of."""
+        """Its parts, one after the other, with weights that `share` has made shares of. No gradients are asked for."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class StockBlocks:
         return crypten
 
     def shared(self, share: Callable[[torch.Tensor], Any]) -> list[Callable[[Any], Any]]:
-        """As of ComparedBlocks."""
+        """As of Compared."""
         return [with_parameters(block, lambda name, tensor: share(tensor)) for block in self.blocks]
 
 
 def measure(
-    compared: ComparedBlocks,
+    compared: Compared,
     x: torch.Tensor,
     *,
     provider: str = "TFP",
@@ -71,7 +71,7 @@ def measure(
     cores: Collection[int],
     progress: Callable[[str], object],
 ) -> dict[str, Any]:
-    """Figures of a pass of x [B, T, D] through the blocks, and its `output`. ProcessError if a process fails.
+    """Figures of a pass of x through the parts, and its `output` [n]. ProcessError if a process fails.
 
     provider: CrypTen's "TFP", where rank 0 makes all tuples, or "TTP", a third party; cores: where all processes run.
     """
@@ -101,7 +101,7 @@ def measure(
         "total": {"bytes": data["bytes"] + dealt, "rounds": first["rounds"]},
         "peak_bytes": {party: found[party]["peak_bytes"] for party in parties},
         "relayed_bytes": relayed,
-        "output": torch.tensor(data["output"]).double().reshape(x.shape),
+        "output": torch.tensor(data["output"]).double(),
     }
 
 
@@ -131,7 +131,7 @@ def _run_stock(
     meeting: str,
     relay: Relay | None,
     provider: str,
-    compared: ComparedBlocks,
+    compared: Compared,
     x: torch.Tensor,
     repeats: int,
 ) -> dict[str, Any]:

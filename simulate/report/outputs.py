@@ -318,6 +318,49 @@ class BlockBenchmarkFigures(TypedDict):
     shaft: NotRequired[dict[str, Any]]
 
 
+class GrownFigures(TypedDict):
+    """What a batch costs by the size of something."""
+
+    seconds: dict[str, float]
+    seconds_for_each_more: dict[str, float]
+    """By the larger of two neighbouring sizes."""
+
+
+class AdaptationArmFigures(TypedDict):
+    """A batch of learning, online at the data owner."""
+
+    online_seconds: float
+    seconds: dict[str, float]
+    """Of its parts."""
+    backward_of_forward: float | None
+    waited_seconds: float
+    """For material, before the batch."""
+    sustained_seconds: float
+    online_bytes_sent: dict[str, int]
+    dealer_bytes: dict[str, int]
+    rounds: int
+    peak_bytes: dict[str, int]
+    per_operation: dict[str, Any]
+    by_blocks: GrownFigures
+    by_batch: GrownFigures
+
+
+class AdaptationBenchmarkFigures(TypedDict):
+    """Batches of double-blind adaptation."""
+
+    blocks: int
+    batch: int
+    repeats: int
+    against: str | None
+    cores: int
+    """Where all parties have run."""
+    arms: dict[str, AdaptationArmFigures]
+    """By what data owners are told of outputs of blocks."""
+    plaintext: dict[str, float]
+    crypten: NotRequired[dict[str, Any]]
+    crypten_ttp: NotRequired[dict[str, Any]]
+
+
 class ComparedRound(TypedDict):
     """A completed round of a run, on the server's test images."""
 

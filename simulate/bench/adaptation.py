@@ -1,0 +1,291 @@
+"""Batches of double-blind adaptation: what a step of learning costs model owner, data owner and dealer, part by part.
+
+The model is a vision transformer of the default sizes with random weights, whose functions are softmax, GELU and
+LayerNorm themselves, as `tacit adapt` has it. Its owner rehearses with random labelled images, and a data owner learns
+from others, in the session of learning_session.py; all processes on two cores, one thread each. In one session material
+is fetched before the clock of a batch starts: the online seconds. In another one batches follow each other while
+material is made and fetched, as in use: the sustained seconds. What a batch costs for fewer blocks, and for smaller
+batches, is measured too: it should grow by as much for every block, and for every image.
+
+Beside it the same steps in the clear, and, if asked for, CrypTen's autograd on the adapters alone (stock_adapters.py).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from statistics import mean, median
+from typing import Any, Final, Literal
+
+import torch
+
+from tacit.models.adapters.configuration import ParallelConfiguration
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.gradients import descent, stepped
+from tacit.models.adapters.parallel import FinalNorm, each
+from tacit.models.adapters.rehearsal import rehearsal
+from tacit.models.configuration import ModelConfiguration
+from tacit.models.friendly.blocks import STOCK
+from tacit.models.friendly.calibration import calibrate
+from tacit.models.friendly.convert import convert
+from tacit.models.friendly.transformer import FriendlyTransformer
+from tacit.models.vision_transformer import build
+from tacit.parties.adaptation.public import PublicLearning, step_sizes
+from tacit.parties.adaptation.rehearsed import fitted_learning
+from tacit.parties.adaptation.ways import OnShares, Told
+from tacit.parties.inference.data_owner import PassCosts
+from tacit.parties.inference.material import correction_bytes
+from tacit.parties.inference.operations import DATA, MODEL
+from tacit.parties.inference.owner import AHEAD
+from tacit.parties.inference.passes import RoundCost
+from tacit.parties.inference.private_model import PrivateModel, prepared_model
+from tacit.protocol.adaptation.told import Reveal, told_blocks
+from tacit.protocol.inference.schedule import layer_shapes
+from tacit.simulate.adaptation.setting import Labelled
+from tacit.simulate.bench import stock_adapters
+from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.learning_session import LearningSession, SessionCosts, learn
+from tacit.simulate.private_inference.inference import DATA_OWNER, MODEL_OWNER
+
+_CLASSES: Final = 10
+_RATE: Final = 0.02
+_TYPICAL: Final = 64
+"""Images that the model owner has."""
+_MARGIN: Final = 1.5
+"""Of the model's bounds, as of a model that is served."""
+_TOKEN: Final = 0.5
+"""Deviation of the class token's values: about that of other tokens. Timm begins with almost none, which no trained
+model has."""
+_CORES: Final = 2
+_STEP: Final = "step"
+_BACKWARDS: Final = "backwards"
+_PARTS: Final = {"lift": "adapters", "parameters": "adapters", "adapter": "adapters"}
+"""Of a step, by the name of an operation; what is not named here, and not backwards, is the head."""
+FORWARDS: Final = ("backbone", "adapters", "head")
+
+ARMS: Final[tuple[Reveal, ...]] = ("none", "all")
+"""What data owners are told, in each."""
+
+Progress = Callable[[str], object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptationBenchmark:
+    """What is measured."""
+
+    blocks: int = 4
+    batch: int = 16
+    repeats: int = 5
+    against: Literal["crypten"] | None = None
+    """What is measured beside."""
+
+
+@dataclass(frozen=True, repr=False)
+class _Task:
+    """A model, what is public of a learning beside it, and a data owner's images."""
+
+    transformer: FriendlyTransformer
+    model: PrivateModel
+    learning: PublicLearning
+    own: Labelled
+
+
+def measure(setting: AdaptationBenchmark, progress: Progress) -> dict[str, Any]:
+    """The figures, under stable keys. ProcessError if a party fails, BenchmarkError if none can be run here, or a batch
+    is out of range.
+
+    `arms` has a row for each, by what is revealed. Its seconds, their parts, and bytes are those of the median batch,
+    online, at the data owner; the first batch of a session does not count. A round counts from the end of the one
+    before, so that what is computed behind an operation's last round counts for the next operation. With outputs told
+    the step is in the clear, so that nothing goes back on shares. Bytes are those of
+    shares, between the owners and of the dealer's corrections. Peaks of memory are those of processes, with what they
+    have loaded, in the session whose material is made beside the batches.
+    """
+    cores = frozenset(sorted(os.sched_getaffinity(0))[:_CORES])
+    figures = asdict(setting) | {"cores": len(cores)}
+    progress("making the model, and rehearsing")
+    task = _task(setting)
+    try:
+        figures["arms"] = {reveal: _arm(reveal, setting, task, cores, progress) for reveal in ARMS}
+        progress("in the clear")
+        figures["plaintext"] = _plaintext(setting, task)
+        if setting.against is not None:
+            figures |= _crypten(setting, task, cores, progress)
+    except OSError as error:
+        raise BenchmarkError(f"the parties cannot be run here: {error}") from error
+    return figures
+
+
+def _task(setting: AdaptationBenchmark) -> _Task:
+    model: Any = build(ModelConfiguration(depth=setting.blocks), classes=_CLASSES, channels=1, seed=1).eval()
+    generator = torch.Generator().manual_seed(1)
+    count, side = _TYPICAL + setting.batch, model.patch_embed.img_size[0]
+    with torch.no_grad():
+        model.cls_token.copy_(_TOKEN * torch.randn(model.cls_token.shape, generator=generator))
+    images = torch.randn(count, 1, side, side, generator=generator)
+    labels = torch.randint(_CLASSES, (count,), generator=generator)
+    typical, own = Labelled(images[:_TYPICAL], labels[:_TYPICAL]), Labelled(images[_TYPICAL:], labels[_TYPICAL:])
+    friendly = convert(model, STOCK)
+    calibrate(friendly, typical.images, margin=_MARGIN)
+    friendly.requires_grad_(False)
+    private = prepared_model(friendly, typical.images, margin=_MARGIN)
+    adapter, public, batches = ParallelConfiguration(), private.public, 1 + setting.repeats
+    schedule = Schedule(rounds=1, learning_rate=_RATE)
+    reached = rehearsal(
+        Features(outputs=block_outputs(friendly, typical.images), labels=typical.labels),
+        adapter,
+        schedule,
+        FullBatches(setting.batch, batches),
+        classes=_CLASSES,
+        epsilon=public.head.norm.variance.inverse.offset,
+        seed=1,
+    )
+    sizes = step_sizes(public, adapter, classes=_CLASSES, batch=setting.batch)
+    learning = PublicLearning(
+        public=public,
+        scales=fitted_learning(reached, public, sizes, rate=_RATE).scales,
+        adapter=adapter,
+        classes=_CLASSES,
+        batch=setting.batch,
+        batches=batches,
+        schedule=schedule,
+        seed=1,
+    )
+    return _Task(friendly, private, learning, own)
+
+
+def _arm(
+    reveal: Reveal, setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress
+) -> dict[str, Any]:
+    def held(wanted: AdaptationBenchmark, given: _Task, ahead: int | None) -> SessionCosts:
+        how = "material ahead of every batch" if ahead is None else "material beside the batches"
+        what = f"reveal = {reveal}, {how}, blocks: {wanted.blocks}, images: {wanted.batch}"
+        session = LearningSession(
+            model=given.model, learning=given.learning, reveal=reveal, own=given.own, ahead=ahead, cores=cores
+        )
+        return learn(session, lambda done: progress(f"{what}, batch {done} of {given.learning.batches}"))
+
+    timed = sorted(held(setting, task, None).batches[1:], key=lambda batch: batch.online_seconds)
+    middle = timed[len(timed) // 2]
+    beside = held(setting, task, AHEAD)
+    online, parts = middle.online_seconds, _parts(middle)
+
+    def smaller(name: Literal["blocks", "batch"]) -> dict[str, Any]:
+        whole: int = getattr(setting, name)
+        seconds = {whole: online}
+        for size in {max(whole // 4, 1), max(whole // 2, 1)} - {whole}:
+            wanted = replace(setting, blocks=size) if name == "blocks" else replace(setting, batch=size)
+            found = held(wanted, _task(wanted), None).batches[1:]
+            seconds[size] = median(batch.online_seconds for batch in found)
+        return _grown(dict(sorted(seconds.items())))
+
+    return {
+        "online_seconds": online,
+        "seconds": parts,
+        "backward_of_forward": parts[_BACKWARDS] / sum(parts[part] for part in FORWARDS) or None,
+        "waited_seconds": median(batch.offline_seconds for batch in timed),
+        "sustained_seconds": mean(batch.offline_seconds + batch.online_seconds for batch in beside.batches[1:]),
+        "online_bytes_sent": _bytes_sent(middle.rounds),
+        "dealer_bytes": _dealer_bytes(reveal, task.learning),
+        "rounds": len(middle.rounds),
+        "peak_bytes": beside.peak_bytes,
+        "per_operation": _by_operation(middle.rounds),
+        "by_blocks": smaller("blocks"),
+        "by_batch": smaller("batch"),
+    }
+
+
+def _grown(seconds: dict[int, float]) -> dict[str, Any]:
+    """The seconds by size, and what each more of it has cost from one size to the next."""
+    each_more = {str(larger): (seconds[larger] - seconds[size]) / (larger - size) for size, larger in pairwise(seconds)}
+    return {"seconds": {str(size): found for size, found in seconds.items()}, "seconds_for_each_more": each_more}
+
+
+def _part(cost: RoundCost) -> str:
+    if cost.stage != _STEP:
+        return "backbone"
+    return _BACKWARDS if cost.operation.endswith(_BACKWARDS) else _PARTS.get(cost.operation, "head")
+
+
+def _parts(batch: PassCosts) -> dict[str, float]:
+    """Seconds of the parts of a batch; `in_the_clear`: from the last round to the parameters after the step."""
+    found = dict.fromkeys((*FORWARDS, _BACKWARDS), 0.0)
+    for cost in batch.rounds:
+        found[_part(cost)] += cost.seconds
+    return {**found, "in_the_clear": batch.online_seconds - sum(found.values())}
+
+
+def _bytes_sent(costs: Sequence[RoundCost]) -> dict[str, int]:
+    return {MODEL_OWNER: sum(cost.received for cost in costs), DATA_OWNER: sum(cost.sent for cost in costs)}
+
+
+def _by_operation(costs: Sequence[RoundCost]) -> dict[str, Any]:
+    parts: defaultdict[str, list[RoundCost]] = defaultdict(list)
+    for cost in costs:
+        parts[cost.operation].append(cost)
+    return {
+        name: {"seconds": sum(cost.seconds for cost in part), "bytes_sent": _bytes_sent(part), "rounds": len(part)}
+        for name, part in parts.items()
+    }
+
+
+def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
+    """Of the dealer's corrections in one pass, by the owner that receives them."""
+    numbers = {name: number for number, name in enumerate(layer_shapes(learning.public.sizes))}
+    sums = Counter({MODEL_OWNER: 0, DATA_OWNER: 0})
+    told = told_blocks(reveal, learning.public.sizes.blocks, session=b"", number=1)
+    way = OnShares(learning) if reveal == "none" else Told(learning, DATA, lambda number: told)
+    for stage in way.course(1):
+        for request in stage.requests(learning.batch, numbers):
+            for rank in request.receivers:
+                sums[MODEL_OWNER if rank == MODEL else DATA_OWNER] += correction_bytes(request)
+    return dict(sums)
+
+
+def _plaintext(setting: AdaptationBenchmark, task: _Task) -> dict[str, float]:
+    """Seconds of the same step in float32 on one thread: `step_seconds` from the outputs of all blocks to the
+    parameters after it, and `with_backbone_seconds` from the images on."""
+    first, norm = each(torch.Tensor.float, task.learning.initial()), _norm(task, torch.float32)
+    images, labels = task.own.images[: setting.batch], task.own.labels[: setting.batch]
+    whole, steps = [], []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for _ in range(1 + setting.repeats):
+            began = time.perf_counter()
+            outputs = block_outputs(task.transformer, images)
+            outputs = outputs - outputs.mean(-1, keepdim=True)
+            middle = time.perf_counter()
+            stepped(first, descent(first, norm, outputs, labels).gradient, _RATE)
+            ended = time.perf_counter()
+            whole.append(ended - began)
+            steps.append(ended - middle)
+    finally:
+        torch.set_num_threads(threads)
+    return {"step_seconds": median(steps[1:]), "with_backbone_seconds": median(whole[1:])}
+
+
+def _norm(task: _Task, dtype: torch.dtype) -> FinalNorm:
+    """What the head reads on shares: the standardised token itself."""
+    ones = torch.ones(task.learning.public.sizes.width, dtype=dtype)
+    return FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=task.learning.epsilon)
+
+
+def _crypten(setting: AdaptationBenchmark, task: _Task, cores: frozenset[int], progress: Progress) -> dict[str, Any]:
+    """Rows of CrypTen by its provider of tuples: a step of the adapters and the head, without the blocks."""
+    outputs = block_outputs(task.transformer, task.own.images[: setting.batch]).double()
+    outputs = outputs - outputs.mean(-1, keepdim=True)
+    return stock_adapters.measure(
+        task.learning.initial(),
+        _norm(task, torch.float64),
+        Features(outputs=outputs, labels=task.own.labels[: setting.batch]),
+        rate=_RATE,
+        repeats=setting.repeats,
+        cores=cores,
+        progress=progress,
+    )

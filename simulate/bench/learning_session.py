@@ -1,0 +1,211 @@
+"""One data owner that learns beside a model owner's model, with the dealer: each a process, over CURVE on loopback TCP.
+
+It is a round of `tacit adapt` at this data owner, with its batches one after the other. What comes behind them, once a
+round, is not there: the shares are kept at both owners, and no sum of them is asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import torch
+
+from tacit.parties.adaptation.data_owner import Learner, LearnerSettings
+from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
+from tacit.parties.inference.dealer import DealerParty, DealerSettings
+from tacit.parties.inference.passes import RoundCost
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.links.keys import PartyKeys, generate
+from tacit.parties.session.diary import Diary
+from tacit.parties.session.event_log import EventLog
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.core.roster import Roster
+from tacit.simulate.adaptation.setting import Labelled
+from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.peak import highest_bytes
+from tacit.simulate.federation.child import Control
+from tacit.simulate.federation.in_turn import Program, results
+from tacit.simulate.private_inference.inference import DATA_OWNER, DEALER, MODEL_OWNER
+
+_LISTEN: Final = "tcp://127.0.0.1:*"
+_PATIENCE: Final = 120.0
+_SMALLEST_COHORT: Final = 3
+"""Of sums that nobody asks for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearningSession:
+    """What is learned, and how; of one round."""
+
+    model: PrivateModel = field(repr=False)
+    learning: PublicLearning = field(repr=False)
+    reveal: Reveal
+    """What the data owner is told of outputs of blocks."""
+    own: Labelled
+    """The data owner's images; they come again where the batches need more."""
+    ahead: int | None
+    """As of DataOwnerSettings."""
+    cores: frozenset[int]
+    """Of the processor, where all parties run."""
+
+
+@dataclass(frozen=True)
+class SessionCosts:
+    """What it has cost."""
+
+    batches: tuple[PassCosts, ...]
+    """At the data owner."""
+    peak_bytes: dict[str, int]
+    """Of each process, with all that it has loaded."""
+
+
+def learn(session: LearningSession, show: Callable[[int], object]) -> SessionCosts:
+    """Run the parties; show: gets the number of every batch that is over. ProcessError if a party fails, OSError if
+    they cannot be run here, BenchmarkError for a batch that was out of range."""
+    keys = {name: generate(name) for name in (MODEL_OWNER, DEALER, DATA_OWNER)}
+    roster = Roster(
+        (keys[MODEL_OWNER].member("server"), keys[DEALER].member("dealer"), keys[DATA_OWNER].member("client"))
+    )
+    peaks: dict[str, int] = {}
+
+    def told(name: str, message: dict[str, Any]) -> None:
+        for party in multiprocessing.active_children():
+            # The data owner may have ended after its last batch; then its peak is that of the batches before.
+            with suppress(OSError, BenchmarkError):
+                if party.pid is not None:
+                    peaks[party.name] = highest_bytes(party.pid)
+        show(message["done"])
+
+    with TemporaryDirectory() as logs:
+
+        def seat(name: str) -> dict[str, Any]:
+            return {"seat": _Seat(keys[name], roster, Path(logs), session.cores)}
+
+        own = {"learning": session.learning, "reveal": session.reveal, "ahead": session.ahead}
+        programs: dict[str, Program] = {
+            DEALER: (_dealer, seat(DEALER)),
+            MODEL_OWNER: (_model_owner, {**seat(MODEL_OWNER), **own, "model": session.model}),
+            DATA_OWNER: (_data_owner, {**seat(DATA_OWNER), **own, "own": session.own}),
+        }
+        listening = {DEALER: str, MODEL_OWNER: str}
+        found = asyncio.run(results(programs, told, listening=listening, wanted=(DATA_OWNER,)))[DATA_OWNER]
+    batches = tuple(
+        PassCosts(images, offline, online, tuple(RoundCost(*cost) for cost in rounds), refused)
+        for images, offline, online, rounds, refused in found
+    )
+    if any(batch.refused for batch in batches):
+        raise BenchmarkError(
+            "a batch was out of range of what the model owner has rehearsed: nothing was learned by it"
+        )
+    return SessionCosts(batches, peaks)
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """What every process is started with."""
+
+    keys: PartyKeys
+    roster: Roster
+    logs: Path
+    cores: frozenset[int]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of every party."""
+        return {"keys": self.keys, "roster": self.roster, "patience": _PATIENCE}
+
+    def take(self) -> None:
+        """Once in the party's process."""
+        torch.set_num_threads(1)
+        os.sched_setaffinity(0, self.cores)
+
+    def diary(self, control: Control) -> Diary:
+        """Its event log, which does not last; the supervisor is told its address. BenchmarkError as soon as a session
+        is lost: what another one costs is not asked for."""
+
+        def tell(event: str, fields: dict[str, Any]) -> None:
+            if event == "listening":
+                control.send({"address": fields["address"]})
+            elif event == "session-lost":
+                raise BenchmarkError(fields["detail"])
+
+        return Diary(EventLog(self.logs / f"{self.keys.name}.jsonl", self.keys.name), tell)
+
+
+async def _dealer(control: Control, *, seat: _Seat, addresses: dict[str, str]) -> None:
+    seat.take()
+    await DealerParty(DealerSettings(address=_LISTEN, **seat.settings), seat.diary(control)).run()
+
+
+async def _model_owner(
+    control: Control,
+    *,
+    seat: _Seat,
+    addresses: dict[str, str],
+    model: PrivateModel,
+    learning: PublicLearning,
+    reveal: Reveal,
+    ahead: int | None,
+) -> None:
+    seat.take()
+    settings = TeachingSettings(
+        address=_LISTEN,
+        dealer_address=addresses[DEALER],
+        most_images=learning.batch * learning.batches,
+        most_batch=learning.batch,
+        ahead=ahead,
+        learning=learning,
+        reveal=reveal,
+        opening=OpeningPolicy(rounds=1, owners=1, smallest_cohort=_SMALLEST_COHORT, colluders=0),
+        **seat.settings,
+    )
+    await TeachingParty(settings, model, seat.diary(control)).run()
+
+
+async def _data_owner(
+    control: Control,
+    *,
+    seat: _Seat,
+    addresses: dict[str, str],
+    learning: PublicLearning,
+    reveal: Reveal,
+    ahead: int | None,
+    own: Labelled,
+) -> list[Any]:
+    """What every batch has cost."""
+    seat.take()
+    owner = DataOwnerSettings(
+        model_owner_address=addresses[MODEL_OWNER], dealer_address=addresses[DEALER], ahead=ahead, **seat.settings
+    )
+    settings = LearnerSettings(
+        owner=owner,
+        batch=learning.batch,
+        batches=learning.batches,
+        rounds=1,
+        reveal=reveal,
+        smallest_cohort=_SMALLEST_COHORT,
+        seed=(learning.seed, 0),
+    )
+    found: list[Any] = []
+
+    def keep(costs: PassCosts) -> None:
+        found.append(astuple(costs))
+        control.send({"done": len(found)})
+
+    learner = Learner(settings, own.images, own.labels, seat.diary(control), on_batch=keep)
+    try:
+        await learner.learn(1, None, ())
+    finally:
+        await learner.close()
+    return found

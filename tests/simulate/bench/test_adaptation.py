@@ -1,0 +1,154 @@
+"""`tacit bench adapt`: batches of learning between processes, beside plaintext and CrypTen's autograd."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from tacit.cli.main import app
+from tacit.models.adapters.configuration import ParallelConfiguration
+from tacit.models.adapters.gradients import descent
+from tacit.models.adapters.parallel import FinalNorm, each, initial, logits
+from tacit.parties.adaptation.public import learning_terms
+from tacit.parties.crypten.compatibility import crypten
+from tacit.protocol.adaptation.schedule import adaptation_rounds
+from tacit.protocol.adaptation.told import Reveal
+from tacit.protocol.inference.schedule import LOGITS, Round
+from tacit.simulate.bench import adaptation
+from tacit.simulate.bench.adaptation import AdaptationBenchmark
+from tacit.simulate.bench.ends import BenchmarkError
+from tacit.simulate.bench.stock_adapters import StockAdapters
+from tacit.simulate.federation.processes import ProcessError
+from tests.cli.outputs import check_output
+
+SMALL = AdaptationBenchmark(blocks=2, batch=2, repeats=1)
+OWNERS = ("model-owner", "data-owner")
+
+
+def declared(reveal: Reveal) -> tuple[Round, ...]:
+    """The rounds of a batch of SMALL, as both machines expect them."""
+    task = adaptation._task(SMALL)
+    terms = learning_terms(
+        task.model,
+        task.learning,
+        purpose="learning",
+        reveal=reveal,
+        results=LOGITS,
+        most_images=4,
+        rounds=1,
+        smallest_cohort=3,
+    )
+    return adaptation_rounds(terms, SMALL.batch, session=bytes(32), number=1)
+
+
+@pytest.mark.end_to_end
+def test_batches_are_measured(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    options = ["--blocks", "2", "--batch", "2", "--repeats", "1", "--against", "crypten"]
+    done = CliRunner().invoke(app, ["bench", "adapt", *options, "--json", str(file)])
+    assert done.exit_code == 0, done.output
+    figures = check_output(file, "bench-adapt")
+    assert figures["cores"] == min(2, len(os.sched_getaffinity(0)))
+    assert list(figures["arms"]) == list(adaptation.ARMS)
+    for reveal, arm in figures["arms"].items():
+        rounds = declared(reveal)
+        assert arm["rounds"] == len(rounds)
+        sent = [sum(each.model_owner_bytes for each in rounds), sum(each.data_owner_bytes for each in rounds)]
+        assert [arm["online_bytes_sent"][owner] for owner in OWNERS] == sent
+        assert {name: part["rounds"] for name, part in arm["per_operation"].items()} == {
+            name: [each.operation for each in rounds].count(name) for name in {each.operation for each in rounds}
+        }
+        assert sum(arm["seconds"].values()) == pytest.approx(arm["online_seconds"])
+        assert all(seconds > 0 for seconds in (arm["waited_seconds"], arm["sustained_seconds"]))
+        assert set(arm["dealer_bytes"]) == set(OWNERS)
+        assert set(arm["peak_bytes"]) == {*OWNERS, "dealer"}
+        # A process that computes has loaded torch, and no laptop has more.
+        assert all(1e8 < peak < 1e11 for peak in arm["peak_bytes"].values())
+        for key in ("by_blocks", "by_batch"):
+            assert list(arm[key]["seconds"]) == ["1", "2"]
+            assert arm[key]["seconds"]["2"] == arm["online_seconds"]
+            (more,) = arm[key]["seconds_for_each_more"].items()
+            assert more == ("2", pytest.approx(arm["online_seconds"] - arm[key]["seconds"]["1"]))
+        assert f"told: {reveal}" in done.stdout
+    none, told = (figures["arms"][reveal] for reveal in ("none", "all"))
+    assert min(none["seconds"].values()) > 0
+    assert none["backward_of_forward"] == pytest.approx(
+        none["seconds"]["backwards"] / sum(none["seconds"][part] for part in adaptation.FORWARDS)
+    )
+    # Where outputs are told the step is in the clear: nothing goes back on shares.
+    assert told["backward_of_forward"] is None
+    assert [told["seconds"][part] for part in ("adapters", "head", "backwards")] == [0, 0, 0]
+    assert sum(told["dealer_bytes"].values()) < sum(none["dealer_bytes"].values())
+    assert 0 < figures["plaintext"]["step_seconds"] < figures["plaintext"]["with_backbone_seconds"]
+    for key in ("crypten", "crypten_ttp"):
+        assert figures[key]["online_seconds"] > 0
+        # The first gradient is of probabilities 1 / C; it has the errors of fixed point alone, 2^-16 times what a
+        # product adds up, 128 channels and 2 images.
+        assert figures[key]["relative_error"] < 2.0**-16 * 128 * 2
+    assert set(figures["crypten_ttp"]["peak_bytes"]) == {*OWNERS, "dealer"}
+
+
+@pytest.mark.end_to_end
+def test_a_batch_that_is_out_of_range_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = adaptation._task
+
+    def with_bright_images(setting: AdaptationBenchmark) -> adaptation._Task:
+        task = original(setting)
+        # As bright as a pixel may be at all, all of them.
+        brightest = task.learning.public.embedding.largest
+        return replace(task, own=replace(task.own, images=brightest * task.own.images.sign()))
+
+    monkeypatch.setattr(adaptation, "_task", with_bright_images)
+    with pytest.raises(BenchmarkError, match="a batch was out of range"):
+        adaptation.measure(SMALL, lambda text: None)
+
+
+@pytest.mark.end_to_end
+def test_a_session_that_is_lost_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = adaptation._task
+
+    def without_weights(setting: AdaptationBenchmark) -> adaptation._Task:
+        task = original(setting)
+        weights = {name: weight for name, weight in task.model.weights.items() if name != "0.fc2"}
+        return replace(task, model=replace(task.model, weights=weights))
+
+    monkeypatch.setattr(adaptation, "_task", without_weights)
+    with pytest.raises(ProcessError, match=r"data-owner: BenchmarkError: model-owner: it cannot go on"):
+        adaptation.measure(SMALL, lambda text: None)
+
+
+@pytest.mark.parametrize("option", ["--blocks", "--batch", "--repeats"])
+def test_nothing_at_all_cannot_be_measured(option: str) -> None:
+    done = CliRunner().invoke(app, ["bench", "adapt", option, "0"])
+    assert done.exit_code == 2
+    assert option in done.output
+
+
+def test_cryptens_autograd_takes_the_same_step() -> None:
+    sizes = {"blocks": 2, "tokens": 5, "width": 16, "classes": 4}
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int, deviation: float = 1.0) -> torch.Tensor:
+        return deviation * torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    first = initial(ParallelConfiguration(rank=2), seed=1, **sizes)
+    parameters = each(lambda tensor: tensor.double() + normal(*tensor.shape, deviation=0.1), first)
+    outputs, labels, ones = normal(2, 4, 5, 16), torch.tensor([0, 1, 2, 2]), torch.ones(16).double()
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=1e-6)
+    compared = StockAdapters(parameters, labels, norm.epsilon, 0.1)
+    crypten.init()
+    with crypten.no_grad():
+        (step,) = compared.shared(crypten.cryptensor)
+        found = step(crypten.cryptensor(outputs)).get_plain_text()
+    expected = compared.flat(descent(parameters, norm, outputs, labels).gradient)
+    # CrypTen's exponential is (1 + x / 2^8)^(2^8), so that it is off by x^2 / 2^9 of itself; x is less than the spread
+    # of an image's logits. Twice that for a probability, and twice that for the difference from the label, which is
+    # half as large as its probability at least here.
+    found_logits = logits(parameters, norm, outputs)
+    spread = (found_logits.amax(-1) - found_logits.amin(-1)).max().item()
+    assert (found - expected).norm() / expected.norm() < 4 * spread**2 / 2**9
