@@ -130,7 +130,8 @@ def compared_curves(runs: Mapping[str, Sequence[tuple[int, float | None]]], *, m
             if points:
                 axes.plot(*zip(*points, strict=True), f"o{line}", color=colour, label=label, markersize=size)
         _by_round(axes, f"{metric.capitalize()} by round", UNITS[metric])
-        axes.set_ylim(0, 1.02 if metric == "accuracy" else None)
+        highest = max((value for points in runs.values() for _, value in points if value is not None), default=1.0)
+        axes.set_ylim(0, 1.02 if metric == "accuracy" else 1.05 * highest)
         figure.legend(loc="outside lower center", handlelength=1.8)
         return _svg(figure, metric)
 

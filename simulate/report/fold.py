@@ -42,11 +42,15 @@ TROUBLE = {
     "not-finished": "was stopped, and could not finish",
     "link-lost": "lost the link to",
     "cannot-train": "could not train",
+    "session-lost": "lost its session with the model owner",
+    "round-lost": "was not told what a round has taught",
+    "session-over": "ended early its session with",
     "round-over": "ended its round early",
     "ended": "ended the session early",
     "failed": "failed",
 }
-"""Events that tell of trouble, as a verb of their party. `round-over` and `ended` only if they carry a code."""
+"""Events that tell of trouble, as a verb of their party. `session-over`, `round-over` and `ended` only if they carry a
+code."""
 
 Event = Mapping[str, Any]
 """With `time` in seconds since 1970, `party`, `event`, and the fields of that event."""
@@ -237,7 +241,7 @@ class Fold:
             case "ended" if event["code"] == Code.ROSTER.name and event["party"] in self._changing:
                 self._changing.discard(event["party"])
                 return False
-            case "round-over" | "ended":
+            case "session-over" | "round-over" | "ended":
                 return event["code"] is not None
             case "link-lost":
                 return not self._over

@@ -83,16 +83,21 @@ def make_report(run: RunDirectory, *others: Path, on_unread: Callable[[Unread], 
     return rendered("report.html.j2", _page(experiment, history, aside))
 
 
-def rendered(template: str, values: dict[str, Any]) -> str:
-    """A page from a template of this folder; everything in values is escaped, but for markup."""
+def rendered(template: str, values: dict[str, Any], *, package: str = "tacit.simulate.report") -> str:
+    """A page from a template of a package, which may include those of this one; everything in values is escaped, but
+    for markup."""
+
+    def source(name: str) -> str:
+        own = files(package).joinpath(name)
+        found = own if own.is_file() else files("tacit.simulate.report").joinpath(name)
+        return found.read_text(encoding="utf-8")
+
     environment = jinja2.Environment(
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(
-            lambda name: files("tacit.simulate.report").joinpath(name).read_text(encoding="utf-8")
-        ),
+        loader=jinja2.FunctionLoader(source),
     )
     environment.filters.update(FILTERS, reason=reason)
     return environment.get_template(template).render(values)
@@ -123,14 +128,14 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         "confusion": confusion_matrix(history.classes) if history.classes and _drawn(history.classes) else None,
         "mistakes": _mistakes(history.classes) if history.classes else [],
         "clipping": _clipping(history),
-        "bars": _bars(server, history.clients),
-        "phases": [_phase_row(phase, server, history.clients) for phase in PHASES],
+        "bars": bars_of(server, history.clients),
+        "phases": [phase_row(phase, server, history.clients) for phase in PHASES],
         "activity_colours": ACTIVITY_COLOURS,
         "took": _took(server, history.clients) if server and secure else None,
         "work": _work(server, history.clients),
         "colours": {phase: COLOURS[phase] for phase in PHASES},
         "most_rows": MOST_ROWS,
-        "timelines": _timelines(history, secure=secure),
+        "timelines": timelines(history, secure=secure),
         "drops": [(round, drop) for round in history.rounds for drop in round.drops],
         "troubles": history.troubles[:MOST_TROUBLES],
         "more_troubles": len(history.troubles[MOST_TROUBLES:]),
@@ -138,7 +143,7 @@ def _page(experiment: Experiment, history: History, aside: Sequence[str]) -> dic
         "secure": secure,
         "sharers": sharers(history, experiment),
         "exposures": exposure(history, experiment),
-        "settings": _settings(experiment),
+        "settings": settings(experiment),
     }
 
 
@@ -248,7 +253,8 @@ def _clipping(history: History) -> Markup | None:
     return clipped_bars(history.completed, history.configured.parameters) if clipped and history.configured else None
 
 
-def _bars(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, list[Markup]]:
+def bars_of(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, list[Markup]]:
+    """Bars of `time`, in activities and in phases, and of `traffic`, sent and received; none without any log."""
     if not server and not clients:
         return {}
     draw = partial(party_bars, server, clients)
@@ -294,7 +300,8 @@ def _work(server: PartyHistory | None, clients: Sequence[PartyHistory]) -> list[
     return sorted(rows, key=lambda row: (-((row["server"] or 0.0) + (row["client"] or 0.0)), row["kind"]))
 
 
-def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, Any]:
+def phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[PartyHistory]) -> dict[str, Any]:
+    """Seconds and bytes of a phase, over all rounds."""
     times = [client.seconds[phase] for client in clients]
     return {
         "phase": phase,
@@ -309,7 +316,7 @@ def _phase_row(phase: Phase, server: PartyHistory | None, clients: Sequence[Part
     }
 
 
-def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
+def timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     """Rounds worth a look: those that lost somebody or have no result, then the last and the slowest; with their
     figures. Those of the first kind are open, or the last if nothing happened."""
     if not history.rounds:
@@ -342,13 +349,18 @@ def _timelines(history: History, *, secure: bool) -> list[dict[str, Any]]:
     return shown
 
 
-def _settings(experiment: Experiment) -> list[tuple[str, str, bool, str]]:
+def settings(experiment: Experiment) -> list[tuple[str, str, bool, str]]:
     """Every key that the experiment has: dotted name, value, whether it differs from the default, meaning."""
-    rows = []
-    for key in keys(Experiment):
-        if not key.is_section and holds(experiment, key):
+    rows, default = [], type(experiment)()
+    for key in keys(type(experiment)):
+        if key.is_section or not holds(experiment, key):
+            continue
+        if key.chooses:
+            # Which of several sections this is; its keys are not those of another.
+            value, differs = key.default, not holds(default, key)
+        else:
             value = attrgetter(key.path)(experiment)
-            shown = "none" if value is None else literal(value)
-            differs = value != key.default or (key.path == "protection.scheme" and value != "none")
-            rows.append((key.path, shown, differs, key.description))
+            differs = value != (attrgetter(key.path)(default) if holds(default, key) else key.default)
+        shown = "none" if value is None else literal(value)
+        rows.append((key.path, shown, differs, key.description))
     return rows

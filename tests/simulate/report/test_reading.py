@@ -130,6 +130,9 @@ TROUBLES = [
     ("server", "not-sent", {"to": "client-1", "reason": "not connected"}, "client-1", ""),
     ("server", "link-lost", {"peer": "client-1"}, "client-1", ""),
     ("client-1", "round-over", {"round": 1, "code": "THRESHOLD", "detail": "too few"}, "", "THRESHOLD"),
+    ("client-1", "session-lost", {"code": "LEFT", "detail": "the model owner left"}, "", "LEFT"),
+    ("client-1", "round-lost", {"round": 1, "detail": "a data owner was silent"}, "", ""),
+    ("client-1", "session-over", {"peer": "client-2", "code": "LEFT", "detail": "it left"}, "client-2", "LEFT"),
 ]
 
 
@@ -148,6 +151,7 @@ def test_trouble_is_told(held: Any, party: str, event: str, fields: Any, about: 
     [
         ("client-1", "link-lost", {"peer": "server"}),
         ("client-1", "round-over", {"round": 2, "code": None, "detail": ""}),
+        ("client-1", "session-over", {"peer": "client-2", "code": None, "detail": "the session is closed"}),
         ("client-1", "accepted", {"scheme": "fedavg", "mode": "active"}),
         ("client-1", "an event of a later version", {}),
     ],
