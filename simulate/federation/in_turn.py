@@ -21,15 +21,17 @@ async def results(
     *,
     listening: Mapping[str, Callable[[str], str]] | None = None,
     wanted: Collection[str] = (),
+    lost: Callable[[str, str], object] | None = None,
     echo: str | None = None,
     logs: Path | None = None,
 ) -> dict[str, Any]:
     """What the programs return, by name. They are over when those wanted have finished: all if none are named.
 
     listening: programs that send {"address": ...}, for which the next ones wait; each with what makes of it the address
-    for the others. told: gets what else they send. echo: a failure that says this is the echo of another, which is
-    waited for; logs: the folder for the output of the processes, None: one that does not last. ProcessError names who
-    failed.
+    for the others. told: gets what else they send. lost: makes the result of a program whose process has ended without
+    one, from its name and how; without it that is a failure, as it is of programs that others have waited for. echo: a
+    failure that says this is the echo of another, which is waited for; logs: the folder for the output of the
+    processes, None: one that does not last. ProcessError names who failed.
     """
     waiting, addresses = list(programs), dict[str, str]()
     found, failures = dict[str, Any](), dict[str, str]()
@@ -50,20 +52,21 @@ async def results(
                     if name in found or name in failures:
                         continue
                     failure = f"its process ended unexpectedly: {message}"
-                elif "failed" in message:
-                    failure = message["failed"]
-                else:
-                    if "finished" in message:
-                        found[name] = message["finished"]
-                        if found.keys() >= set(wanted or programs):
-                            return found
-                    elif listening and "address" in message:
-                        addresses[name] = listening[name](message["address"])
-                        await start_next()
+                    if lost is None or name in (listening or {}):
+                        message = {"failed": failure}
                     else:
-                        told(name, message)
-                    continue
-                failures[name] = f"{name}: {failure}"
-                if echo is None or echo not in failure:
-                    raise ProcessError(failures[name])
+                        message = {"finished": lost(name, failure)}
+                if "failed" in message:
+                    failures[name] = f"{name}: {message['failed']}"
+                    if echo is None or echo not in message["failed"]:
+                        raise ProcessError(failures[name])
+                elif "finished" in message:
+                    found[name] = message["finished"]
+                    if found.keys() >= set(wanted or programs):
+                        return found
+                elif listening and "address" in message:
+                    addresses[name] = listening[name](message["address"])
+                    await start_next()
+                else:
+                    told(name, message)
     raise ProcessError(next(iter(failures.values())))
