@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.interruption import interruptible
+from tacit.parties.runs.reveals import GIVES_AWAY
 
-GIVES_AWAY = (
-    "data owners are told outputs of blocks, in secret orders: they find the orders and copy the blocks, so that the "
-    "model is not protected from them"
-)
+if TYPE_CHECKING:  # What it imports takes a moment to load.
+    from tacit.simulate.report.outputs import AdaptationFigures
 
 
 def adapt(
@@ -130,6 +129,8 @@ class _Screen:
             output.say(self._console, f"round {fields['round']:>3} is lost: {fields['detail']}", "yellow")
         elif event == "session-lost":
             output.say(self._console, f"{party}: its session is lost: {fields['detail']}", "yellow")
+        elif event == "lost":
+            output.say(self._console, f"{party} is lost: {fields['detail']}", "yellow")
         elif event == "judged":
             self._tell(fields)
 
@@ -146,7 +147,7 @@ class _Screen:
             f"{told['train_accuracy']:.3f} on {told['images']} images of {told['owners']} data owners",
         )
 
-    def finish(self, summary: dict[str, Any], path: Path) -> None:
+    def finish(self, summary: AdaptationFigures, path: Path) -> None:
         """What came of it."""
         batches, accuracy = summary["batches"], summary["final_balanced_accuracy"]
         told = "nothing was learned" if accuracy is None else f"balanced test accuracy {accuracy:.3f}"
@@ -159,7 +160,7 @@ class _Screen:
         output.say(self._console, f"everything is in {path}; ask what was learned: tacit predict {path}")
 
 
-def _outcome(summary: dict[str, Any]) -> typer.Exit:
+def _outcome(summary: AdaptationFigures) -> typer.Exit:
     """0 if every round was learned."""
     planned = summary["configuration"]["federation"]["rounds"]
     completed = sum(entry["status"] == "completed" for entry in summary["rounds"])

@@ -35,6 +35,7 @@ OUTPUTS: Final = {
     "measurement": OutputFile("experiment, of the rest; table.json", _MORE, "MeasurementTable"),
     "distillation": OutputFile("distill; distillation.json", _MORE, "DistillationFigures"),
     "inference": OutputFile("infer", _MORE, "InferenceFigures"),
+    "adaptation": OutputFile("adapt; summary.json", _MORE, "AdaptationFigures"),
     "prediction": OutputFile("predict", _MORE, "PredictionFigures"),
     "answers": OutputFile("data-owner", _RUNS, "AnswerFigures"),
     "status": OutputFile("status", _RUNS, "PartyStatus"),

@@ -77,10 +77,10 @@ def summarise(run: RunDirectory, experiment: Experiment, *, wall_seconds: float)
     local = {name: _local_work(events) for name, events in logs.items() if not _is_server(events)}
     parties = {name: _party(events) for name, events in logs.items()}
     updates = max((sum(event["event"] == "update" for event in events) for events in logs.values()), default=0)
-    phases: dict[str, PhaseFigures] = next(
+    of_server: dict[str, PhaseFigures] = next(
         (party["phases"] for party in parties.values() if party["role"] == "server"), {}
     )
-    seconds = {Phase(phase): spent["seconds"] for phase, spent in phases.items()}
+    seconds = {Phase(phase): spent["seconds"] for phase, spent in of_server.items()}
     listed: list[Any] = [
         # Runs that were begun by an earlier version lack some.
         {key: event.get(key) for key in ROUND_KEYS}
@@ -136,12 +136,17 @@ def _local_work(events: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
     return {event["round"]: {key: event[key] for key in LOCAL_KEYS} for event in events if event["event"] == "update"}
 
 
-def _party(events: list[dict[str, Any]]) -> PartyFigures:
-    phases: dict[str, PhaseFigures] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
+def phases(events: list[dict[str, Any]]) -> dict[str, PhaseFigures]:
+    """What a party's log says of its seconds and bytes in each phase of the sums."""
+    found: dict[str, PhaseFigures] = defaultdict(lambda: {"seconds": 0.0, "bytes_sent": 0, "bytes_received": 0})
     for event in events:
         if event["event"] == "phase":
-            phases[event["phase"]]["seconds"] += event["seconds"]
+            found[event["phase"]]["seconds"] += event["seconds"]
         elif event["event"] == "traffic":
-            phases[event["phase"]]["bytes_sent"] += event["sent"]
-            phases[event["phase"]]["bytes_received"] += event["received"]
-    return {"role": "server" if _is_server(events) else "client", "phases": dict(phases)}
+            found[event["phase"]]["bytes_sent"] += event["sent"]
+            found[event["phase"]]["bytes_received"] += event["received"]
+    return dict(found)
+
+
+def _party(events: list[dict[str, Any]]) -> PartyFigures:
+    return {"role": "server" if _is_server(events) else "client", "phases": phases(events)}

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
 import torch
 
 from tacit.parties.adaptation import adapters_file
 from tacit.parties.adaptation.data_owner import DataOwnerParty, Learner, Told
 from tacit.parties.adaptation.dealer import deal_and_sum
 from tacit.parties.adaptation.model_owner import TeachingParty
+from tacit.parties.hosting.server import describe
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.session.diary import Diary
 from tacit.parties.session.event_log import EventLog
@@ -36,9 +38,12 @@ async def run_dealer(control: Control, *, seat: Seat, addresses: dict[str, str])
 
         return told
 
+    settings = seat.dealer()
     with EventLog(seat.folder.run.events(DEALER), DEALER) as log:
+        log.write("configuration", **describe(settings.summing.configuration))
+        log.write("provenance", **msgspec.to_builtins(seat.origin))
         ended = await deal_and_sum(
-            seat.dealer(), dealt=Diary(log, listening("dealing")), summed=Diary(log, listening("summing"))
+            settings, dealt=Diary(log, listening("dealing")), summed=Diary(log, listening("summing"))
         )
     return {"code": ended.code.name if ended.code else None, "detail": ended.detail}
 
@@ -56,7 +61,11 @@ async def run_model_owner(control: Control, *, seat: Seat, addresses: dict[str, 
 
     dealing, _ = addresses[DEALER].split()
     with EventLog(seat.folder.run.events(MODEL_OWNER), MODEL_OWNER) as log:
-        await TeachingParty(seat.model_owner(dealing), model, Diary(log, told)).run()
+        try:
+            await TeachingParty(seat.model_owner(dealing), model, Diary(log, told)).run()
+        except asyncio.CancelledError:
+            log.write("ended", code=None, detail="nobody learns any more")
+            raise
 
 
 async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, str], own: Labelled) -> dict[str, Any]:
@@ -76,4 +85,4 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
             ended = await DataOwnerParty(seat.client(summing), learner, diary).run()
         finally:
             await asyncio.shield(learner.close())
-    return {"code": ended.code.name if ended.code else None, "detail": ended.detail, "round": learner.based}
+    return {"code": ended.code.name if ended.code else None, "detail": ended.detail}

@@ -28,6 +28,7 @@ from tacit.parties.inference.dealer import DealerSettings
 from tacit.parties.links.keys import PartyKeys
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import RunDirectory
+from tacit.parties.runs.provenance import Provenance, Seed, command_line, provenance
 from tacit.parties.session.client import ClientSettings
 from tacit.parties.session.journal import JournalFile
 from tacit.parties.session.memory_file import MemoryFile
@@ -84,6 +85,18 @@ class Seat:
     learning: PublicLearning = field(repr=False)
     seed: int
     device: str
+    command: str = field(default_factory=command_line)
+    """With which the run was started."""
+
+    @property
+    def origin(self) -> Provenance:
+        """Where the run comes from."""
+        drawn = self.experiment.federation.seed is None
+        return provenance(
+            self.command,
+            device=torch.cuda.get_device_name(self.device) if self.device.startswith("cuda") else self.device,
+            seed=Seed(value=self.seed, drawn=drawn, repeats="everything but keys"),
+        )
 
     @property
     def _common(self) -> dict[str, Any]:

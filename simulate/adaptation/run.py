@@ -27,6 +27,7 @@ from tacit.parties.links.keys import generate
 from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.directory import claim, write_output, writing
 from tacit.parties.runs.reference import experiment_toml
+from tacit.protocol.core.errors import Code
 from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
 from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
@@ -35,6 +36,7 @@ from tacit.simulate.adaptation.setting import Setting, setting
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.federation.processes import Message
+from tacit.simulate.report.outputs import AdaptationFigures
 
 Show = Callable[[str, str, dict[str, Any]], None]
 """Gets the name of a party, what it tells, and the fields of that. Of the supervisor itself the name is ""."""
@@ -135,13 +137,23 @@ async def _held(
         event = message.pop("event")
         show(message.pop("party"), event, message)
 
+    def lost(name: str, how: str) -> dict[str, Any]:
+        show(name, "lost", {"detail": how})
+        return {"code": Code.LEFT.name, "detail": how}
+
     return await results(
-        programs, told, listening={DEALER: str, MODEL_OWNER: str}, wanted=(DEALER, *owners), logs=folder.run.logs
+        programs,
+        told,
+        listening={DEALER: str, MODEL_OWNER: str},
+        wanted=(DEALER, *owners),
+        # What others have learned in a round does not depend on one data owner, as long as enough are left.
+        lost=lost,
+        logs=folder.run.logs,
     )
 
 
-async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show) -> dict[str, Any]:
-    """Everything from the model to the summary, which is written too.
+async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str, show: Show) -> AdaptationFigures:
+    """Everything from the model to the summary, which is written too, as is the report.
 
     ValueError or OSError for what cannot be used, FloatingPointError for a training of the model that diverges, and
     ProcessError, which names the party that failed.
@@ -172,8 +184,16 @@ async def adapt(experiment: AdaptationExperiment, folder: Folder, *, device: str
         first=first,
         classes=prepared.setting.classes,
         ends=ends,
-        seed=seed,
         wall_seconds=time.monotonic() - began,
     )
     write_output("adaptation", summary, folder.run.summary)
+    await asyncio.to_thread(_report, folder, experiment, summary)
     return summary
+
+
+def _report(folder: Folder, experiment: AdaptationExperiment, summary: AdaptationFigures) -> None:
+    # Imported here: drawing takes a second to load, and nobody waits for it before the run is over.
+    from tacit.simulate.adaptation.page import write_report
+
+    with writing(folder.run.path / "report.html"):
+        write_report(folder, experiment, summary)

@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict
-from statistics import median
-from typing import Any
+from statistics import median, median_low
+from typing import Any, Literal, cast
 
 import msgspec
 
 from tacit.models.adapters.parallel import AdapterParameters
 from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.provenance import told
+from tacit.parties.runs.reveals import PROTECTS
+from tacit.parties.runs.summary import phases
 from tacit.parties.session.event_log import read
 from tacit.simulate.adaptation.judging import AdaptersJudged
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
+from tacit.simulate.report.outputs import (
+    AdaptationFigures,
+    AdaptationOwner,
+    AdaptationParty,
+    AdaptationRound,
+    BatchFigures,
+    JudgedFigures,
+)
 
 Events = list[dict[str, Any]]
 
@@ -27,38 +38,57 @@ def summarise(
     first: AdapterParameters,
     classes: tuple[str, ...],
     ends: Mapping[str, Mapping[str, Any]],
-    seed: int,
     wall_seconds: float,
-) -> dict[str, Any]:
-    """All figures; judged: by round, 0 being before the first; ends: what processes came to."""
+) -> AdaptationFigures:
+    """All figures; judged: by round, 0 being before the first; ends: what the processes of the dealer and of the data
+    owners came to."""
     owners = owner_names(experiment.federation.clients)
     logs = {name: list(read(folder.run.events(name))) for name in (DEALER, MODEL_OWNER, *owners)}
-    batches = [event for name in owners for event in logs[name] if event["event"] == "batch"]
-    rounds = _rounds(experiment, logs, owners, judged)
+    sessions, seed = msgspec.to_builtins(told(logs[DEALER]))
     last = max(judged)
     return {
         "name": experiment.name,
-        "seed": seed,
         "reveal": experiment.adaptation.reveal,
+        "protects": PROTECTS[experiment.adaptation.reveal],
         "classes": list(classes),
         "parameters": first.count,
-        "before": asdict(judged[0]),
+        "before": cast("JudgedFigures", asdict(judged[0])),
         "final_accuracy": judged[last].accuracy if last else None,
         "final_balanced_accuracy": judged[last].balanced_accuracy if last else None,
         "final_loss": judged[last].loss if last else None,
-        "rounds": rounds,
+        "rounds": _rounds(experiment, logs, owners, judged),
         "owners": {name: _owner(logs[name], ends[name]) for name in owners},
-        "batches": {
-            "count": len(batches),
-            "refused": sum(event["refused"] for event in batches),
-            "seconds": median(event["seconds"] for event in batches) if batches else None,
-            "waited_seconds": median(event["waited_seconds"] for event in batches) if batches else None,
-            "data_owner_bytes": median(event["sent"] for event in batches) if batches else None,
-            "model_owner_bytes": median(event["received"] for event in batches) if batches else None,
-        },
+        "batches": _batches([event for name in owners for event in _batches_of(logs[name])]),
+        "parties": {name: _party(name, events) for name, events in logs.items()},
         "ended": ends[DEALER]["detail"],
         "wall_seconds": wall_seconds,
         "configuration": msgspec.to_builtins(experiment),
+        "seed": seed,
+        "sessions": sessions,
+    }
+
+
+def _party(name: str, events: Events) -> AdaptationParty:
+    role: Literal["dealer", "model-owner", "data-owner"] = "data-owner"
+    if name == DEALER:
+        role = "dealer"
+    elif name == MODEL_OWNER:
+        role = "model-owner"
+    return {"role": role, "phases": phases(events)}
+
+
+def _batches_of(events: Events) -> Events:
+    return [event for event in events if event["event"] == "batch"]
+
+
+def _batches(batches: Events) -> BatchFigures:
+    return {
+        "count": len(batches),
+        "refused": sum(event["refused"] for event in batches),
+        "seconds": median(event["seconds"] for event in batches) if batches else None,
+        "waited_seconds": median(event["waited_seconds"] for event in batches) if batches else None,
+        "data_owner_bytes": median_low(event["sent"] for event in batches) if batches else None,
+        "model_owner_bytes": median_low(event["received"] for event in batches) if batches else None,
     }
 
 
@@ -67,7 +97,7 @@ def _rounds(
     logs: Mapping[str, Events],
     owners: tuple[str, ...],
     judged: Mapping[int, AdaptersJudged],
-) -> list[dict[str, Any]]:
+) -> list[AdaptationRound]:
     """Of every round of learning that the dealer has ended."""
     learned = {event["round"]: event for name in owners for event in logs[name] if event["event"] == "learned"}
     lost = {
@@ -75,10 +105,9 @@ def _rounds(
     }
     refused: defaultdict[int, int] = defaultdict(int)
     for name in owners:
-        for event in logs[name]:
-            if event["event"] == "batch":
-                refused[event["round"]] += event["refused"]
-    found = []
+        for event in _batches_of(logs[name]):
+            refused[event["round"]] += event["refused"]
+    found: list[AdaptationRound] = []
     for event in logs[DEALER]:
         if event["event"] != "round-done" or event["round"] > experiment.federation.rounds:
             continue
@@ -88,27 +117,33 @@ def _rounds(
             {
                 "round": number,
                 "status": "completed" if told else "lost" if event["status"] == "completed" else event["status"],
-                "detail": lost.get(number, event["detail"]),
+                "detail": lost.get(number) or event["detail"] or "",
                 "survivors": event["survivors"],
                 "dropped": event["dropped"],
                 "images": told.get("images"),
                 "refused_batches": refused[number],
                 "train_loss": told.get("train_loss"),
                 "train_accuracy": told.get("train_accuracy"),
-                "accuracy": judgement and judgement.accuracy,
-                "balanced_accuracy": judgement and judgement.balanced_accuracy,
-                "loss": judgement and judgement.loss,
+                "accuracy": judgement.accuracy if judgement else None,
+                "balanced_accuracy": judgement.balanced_accuracy if judgement else None,
+                "loss": judgement.loss if judgement else None,
                 "seconds": event["seconds"],
             }
         )
     return found
 
 
-def _owner(events: Events, end: Mapping[str, Any]) -> dict[str, Any]:
+def _owner(events: Events, end: Mapping[str, Any]) -> AdaptationOwner:
+    batches, sessions = _batches_of(events), [event for event in events if event["event"] == "session"]
     return {
-        "round": end["round"],
-        "batches": sum(event["event"] == "batch" for event in events),
-        "sessions": sum(event["event"] == "session" for event in events),
-        "weights_bytes": sum(event["weights_bytes"] for event in events if event["event"] == "session"),
+        "round": max((event["round"] for event in events if event["event"] == "learned"), default=0),
+        "batches": len(batches),
+        "refused": sum(event["refused"] for event in batches),
+        "sessions": len(sessions),
+        "seconds": sum(event["seconds"] for event in batches),
+        "waited_seconds": sum(event["waited_seconds"] for event in batches),
+        "bytes_sent": sum(event["sent"] for event in batches),
+        "bytes_received": sum(event["received"] for event in batches),
+        "weights_bytes": sum(event["weights_bytes"] for event in sessions),
         "ended": end["detail"],
     }

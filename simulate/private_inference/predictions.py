@@ -64,7 +64,7 @@ def predict(
     learning = read_learning(folder)
     if batch > learning.batch:
         raise ValueError(f"--batch {batch}: its bounds are for batches of {learning.batch} images at most")
-    seed = msgspec.json.decode(folder.run.summary.read_bytes())["seed"]
+    seed = msgspec.json.decode(folder.run.summary.read_bytes())["seed"]["value"]
     found = setting(experiment, folder.path, seed=seed)
     parameters, number = _learned(folder, experiment, learning.initial())
     if labels:
