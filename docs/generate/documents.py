@@ -14,11 +14,12 @@ from docs.generate.specification import constants_page, errors_page, messages_pa
 from docs.generate.specification_examples import examples_page
 from docs.generate.threats import with_table
 from tacit.parties.hosting.party_file import party_markdown
-from tacit.parties.runs.reference import reference_markdown
+from tacit.parties.runs.reference import adaptation_markdown, reference_markdown
 
 DOCUMENTS: Final[dict[str, Callable[[], str]]] = {
     "state-machines.md": page,
     "configuration.md": reference_markdown,
+    "adaptation-file.md": adaptation_markdown,
     "party-file.md": party_markdown,
     "metrics.md": metrics_page,
     "outputs.md": outputs_page,

@@ -4,13 +4,16 @@ Nothing here is written by hand twice: descriptions, accepted values and default
 """
 
 import textwrap
+from collections.abc import Collection
 from operator import attrgetter
 
 import msgspec
 from msgspec.inspect import StructType
 
+from tacit.parties.runs.adaptation import AdaptationExperiment
 from tacit.parties.runs.experiment import Experiment
 from tacit.parties.runs.explain import Key, accepted, holds, keys, literal
+from tacit.parties.runs.reveals import PROTECTS
 
 _WIDTH = 100
 
@@ -53,11 +56,34 @@ def reference_markdown() -> str:
     return "\n".join([*lines, ""])
 
 
-def tables(kind: type[msgspec.Struct], *, level: str = "##") -> list[str]:
-    """The keys of a configuration: a table for each section. level: of the headings of sections, in Markdown."""
+def adaptation_markdown() -> str:
+    """The reference page of what an experiment of `tacit adapt` has beside others (docs/adaptation-file.md)."""
+    sentences: dict[str, list[str]] = {}
+    for told, protects in PROTECTS.items():
+        sentences.setdefault(protects, []).append(f"`{literal(told)}`")
+    lines = [
+        "# The experiment file of an adaptation",
+        "",
+        "`tacit adapt` takes an [experiment file](configuration.md) with two sections more, and without `[protection]`",
+        "and `[encryption]`; `tacit config --adaptation` prints one with every key. `[model]` and `[training]` are of",
+        "the model owner's model, where that is trained first. [What all this is](adaptation.md).",
+        *tables(AdaptationExperiment, only=("adapter", "adaptation")),
+        "",
+        "## What reveal protects",
+        "",
+        *(f"- {' and '.join(told)}: {protects}." for protects, told in sentences.items()),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def tables(kind: type[msgspec.Struct], *, level: str = "##", only: Collection[str] = ()) -> list[str]:
+    """The keys of a configuration: a table for each section. level: of the headings of sections, in Markdown; only: the
+    sections, if not all are wanted."""
     head = ["", "| key | default | accepted | meaning |", "|---|---|---|---|"]
-    lines = [*head]
+    lines = [] if only else [*head]
     for key in keys(kind):
+        if only and key.path.partition(".")[0] not in only:
+            continue
         if key.is_section:
             lines += [
                 "",
