@@ -2,9 +2,9 @@
 model that it does not get.
 
 It is a client of two: in a session of sums with the dealer it is asked, round after round, for what it has learned
-(`DataOwnerParty`); and it learns that in a session with the model owner, batch by batch, on shares (`Learner`). In a
-round it has the last sum opened, which makes the common parameters, goes through its batches, and has its share
-refreshed and summed. Sessions with the model owner that are lost are opened anew, and go on behind the last batch.
+(`DataOwnerParty`); and it learns that in a session with the model owner, batch by batch (`PrivateLearner`). In a round
+it has the last sum opened, which makes the common parameters, goes through its batches, and has its share refreshed and
+summed. Sessions with the model owner that are lost are opened anew, and go on behind the last batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tacit.parties.adaptation.federation import mean_of, refreshed, shares_of_kn
 from tacit.parties.adaptation.public import PublicLearning, learning_of
 from tacit.parties.adaptation.rounds import SharesSum, contribution, read_rounds_task, read_sum
 from tacit.parties.adaptation.standing import COUNTS, Counted, Standing, zeros
-from tacit.parties.adaptation.ways import Batch, Way, way_of
+from tacit.parties.adaptation.ways import Batch, LearningWay, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, InferenceError, Worker
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts, conversing, masked_layers
 from tacit.parties.inference.operations import DATA
@@ -78,7 +78,7 @@ class LearnerSettings:
 
 
 @dataclass(frozen=True)
-class Told:
+class RoundLearned:
     """What the sums of a round have told a data owner."""
 
     round: int
@@ -97,12 +97,12 @@ class _Session:
     machine: LearningDataOwner
     agreed: Agreed
     learning: PublicLearning
-    way: Way
+    way: LearningWay
     preparation: Preparation
     worker: Worker
 
 
-class Learner:
+class PrivateLearner:
     """What a data owner has learned, and its session with the model owner.
 
     images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; on_told: called with what every round has
@@ -116,7 +116,7 @@ class Learner:
         labels: torch.Tensor,
         diary: Diary,
         *,
-        on_told: Callable[[Told], None] = lambda told: None,
+        on_told: Callable[[RoundLearned], None] = lambda told: None,
         on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
         if len(images) < settings.batch:
@@ -267,7 +267,7 @@ class Learner:
         total = last.words + torch.frombuffer(told.data, dtype=torch.int64)
         counted = Counted.of(total[-COUNTS:], learning.classes)
         self.common, self.based = mean_of(total[:-COUNTS], last.owners, learning.sizes), last.round
-        self._on_told(Told(last.round, self.common, last.owners, counted))
+        self._on_told(RoundLearned(last.round, self.common, last.owners, counted))
         self._diary.write(
             "learned",
             round=last.round,
@@ -332,7 +332,7 @@ class Learner:
 class DataOwnerParty(ClientParty):
     """Runs one data owner until the session of sums ends; `learner` has its session closed by whoever made it."""
 
-    def __init__(self, settings: ClientSettings, learner: Learner, diary: Diary) -> None:
+    def __init__(self, settings: ClientSettings, learner: PrivateLearner, diary: Diary) -> None:
         super().__init__(settings, _no_learner, diary)
         self._private = learner
         self._loop = asyncio.get_running_loop()

@@ -20,7 +20,7 @@ from tacit.parties.adaptation.federation import nothing, refreshed
 from tacit.parties.adaptation.openings import Openings
 from tacit.parties.adaptation.public import PublicLearning, learning_terms
 from tacit.parties.adaptation.standing import Standing, zeros
-from tacit.parties.adaptation.ways import Batch, Way, way_of
+from tacit.parties.adaptation.ways import Batch, LearningWay, way_of
 from tacit.parties.inference.conversation import FOR_OWNER, Conversation, Worker
 from tacit.parties.inference.model_owner import ModelOwnerParty, ModelOwnerSettings, mask_layers
 from tacit.parties.inference.operations import MODEL
@@ -134,7 +134,7 @@ class TeachingParty(ModelOwnerParty):
         preparation: Preparation,
         worker: Worker,
         standing: Standing,
-        way: Way,
+        way: LearningWay,
     ) -> None:
         learning, images = self._teaching.learning, machine.agreed.images_of(machine.number)
         await preparation.ready()

@@ -42,7 +42,7 @@ class Batch:
     """Learning rate."""
 
 
-class Way(Protocol):
+class LearningWay(Protocol):
     """For one owner in one session."""
 
     @property
@@ -56,42 +56,42 @@ class Way(Protocol):
         """What there is behind a pass that was in range."""
 
 
-def way_of(terms: AdaptationTerms, learning: PublicLearning, *, session: bytes, rank: int) -> Way:
+def way_of(terms: AdaptationTerms, learning: PublicLearning, *, session: bytes, rank: int) -> LearningWay:
     """That of these terms."""
     if terms.reveal == "none":
-        return OnShares(learning)
+        return StepsOnShares(learning)
 
     def told(number: int) -> tuple[bool, ...]:
         return told_blocks(terms.reveal, terms.sizes.blocks, session=session, number=number)
 
-    return Told(learning, rank, told)
+    return StepsInTheClear(learning, rank, told)
 
 
 @dataclass(frozen=True)
-class OnShares:
+class StepsOnShares:
     """Nobody is told anything: a step on shares."""
 
     learning: PublicLearning
 
     @property
     def course(self) -> Course:
-        """See Way."""
+        """See LearningWay."""
         passed = learning_stages(self.learning.public, self.learning.sizes, self.learning.scales)
         return lambda number: passed
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """See Way."""
+        """See LearningWay."""
         return LearningCarried(batch.share, parameters=learnt.parameters, labels=batch.labels, rate=batch.rate)
 
     def ended(self, batch: Batch, learnt: Learnt, found: Carried) -> Learnt:
-        """See Way."""
+        """See LearningWay."""
         assert isinstance(found, LearningCarried)
         images = 0 if batch.labels is None else len(batch.labels)
         return learnt.then(found.parameters, loss=found.loss, correct=found.correct, images=images)
 
 
 @dataclass(frozen=True)
-class Told:
+class StepsInTheClear:
     """The data owner is told outputs of blocks in secret orders, and steps in the clear.
 
     told: of which blocks, in the pass of this number.
@@ -103,16 +103,16 @@ class Told:
 
     @property
     def course(self) -> Course:
-        """See Way."""
+        """See LearningWay."""
         return lambda number: told_stages(self.learning.public, self.told(number))
 
     def begun(self, batch: Batch, learnt: Learnt) -> Carried:
-        """See Way."""
+        """See LearningWay."""
         labels = torch.zeros(len(batch.share), dtype=torch.int64) if batch.labels is None else batch.labels
         return Revealed(batch.share, labels=labels)
 
     def ended(self, batch: Batch, learnt: Learnt, found: Carried) -> Learnt:
-        """See Way."""
+        """See LearningWay."""
         assert isinstance(found, Revealed)
         if self.rank != DATA:
             return learnt

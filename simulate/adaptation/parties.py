@@ -9,7 +9,7 @@ import msgspec
 import torch
 
 from tacit.parties.adaptation import adapters_file
-from tacit.parties.adaptation.data_owner import DataOwnerParty, Learner, Told
+from tacit.parties.adaptation.data_owner import DataOwnerParty, PrivateLearner, RoundLearned
 from tacit.parties.adaptation.dealer import deal_and_sum
 from tacit.parties.adaptation.model_owner import TeachingParty
 from tacit.parties.hosting.server import describe
@@ -74,13 +74,13 @@ async def run_data_owner(control: Control, *, seat: Seat, addresses: dict[str, s
     name, folder = seat.keys.name, seat.folder
     dealing, summing = addresses[DEALER].split()
 
-    def keep(told: Told) -> None:
+    def keep(told: RoundLearned) -> None:
         adapters_file.save(folder.of_owner(name), told.parameters, round=told.round)
 
     with EventLog(folder.run.events(name), name) as log:
         diary = Diary(log, tell(control, name))
         settings = seat.learner(model_owner_address=addresses[MODEL_OWNER], dealer_address=dealing)
-        learner = Learner(settings, own.images, own.labels, diary, on_told=keep)
+        learner = PrivateLearner(settings, own.images, own.labels, diary, on_told=keep)
         try:
             ended = await DataOwnerParty(seat.client(summing), learner, diary).run()
         finally:

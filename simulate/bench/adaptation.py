@@ -37,7 +37,7 @@ from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.models.vision_transformer import build
 from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.rehearsed import fitted_learning
-from tacit.parties.adaptation.ways import OnShares, Told
+from tacit.parties.adaptation.ways import StepsInTheClear, StepsOnShares
 from tacit.parties.inference.data_owner import PassCosts
 from tacit.parties.inference.material import correction_bytes
 from tacit.parties.inference.operations import DATA, MODEL
@@ -239,7 +239,7 @@ def _dealer_bytes(reveal: Reveal, learning: PublicLearning) -> dict[str, int]:
     numbers = {name: number for number, name in enumerate(layer_shapes(learning.public.sizes))}
     sums = Counter({MODEL_OWNER: 0, DATA_OWNER: 0})
     told = told_blocks(reveal, learning.public.sizes.blocks, session=b"", number=1)
-    way = OnShares(learning) if reveal == "none" else Told(learning, DATA, lambda number: told)
+    way = StepsOnShares(learning) if reveal == "none" else StepsInTheClear(learning, DATA, lambda number: told)
     for stage in way.course(1):
         for request in stage.requests(learning.batch, numbers):
             for rank in request.receivers:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import torch
 
-from tacit.parties.adaptation.data_owner import Learner, LearnerSettings
+from tacit.parties.adaptation.data_owner import LearnerSettings, PrivateLearner
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
 from tacit.parties.inference.data_owner import DataOwnerSettings, PassCosts
@@ -203,7 +203,7 @@ async def _data_owner(
         found.append(astuple(costs))
         control.send({"done": len(found)})
 
-    learner = Learner(settings, own.images, own.labels, seat.diary(control), on_batch=keep)
+    learner = PrivateLearner(settings, own.images, own.labels, seat.diary(control), on_batch=keep)
     try:
         await learner.learn(1, None, ())
     finally:

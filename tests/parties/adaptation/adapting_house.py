@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tacit.models.adapters.parallel import AdapterParameters
-from tacit.parties.adaptation.data_owner import DataOwnerParty, Learner, LearnerSettings, Told
+from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
 from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
 from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
 from tacit.parties.adaptation.public import PublicLearning
@@ -56,8 +56,8 @@ class AdaptingHouse:
     house: House
     model: PrivateModel
     learning: PublicLearning
-    told: dict[str, list[Told]] = field(default_factory=lambda: {name: [] for name in OWNERS})
-    learners: dict[str, Learner] = field(default_factory=dict)
+    told: dict[str, list[RoundLearned]] = field(default_factory=lambda: {name: [] for name in OWNERS})
+    learners: dict[str, PrivateLearner] = field(default_factory=dict)
 
     async def dealer(self, **changed: Any) -> None:
         learning = self.learning
@@ -128,7 +128,9 @@ class AdaptingHouse:
             smallest_cohort=2,
             seed=(1, OWNERS.index(name)),
         )
-        learner = Learner(replace(settings, **changed), own.images, own.labels, diary, on_told=self.told[name].append)
+        learner = PrivateLearner(
+            replace(settings, **changed), own.images, own.labels, diary, on_told=self.told[name].append
+        )
         client = ClientSettings(
             address=self.house.addresses[SUMS],
             keys=KEYS[name],
