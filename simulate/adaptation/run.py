@@ -32,7 +32,7 @@ from tacit.protocol.core.roster import Roster
 from tacit.simulate.adaptation.judging import AdaptersJudged, Judge
 from tacit.simulate.adaptation.parties import run_data_owner, run_dealer, run_model_owner
 from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, Seat, owner_names
-from tacit.simulate.adaptation.setting import Setting, setting
+from tacit.simulate.adaptation.setting import AdaptationSetting, setting
 from tacit.simulate.adaptation.summary import summarise
 from tacit.simulate.federation.in_turn import Program, results
 from tacit.simulate.federation.processes import Message
@@ -52,7 +52,7 @@ def make_folder(experiment: AdaptationExperiment, folder: Folder) -> None:
 class Prepared:
     """Before the parties start."""
 
-    setting: Setting
+    setting: AdaptationSetting
     model: PrivateModel
     learning: PublicLearning
 

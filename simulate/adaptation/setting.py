@@ -46,7 +46,7 @@ class Labelled:
 
 
 @dataclass(frozen=True)
-class Setting:
+class AdaptationSetting:
     """Before anybody learns."""
 
     served: ServedModel
@@ -60,7 +60,7 @@ class Setting:
     """That nobody learns from, of these classes."""
 
 
-def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> Setting:
+def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> AdaptationSetting:
     """Train the model owner's model in the folder of a run, or take it from there or from another; and divide images.
 
     seed: of initial weights, training and division. ValueError or OSError for data or a model that cannot be used, and
@@ -83,7 +83,7 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
         served = replace(read_served(place), data=known)
     count = min(_REHEARSED, len(served.data.y_train))
     rehearsed = Labelled(*served.data.share(np.arange(count) * len(served.data.y_train) // count))
-    return Setting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
+    return AdaptationSetting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
 
 
 def _check_known(known: tuple[int, ...], classes: int) -> None:

@@ -19,7 +19,7 @@ from tacit.parties.runs.experiment import load_as
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
-from tacit.simulate.adaptation.setting import Labelled, Setting, setting
+from tacit.simulate.adaptation.setting import Labelled, AdaptationSetting, setting
 from tacit.simulate.private_inference.inference import InferencePlan, run
 from tacit.simulate.private_inference.private_images import Chosen, answer_figures, chosen_files
 
@@ -103,7 +103,7 @@ def _learned(
     return max(found, key=lambda learned: learned[1])
 
 
-def _chosen(request: PredictionRequest, found: Setting) -> Chosen:
+def _chosen(request: PredictionRequest, found: AdaptationSetting) -> Chosen:
     """ValueError for more test images than there are, and for images that cannot be decoded."""
     if request.path is not None:
         return chosen_files(request.path, found.served)
