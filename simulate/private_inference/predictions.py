@@ -19,7 +19,7 @@ from tacit.parties.runs.experiment import load_as
 from tacit.protocol.inference.schedule import LOGITS, Results
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, owner_names, read_learning
-from tacit.simulate.adaptation.setting import Labelled, AdaptationSetting, setting
+from tacit.simulate.adaptation.setting import AdaptationSetting, Labelled, setting
 from tacit.simulate.private_inference.inference import InferencePlan, run
 from tacit.simulate.private_inference.private_images import Chosen, answer_figures, chosen_files
 
