@@ -52,8 +52,23 @@ Reveal = Literal["none", "sampled", "all"]
 """What data owners are told of the outputs of blocks."""
 
 
-class AdaptationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
+Batches = Annotated[int, Meta(description="Batches of a data owner in a round, a step each.", ge=1, le=10_000)]
+SmallestCohort = Annotated[
+    int,
+    Meta(
+        description="Fewest data owners whose sum is opened, without those who may collude; data owners and model "
+        "owner each see to it.",
+        ge=2,
+        le=10_000,
+    ),
+]
+Colluders = Annotated[
+    int, Meta(description="Data owners who may pool what they know; they hide nobody.", ge=0, le=10_000)
+]
+
+
+class TeachingConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a model owner says of how data owners learn beside its model. ValueError if keys contradict."""
 
     reveal: Annotated[
         Reveal,
@@ -64,7 +79,7 @@ class AdaptationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
         ),
     ] = "none"
     batch: Annotated[int, Meta(description="Images of a batch.", ge=1, le=1024)] = 16
-    batches: Annotated[int, Meta(description="Batches of a data owner in a round, a step each.", ge=1, le=10_000)] = 1
+    batches: Batches = 1
     learning_rate: Annotated[float, Meta(description="Of the first rounds.", gt=0.0, le=10.0)] = 0.1
     decay: Annotated[
         float, Meta(description="Factor of the learning rate after each of decay_rounds.", gt=0.0, le=1.0)
@@ -82,21 +97,20 @@ class AdaptationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
             le=16.0,
         ),
     ] = 2.0
-    smallest_cohort: Annotated[
-        int,
-        Meta(
-            description="Fewest data owners whose sum is opened, without those who may collude; data owners and model "
-            "owner each see to it.",
-            ge=2,
-            le=10_000,
-        ),
-    ] = 3
-    colluders: Annotated[
-        int, Meta(description="Data owners who may pool what they know; they hide nobody.", ge=0, le=10_000)
-    ] = 0
+    smallest_cohort: SmallestCohort = 3
+    colluders: Colluders = 0
     most_rounds: Annotated[
         int, Meta(description="Rounds that the model owner opens at most; 0: as many as there are.", ge=0, le=100_000)
     ] = 0
+
+    def __post_init__(self) -> None:
+        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
+            raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
+
+
+class AdaptationConfiguration(TeachingConfiguration, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """[adaptation]: how data owners learn beside a model that they do not get. ValueError if keys contradict."""
+
     backbone: Annotated[
         str,
         Meta(
@@ -118,8 +132,7 @@ class AdaptationConfiguration(msgspec.Struct, frozen=True, forbid_unknown_fields
     ] = 6
 
     def __post_init__(self) -> None:
-        if list(self.decay_rounds) != sorted(set(self.decay_rounds)):
-            raise ValueError(f"adaptation.decay_rounds = {list(self.decay_rounds)}: rounds in rising order, each once")
+        super().__post_init__()
         if len(set(self.known_classes)) != len(self.known_classes):
             raise ValueError(f"adaptation.known_classes = {list(self.known_classes)}: each class once")
         if not self.backbone and not self.known_classes:

@@ -105,8 +105,9 @@ class _Session:
 class PrivateLearner:
     """What a data owner has learned, and its session with the model owner.
 
-    images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; on_told: called with what every round has
-    told; on_batch: with what every batch has cost. ValueError for images that are no batch.
+    images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters, float64, and
+    their round, of an earlier process; on_told: called with what every round has told; on_batch: with what every batch
+    has cost. ValueError for images that are no batch.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class PrivateLearner:
         labels: torch.Tensor,
         diary: Diary,
         *,
+        last: tuple[AdapterParameters, int] | None = None,
         on_told: Callable[[RoundLearned], None] = lambda told: None,
         on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
@@ -124,10 +126,11 @@ class PrivateLearner:
                 f"{settings.owner.keys.name} has {len(images)} images, and a batch takes {settings.batch}: give it "
                 "more, or lower adaptation.batch"
             )
-        self.common: AdapterParameters | None = None
+        self.common: AdapterParameters | None
         """Float64; None before the first session."""
-        self.based = 0
+        self.based: int
         """The round whose sums the common parameters are of; 0: the first ones."""
+        self.common, self.based = last or (None, 0)
         self._settings = settings
         self._images, self._labels = images, labels
         self._diary = diary

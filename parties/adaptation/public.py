@@ -21,7 +21,7 @@ from tacit.models.adapters.parallel import AdapterParameters, each, initial
 from tacit.parties.adaptation.bounds import StepScales
 from tacit.parties.adaptation.fixed_point import ACTIVATION
 from tacit.parties.adaptation.step import StepSizes, whole_rate
-from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.model import PRINTABLE, PublicModel
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.results import check_labels
 from tacit.protocol.adaptation.messages import AdaptationTerms, LearningSizes, Purpose
@@ -50,6 +50,8 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     schedule: Schedule
     seed: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
     """Of the first parameters."""
+    names: tuple[Annotated[str, Meta(min_length=1, max_length=256, pattern=PRINTABLE)], ...] = ()
+    """Of the classes, in their order; none where both ends know them from elsewhere."""
 
     def __post_init__(self) -> None:
         sizes, scales, adapters = self.sizes, self.scales, isinstance(self.adapter, ParallelConfiguration)
@@ -69,6 +71,8 @@ class PublicLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         ):
             if count > limit:
                 raise ValueError(f"{count} {name} are more than {limit}; take a lower rank, or a smaller batch")
+        if len(self.names) not in (0, self.classes):
+            raise ValueError(f"{len(self.names)} names come with {self.classes} classes")
         if self.schedule.learning_rate > scales.rate:
             raise ValueError(
                 f"a learning rate of {self.schedule.learning_rate:g} comes with scales for {scales.rate:g} at most"

@@ -20,10 +20,18 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from tacit.models.adapters.rehearsal import Reached
+import torch
+
+from tacit.models.adapters.configuration import AdapterConfiguration
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, FullBatches, Schedule
+from tacit.models.adapters.rehearsal import Reached, rehearsal
+from tacit.models.friendly.transformer import FriendlyTransformer
 from tacit.parties.adaptation.bounds import StepBounds, StepScales, fitted_step
+from tacit.parties.adaptation.public import PublicLearning, step_sizes
 from tacit.parties.adaptation.step import StepSizes
 from tacit.parties.inference.model import PublicModel
+from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.inference.ring import SPARE
 from tacit.parties.inference.tables import BoundError
 from tacit.parties.inference.waves import FitError
@@ -77,6 +85,56 @@ class FittedLearning:
     bounds: StepBounds
     margin: float
     """What was asked for, or the largest below it that fits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lesson:
+    """What is to be learned beside a model, and how."""
+
+    adapter: AdapterConfiguration
+    schedule: Schedule
+    batch: int
+    batches: int
+    classes: int
+    seed: int
+    """Of the first parameters; both owners know it."""
+    names: tuple[str, ...] = ()
+    """Of the classes, where they are told."""
+
+
+def rehearsed_learning(
+    model: PrivateModel,
+    transformer: FriendlyTransformer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    lesson: Lesson,
+    *,
+    margin: float = MARGIN,
+) -> tuple[PublicLearning, float]:
+    """What both owners know of a learning, from a rehearsal on the model owner's own images, and the margin that its
+    bounds have.
+
+    images: float32 [N, C, S, S]; labels: int64 [N], from 0. ValueError and FloatingPointError as of `rehearsal`,
+    BoundError as of `fitted_learning`, and ValueError as of PublicLearning.
+    """
+    typical = Features(outputs=block_outputs(transformer, images).double(), labels=labels)
+    schedule, classes, seed = lesson.schedule, lesson.classes, lesson.seed
+    epsilon, work = model.public.head.norm.variance.inverse.offset, FullBatches(lesson.batch, lesson.batches)
+    reached = rehearsal(typical, lesson.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
+    sizes = step_sizes(model.public, lesson.adapter, classes=classes, batch=lesson.batch)
+    fitted = fitted_learning(reached, model.public, sizes, rate=schedule.learning_rate, margin=margin)
+    learning = PublicLearning(
+        public=model.public,
+        scales=fitted.scales,
+        adapter=lesson.adapter,
+        classes=classes,
+        batch=lesson.batch,
+        batches=lesson.batches,
+        schedule=schedule,
+        seed=seed,
+        names=lesson.names,
+    )
+    return learning, fitted.margin
 
 
 def fitted_learning(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _TYPICAL_IMAGES: Final = 2048
 _TYPICAL_TOKENS: Final = 1 << 17
 """Fewer images where they have many tokens: each shows more, and takes longer."""
+_REHEARSED: Final = 1024
+"""Images that a model owner rehearses a learning with."""
 _MARGIN: Final = 1.5
 """How much wider bounds are than what typical images reach, where no distillation has said it."""
 _WHITE: Final = 255
@@ -71,10 +73,18 @@ class ServedModel:
         return prepared_model(self.transformer, self.typical(), margin=self.margin, interface=interface, salt=salt)
 
     def typical(self) -> torch.Tensor:
-        """Training images [N, C, S, S] that show what values reach: evenly spaced, since some sources are sorted."""
-        count = min(_TYPICAL_IMAGES, _TYPICAL_TOKENS // self.transformer.size[0], len(self.data.y_train))
-        images, _ = self.data.share(np.arange(count) * len(self.data.y_train) // count)
+        """Training images [N, C, S, S] that show what values reach."""
+        images, _ = self._spaced(min(_TYPICAL_IMAGES, _TYPICAL_TOKENS // self.transformer.size[0]))
         return images
+
+    def rehearsed(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Training images [N, C, S, S] and their labels [N], for a rehearsal of a learning."""
+        return self._spaced(_REHEARSED)
+
+    def _spaced(self, most: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Training images, evenly spaced, since some sources are sorted."""
+        count = min(most, len(self.data.y_train))
+        return self.data.share(np.arange(count) * len(self.data.y_train) // count)
 
 
 def served_experiment(directory: Path) -> Experiment:

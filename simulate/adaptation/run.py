@@ -16,12 +16,10 @@ from typing import Any
 import msgspec
 import torch
 
-from tacit.models.adapters.features import block_outputs
-from tacit.models.adapters.federated import Features, FullBatches, Schedule
-from tacit.models.adapters.rehearsal import rehearsal
+from tacit.models.adapters.federated import Schedule
 from tacit.parties.adaptation import adapters_file
-from tacit.parties.adaptation.public import PublicLearning, step_sizes
-from tacit.parties.adaptation.rehearsed import fitted_learning
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
 from tacit.parties.inference.private_model import PrivateModel
 from tacit.parties.links.keys import generate
 from tacit.parties.runs.adaptation import AdaptationExperiment
@@ -71,27 +69,18 @@ def prepare(experiment: AdaptationExperiment, folder: Folder, *, seed: int, show
         decay=own.decay,
         decay_rounds=own.decay_rounds,
     )
-    typical = Features(
-        outputs=block_outputs(found.served.transformer, found.own.images).double(), labels=found.own.labels
-    )
-    classes = len(found.classes)
-    epsilon = model.public.head.norm.variance.inverse.offset
-    work = FullBatches(own.batch, own.batches)
-    reached = rehearsal(typical, experiment.adapter, schedule, work, classes=classes, epsilon=epsilon, seed=seed)
-    sizes = step_sizes(model.public, experiment.adapter, classes=classes, batch=own.batch)
-    fitted = fitted_learning(reached, model.public, sizes, rate=own.learning_rate, margin=own.margin)
-    if fitted.margin < own.margin:
-        show("", "narrow", {"margin": fitted.margin})
-    learning = PublicLearning(
-        public=model.public,
-        scales=fitted.scales,
+    lesson = Lesson(
         adapter=experiment.adapter,
-        classes=classes,
+        schedule=schedule,
         batch=own.batch,
         batches=own.batches,
-        schedule=schedule,
+        classes=len(found.classes),
         seed=seed,
     )
+    transformer, images, labels = found.served.transformer, found.own.images, found.own.labels
+    learning, margin = rehearsed_learning(model, transformer, images, labels, lesson, margin=own.margin)
+    if margin < own.margin:
+        show("", "narrow", {"margin": margin})
     with writing(folder.learning):
         folder.learning.write_bytes(msgspec.msgpack.encode(learning))
     return Prepared(found, model, learning)

@@ -31,9 +31,6 @@ from tacit.parties.runs.served import ServedModel, read_served
 BACKBONE: Final = "backbone"
 """The folder, in that of the run, of a model that was trained for it: a run of its own."""
 
-_REHEARSED: Final = 1024
-"""Images that a model owner rehearses with, evenly spaced, since some sources are sorted."""
-
 
 @dataclass(frozen=True)
 class Labelled:
@@ -81,8 +78,7 @@ def setting(experiment: AdaptationExperiment, directory: Path, *, seed: int) -> 
         if not place.exists():
             _train(experiment, known, place, seed=seed)
         served = replace(read_served(place), data=known)
-    count = min(_REHEARSED, len(served.data.y_train))
-    rehearsed = Labelled(*served.data.share(np.arange(count) * len(served.data.y_train) // count))
+    rehearsed = Labelled(*served.rehearsed())
     return AdaptationSetting(served, rehearsed, *_divided(experiment, images, wanted, seed=seed))
 
 
