@@ -202,7 +202,7 @@ def status(
         "address": found.address,
         "experiment": found.experiment,
         "session": found.session,
-        _COUNTED.get(found.role, ""): f"{found.round}{rounds}",
+        "round" if found.learning else _COUNTED.get(found.role, ""): f"{found.round}{rounds}",
         "phase": found.phase.lower().replace("_", " "),
         "waits for": waits if running else "",
         "serves": ", ".join(found.serves) if running else "",

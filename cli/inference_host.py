@@ -12,6 +12,7 @@ from rich.console import Console
 
 from tacit.cli import output
 from tacit.cli.host import PartyToml, Quiet, connecting
+from tacit.cli.serving_screen import show_serving
 
 _SHOWN = 20
 _MOST_AHEAD = 1 << 20
@@ -35,9 +36,10 @@ def dealer(
     """Deal the random words of private inference, until it is stopped.
 
     It sees neither weights nor images; killed and started again, it deals fresh ones. What it deals ahead serves
-    without it, and is kept by the owners alone.
+    without it, and is kept by the owners alone. With [adaptation] in its file it also sums what data owners have
+    learned, until the rounds are over; killed and started again, it goes on after the last sum.
 
-    Exit status: 1 it failed; 2 wrong input; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 the rounds are over; 1 it failed; 2 wrong input; 3 the rounds ended early; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -50,17 +52,24 @@ def dealer(
     kinds = ((EndpointError, *WRONG_INPUT), output.WRONG_INPUT)
     with output.complaining(kinds, ((EventLogError, OSError), output.FAILED)):
         opened = open_party(DealerFile, party)
+        if ahead and opened.file.adaptation is not None:
+            raise ValueError("--ahead: nothing is dealt ahead of learning; leave it out")
         _say_who(console, opened.roster.fingerprint, opened.file.tell)
         # Loads torch: what is wrong with the files is said before.
+        if (own := opened.file.adaptation) is not None:
+            from tacit.cli.adaptation_host import deal
+
+            raise deal(console, opened, own)
         from tacit.parties.hosting.inference_host import run_dealer
 
-        asyncio.run(interruptible(run_dealer(opened, ahead=ahead, show=partial(_show_serving, console))))
+        asyncio.run(interruptible(run_dealer(opened, ahead=ahead, show=partial(show_serving, console))))
 
 
 def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
     """Let data owners ask a model about images that only they see, until it is stopped. Nobody else sees the model.
 
-    Killed and started again, it goes on: data owners ask once more for the pass that was lost.
+    Killed and started again, it goes on: data owners ask once more for the pass that was lost. With [adaptation] in its
+    file data owners learn beside the model instead, and it learns nothing of that.
 
     Exit status: 1 it failed, or the dealer refused; 2 wrong input; 4 the dealer was not reached; 130 Ctrl-C or SIGTERM.
     """
@@ -74,9 +83,13 @@ def model_owner(party: PartyToml, quiet: Quiet = False) -> None:
         opened = open_party(ModelOwnerFile, party)
         _say_who(console, opened.roster.fingerprint, opened.file.tell)
         # Loads torch: what is wrong with the files is said before.
+        if (own := opened.file.adaptation) is not None:
+            from tacit.cli.adaptation_host import teach
+
+            teach(console, opened, own)
         from tacit.parties.hosting.inference_host import run_model_owner
 
-        asyncio.run(interruptible(run_model_owner(opened, show=partial(_show_serving, console))))
+        asyncio.run(interruptible(run_model_owner(opened, show=partial(show_serving, console))))
 
 
 def data_owner(
@@ -87,10 +100,11 @@ def data_owner(
     """Ask a model owner's model about this host's own images, which stay here. Nobody else learns the answers.
 
     Killed and started again with the same command, it goes on after the last answer, and asks nothing where all is
-    answered. What is answered is in the folder of the party.
+    answered. What is answered is in the folder of the party. With [adaptation] in its file it learns beside the model
+    instead, with other data owners; the common adapters are in its folder after every round.
 
-    Exit status: 0 all is answered; 1 it failed, one of the others refused, or an image was out of range; 2 wrong input;
-    4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
+    Exit status: 0 all is answered, or learned; 1 it failed, one of the others refused, or an image was out of range; 2
+    wrong input; 3 a round was lost; 4 one of the others was not reached, or lost; 130 Ctrl-C or SIGTERM.
     """
     console = Console(highlight=False, quiet=quiet)
     output.say(console, "starting")
@@ -103,6 +117,10 @@ def data_owner(
         opened = open_party(DataOwnerFile, party)
         output.say(console, f"roster {opened.roster.fingerprint}")
         # Loads torch: what is wrong with the files is said before.
+        if (own := opened.file.adaptation) is not None:
+            from tacit.cli.adaptation_host import learn
+
+            raise learn(console, opened, own, json_file)
         from tacit.parties.hosting.answers import AnswersError
         from tacit.parties.hosting.data_owner_host import run_data_owner
         from tacit.parties.inference.conversation import InferenceError
@@ -123,29 +141,6 @@ def _say_who(console: Console, fingerprint: str, addresses: tuple[str, ...]) -> 
     for address in addresses:
         output.say(console, f"the others reach it at {address}")
     output.say(console, f"roster {fingerprint}")
-
-
-def _show_serving(console: Console, event: str, fields: dict[str, Any]) -> None:
-    say = partial(output.say, console)
-    who = fields.get("peer") or " and ".join(fields.get("owners", ()))
-    if event == "listening":
-        say(f"listens at {fields['address']}")
-    elif event == "model":
-        say(f"model {fields['weights']}")
-    elif event == "not-connected":
-        say(f"  {fields['reason']}", style="yellow")
-    elif event == "session":
-        say(f"session with {who}")
-    elif event == "agreed":
-        say(f"  {who} asks about {fields['images']} images")
-    elif event == "session-over":
-        say(f"session with {who} over: {fields['detail']}", style="yellow" if fields["code"] else "")
-    elif event == "refused":
-        say(f"  refused: {fields['member']}: {fields['detail']}", style="yellow")
-    elif event == "laid-by":
-        say(f"  {fields['reason']}")
-    elif event == "stranger":
-        say(f"  stranger: {fields['reason']}", style="yellow")
 
 
 def _show_asking(console: Console, event: str, fields: dict[str, Any]) -> None:

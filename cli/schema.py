@@ -38,6 +38,7 @@ OUTPUTS: Final = {
     "adaptation": OutputFile("adapt; summary.json", _MORE, "AdaptationFigures"),
     "prediction": OutputFile("predict", _MORE, "PredictionFigures"),
     "answers": OutputFile("data-owner", _RUNS, "AnswerFigures"),
+    "learned": OutputFile("data-owner, where it learns", _RUNS, "LearnedFigures"),
     "status": OutputFile("status", _RUNS, "PartyStatus"),
     "preflight": OutputFile("preflight", _RUNS, "PreflightFindings"),
     "roster": OutputFile("roster show", _RUNS, "RosterFigures"),

@@ -106,8 +106,9 @@ class PrivateLearner:
     """What a data owner has learned, and its session with the model owner.
 
     images: float32 [N, C, S, S], as the model takes them; labels: int64 [N]; last: common parameters, float64, and
-    their round, of an earlier process; on_told: called with what every round has told; on_batch: with what every batch
-    has cost. ValueError for images that are no batch.
+    their round, of an earlier process; terms: the digest of those that were agreed on then, empty for none; on_told:
+    called with what every round has told; on_batch: with what every batch has cost. ValueError for images that are no
+    batch.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class PrivateLearner:
         diary: Diary,
         *,
         last: tuple[AdapterParameters, int] | None = None,
+        terms: bytes = b"",
         on_told: Callable[[RoundLearned], None] = lambda told: None,
         on_batch: Callable[[PassCosts], None] = lambda costs: None,
     ) -> None:
@@ -141,7 +143,7 @@ class PrivateLearner:
         self._session: _Session | None = None
         self._conversation: Conversation | None = None
         """Of the session, also while it is being opened."""
-        self._terms = b""
+        self._terms = terms
         """The digest of the terms that it has learned by."""
 
     async def learn(self, round: int, last: SharesSum | None, survivors: tuple[str, ...]) -> torch.Tensor:

@@ -9,6 +9,11 @@ plain-model.safetensors with model encryption: the model in the clear, which one
 logs/NAME.log           lines for people, and tracebacks
 answers/IMAGES.jsonl    what a data owner was told of its images, which the name stands for
 material/PEER/          what an owner has laid by of the dealer's material with another; as secret as its keys
+adapters.safetensors    what a data owner has learned with others: the last common adapters, and their round
+learning.msgpack        what is public of a learning, as either owner goes by it; of a model owner the seed is in it
+openings.msgpack        which sums of what was learned a model owner has told, and the last of them
+sum.msgpack             the last sum of what was learned, as a dealer has it
+ledger.json             what data owners have used of their quota, at a model owner
 salt                    of a model owner: a secret that goes into the commitment to its model
 runs/NUMBER-EXPERIMENT/ of a server: one run directory for each experiment (docs/run-directory.md)
 """
@@ -36,6 +41,10 @@ class PartyFolder:
         self.salt = path / "salt"
         self.ledger = path / "ledger.json"
         self.material = path / "material"
+        self.adapters = path / "adapters.safetensors"
+        self.learning = path / "learning.msgpack"
+        self.openings = path / "openings.msgpack"
+        self.sum = path / "sum.msgpack"
         self._lock = path / "party.lock"
 
     def make(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from tacit.models.device import resolve_device
 from tacit.models.file_system import FILES, replace_file
@@ -41,32 +42,40 @@ async def run_dealer(party: OpenedParty[DealerFile], *, ahead: int, show: Tell) 
 async def run_model_owner(party: OpenedParty[ModelOwnerFile], *, show: Tell) -> None:
     """Serve, for ever. ValueError or OSError for a model that cannot be used, or a roster without a dealer;
     EndpointError if it cannot listen, or the dealer cannot be reached."""
-    file, roster = party.file, party.roster
-    dealer, device = roster.dealer, resolve_device(file.device)
+    file, device = party.file, resolve_device(party.file.device)
     status = Status(name=party.name, role=file.role, process=os.getpid(), since=time.time())
     with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
         diary = Diary(log, tell)
         model = read_served(Path(file.model)).prepared(salt=kept_salt(party.folder.salt))
         diary.write("model", weights=model.commitment.hex())
         settings = ModelOwnerSettings(
-            address=file.bind,
-            dealer_address=file.dealer,
-            keys=party.keys,
-            roster=roster,
+            **model_owner_settings(party, diary),
             input=file.input,
             most_images=file.most_images,
             most_batch=file.most_batch,
-            results=file.results,
-            quota=Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
-            ledger=party.folder.ledger,
-            patience=file.answer,
-            waiting=Waiting(
-                seconds=file.patience, told=lambda reason: diary.write("not-connected", peer=dealer.name, reason=reason)
-            ),
             device=device,
             laid_by=party.folder.material,
         )
         await ModelOwnerParty(settings, model, diary).run()
+
+
+def model_owner_settings(party: OpenedParty[ModelOwnerFile], diary: Diary) -> dict[str, Any]:
+    """Those that follow from the file of the party, whatever data owners come for. ValueError for no dealer."""
+    file, roster = party.file, party.roster
+    dealer = roster.dealer.name
+    return {
+        "address": file.bind,
+        "dealer_address": file.dealer,
+        "keys": party.keys,
+        "roster": roster,
+        "results": file.results,
+        "quota": Quota(images=file.policy.images_a_day, refused=file.policy.refused_a_day),
+        "ledger": party.folder.ledger,
+        "patience": file.answer,
+        "waiting": Waiting(
+            seconds=file.patience, told=lambda reason: diary.write("not-connected", peer=dealer, reason=reason)
+        ),
+    }
 
 
 def kept_salt(path: Path) -> bytes:

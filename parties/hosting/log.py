@@ -17,7 +17,7 @@ from tacit.parties.hosting.party_file import LogConfiguration
 from tacit.parties.hosting.state import ERRORS
 
 _MEGABYTE = 1_000_000
-_DETAILS = frozenset({"phase", "traffic", "work", "update", "alive", "waiting", "joined", "answered", "pass"})
+_DETAILS = frozenset({"phase", "traffic", "work", "update", "alive", "waiting", "joined", "answered", "pass", "batch"})
 
 
 def weight(event: str, fields: dict[str, Any]) -> int:

@@ -17,8 +17,13 @@ from msgspec import Meta
 
 from tacit.models.configuration import DIRECTORY_SOURCES, ImagesConfiguration
 from tacit.models.workload import FactoryError, check_installed
+from tacit.parties.hosting.adaptation_sections import (
+    LearningSection,
+    SummingSection,
+    TeachingSection,
+    check_addresses,
+)
 from tacit.parties.learning.policy import ClientPolicy
-from tacit.parties.links.address import host_of
 from tacit.parties.runs.explain import literal, read_section, refusal
 from tacit.parties.runs.reference import commented_toml, tables
 from tacit.protocol.core.roster import Role
@@ -93,9 +98,9 @@ class ListeningFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
     ] = ()
 
     def __post_init__(self) -> None:
-        _check_addresses(bind=self.bind)
+        check_addresses(bind=self.bind)
         for address in self.tell:
-            _check_addresses(tell=address)
+            check_addresses(tell=address)
 
 
 class ServerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="server"):
@@ -140,7 +145,7 @@ class ClientFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     )
 
     def __post_init__(self) -> None:
-        _check_addresses(connect=self.connect)
+        check_addresses(connect=self.connect)
 
 
 class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only=True, tag="dealer"):
@@ -150,6 +155,10 @@ class DealerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_only
     enrolled: ClassVar[Role] = "dealer"
 
     answer: AnswerSeconds = 60.0
+    adaptation: Annotated[
+        SummingSection | None,
+        Meta(description="Where data owners learn beside the model: sums of what they have learned."),
+    ] = None
 
 
 class OfferSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -219,6 +228,10 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
     answer: AnswerSeconds = 60.0
 
     policy: Annotated[OfferSection, Meta(description="What this model owner lets data owners have.")] = OfferSection()
+    adaptation: Annotated[
+        TeachingSection | None,
+        Meta(description="Data owners do not ask the model, but learn beside it, and it is not told what."),
+    ] = None
 
     @property
     def results(self) -> Results:
@@ -228,16 +241,21 @@ class ModelOwnerFile(ListeningFile, frozen=True, forbid_unknown_fields=True, kw_
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_addresses(dealer=self.dealer)
+        check_addresses(dealer=self.dealer)
         if self.input == "known" and not self.policy.known:
             raise ValueError(
                 f'input = "known": {KNOWN_GIVES_AWAY}; set input = "shared", or policy.known = true to give it away'
             )
+        if self.adaptation is not None and self.input == "known":
+            raise ValueError('input = "known": data owners learn on shares alone; leave it out')
+        key, batch = "most_batch", self.most_batch
+        if self.adaptation is not None:
+            key, batch = "adaptation.batch", self.adaptation.batch
         for name in ("images_a_day", "refused_a_day"):
-            if (limit := getattr(self.policy, name)) < self.most_batch:
+            if (limit := getattr(self.policy, name)) < batch:
                 raise ValueError(
-                    f"policy.{name} = {limit}: no pass of most_batch = {self.most_batch} images could begin; set "
-                    "most_batch to at most as many"
+                    f"policy.{name} = {limit}: no pass of {key} = {batch} images could begin; set {key} to at most as "
+                    "many"
                 )
 
 
@@ -292,19 +310,33 @@ class DataOwnerFile(PartyFile, frozen=True, forbid_unknown_fields=True, kw_only=
         str,
         Meta(
             description="What to ask about: an image file, a folder of them, an .npz file with x_test and y_test, or "
-            '"digits" for the test digits of scikit-learn. Nobody else sees them.',
-            min_length=1,
+            '"digits" for the test digits of scikit-learn. Nobody else sees them. Needed without [adaptation].'
         ),
-    ]
+    ] = ""
     batch: Annotated[Images, Meta(description="Images of a pass, which go through the model at a time.")] = 16
     patience: PatienceSeconds = 3600.0
     answer: AnswerSeconds = 60.0
     policy: Annotated[InferenceSection, Meta(description="What this data owner accepts from the model owner.")] = (
         InferenceSection()
     )
+    adaptation: Annotated[
+        LearningSection | None,
+        Meta(description="It does not ask the model, but learns beside it, with other data owners, from [data]."),
+    ] = None
+    data: Annotated[
+        ImagesConfiguration | None,
+        Meta(description="Labelled images to learn from, of which only the training images; they stay here."),
+    ] = None
 
     def __post_init__(self) -> None:
-        _check_addresses(model_owner=self.model_owner, dealer=self.dealer)
+        check_addresses(model_owner=self.model_owner, dealer=self.dealer)
+        if self.adaptation is None and not self.images:
+            raise ValueError("images is missing: what to ask about; or what to learn, in [adaptation] and [data]")
+        if (self.adaptation is None) is not (self.data is None):
+            lacking = "data" if self.data is None else "adaptation"
+            raise ValueError(f"[{lacking}] is missing: who learns has both, [adaptation] and [data]")
+        if self.data is not None and self.data.factory:
+            raise ValueError("data.factory: only a client of a federation calls it; leave it out")
 
 
 ROLES: Final[dict[str, type[PartyFile]]] = {
@@ -386,15 +418,6 @@ def party_markdown() -> str:
     for role, kind in ROLES.items():
         lines += ["", f'## role = "{role}"', *tables(kind, level="###")]
     return "\n".join([*lines, ""])
-
-
-def _check_addresses(**addresses: str) -> None:
-    """ValueError, which names the key."""
-    for key, address in addresses.items():
-        try:
-            host_of(address)
-        except ValueError as error:
-            raise ValueError(f"{key} = {literal(address)}: {error}") from None
 
 
 def _at_home(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:

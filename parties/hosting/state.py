@@ -48,9 +48,11 @@ class Status(msgspec.Struct, kw_only=True):
     address: str = ""
     """Where a server listens, or what a client connects to."""
     round: int = 0
-    """The last one; of a data owner: images that are answered."""
+    """The last one; of a data owner that asks: images that are answered."""
     rounds: int = 0
     """Those of the whole experiment, or all images; 0 where the party is not told."""
+    learning: bool = False
+    """Whether it takes part in the adaptation of a model, so that rounds are counted."""
     serves: tuple[str, ...] = ()
     """Of a dealer or a model owner: the data owners whose sessions are going on."""
     phase: str = "starting"
@@ -94,8 +96,9 @@ class StatusFile:
             status.address = str(fields.get("address", status.address))
             if event == "listening" and status.phase == "starting":
                 status.phase, status.phase_since = event, now
-        if event in ("round", "round-done", "round-over", "update"):
-            status.round = int(fields["round"])
+        if event in ("round", "round-done", "round-over", "update", "batch"):
+            # Sums of what was learned have one round more, which tells the last sum.
+            status.round = min(int(fields["round"]), status.rounds or int(fields["round"]))
         elif event == "answered":
             status.round = int(fields["images"])
         self._follow_sessions(event, fields)
@@ -125,9 +128,11 @@ class StatusFile:
 
     def _follow_sessions(self, event: str, fields: dict[str, Any]) -> None:
         """Private inference: with whom there is one, and since when it has been asking."""
+        if event not in ("session", "agreed", "not-connected", "session-over"):
+            return
         status, now = self.status, time.time()
         data_owner = str(fields.get("peer") or (fields.get("owners") or ("",))[-1])
-        if event == "session":
+        if event == "session" and status.role != "data-owner":
             status.serves = tuple(sorted({*status.serves, data_owner}))
         elif event == "session-over":
             status.serves = tuple(name for name in status.serves if name != data_owner)

@@ -59,7 +59,7 @@ def holds(root: msgspec.Struct, key: Key) -> bool:
     """Whether a value of the documented type has this key: its section may be absent, or another one."""
     section: Any = root
     for name in key.path.split(".")[:-1]:
-        section = getattr(section, name)
+        section = section and getattr(section, name)
     if section is None or key.is_section:
         return section is not None and getattr(section, key.path.rpartition(".")[2]) is not None
     return not key.choice or str(type(section).__struct_config__.tag) == key.choice

@@ -220,6 +220,7 @@ class PartyStatus(TypedDict):
     address: str
     round: int
     rounds: int
+    learning: bool
     serves: list[str]
     phase: str
     phase_since: float
@@ -241,6 +242,35 @@ class PreflightFindings(TypedDict):
 
     role: str
     findings: list[PreflightFinding]
+
+
+class LearnedRound(TypedDict):
+    """A round of learning that all data owners were told of, or that was lost: then figures are null."""
+
+    round: int
+    lost: str | None
+    """Why it was."""
+    owners: int | None
+    images: int | None
+    train_loss: float | None
+    train_accuracy: float | None
+
+
+class LearnedFigures(TypedDict):
+    """What a data owner has learned with others beside a model that it does not get."""
+
+    adapters: str
+    """The file."""
+    round: int
+    """After which they are."""
+    rounds: list[LearnedRound]
+    planned: int
+    classes: list[str]
+    weights: str
+    batches: int
+    refused_batches: int
+    data_owner_bytes: int
+    model_owner_bytes: int
 
 
 class AnsweredImage(TypedDict):

@@ -1,0 +1,204 @@
+"""The dealer and the model owner of double-blind adaptation, each on a host of its own.
+
+A dealer deals material and serves the sums of what data owners have learned, until the rounds are over. The last sum is
+on its disk before anybody is told it, so that a dealer that is started again goes on from there.
+
+A model owner makes once what is public of a learning, with a seed of the first adapters from the operating system, and
+keeps it: data owners that come again find the same. Which sums it has told is on its disk too. Its shares of a round
+are not, so that a model owner that is started again costs the round that was going on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tacit.models.adapters.federated import Schedule
+from tacit.models.device import resolve_device
+from tacit.models.file_system import FILES, replace_file
+from tacit.parties.adaptation.dealer import SummingDealerSettings, deal_and_sum
+from tacit.parties.adaptation.model_owner import TeachingParty, TeachingSettings
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.adaptation.rehearsed import Lesson, rehearsed_learning
+from tacit.parties.adaptation.rounds import RoundsTask, configure_rounds, roster_of_sums
+from tacit.parties.hosting.adaptation_sections import SummingSection, TeachingSection
+from tacit.parties.hosting.inference_host import kept_salt, model_owner_settings
+from tacit.parties.hosting.opening import OpenedParty, at_work
+from tacit.parties.hosting.party_file import DealerFile, ModelOwnerFile
+from tacit.parties.hosting.state import Status
+from tacit.parties.inference.dealer import DealerSettings
+from tacit.parties.inference.private_model import PrivateModel
+from tacit.parties.runs.experiment import Experiment
+from tacit.parties.runs.sections import FederationSection
+from tacit.parties.runs.served import ServedModel, read_served
+from tacit.parties.session.diary import Diary, Tell
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.server import ServerSettings
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.adaptation.sums import OpeningPolicy
+from tacit.protocol.core.outputs import Ended
+
+
+class KeptSum(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The last sum, on a dealer's disk."""
+
+    round: Annotated[int, Meta(ge=1, le=2**31)]
+    words: bytes
+    """What the next round begins with."""
+
+
+async def run_learning_dealer(party: OpenedParty[DealerFile], own: SummingSection, *, show: Tell) -> Ended:
+    """Serve until the rounds are over, and how they ended.
+
+    ValueError for a roster that does not do, and a sum on the disk that is none; EndpointError if it cannot listen.
+    """
+    file, roster, kept = party.file, party.roster, party.folder.sum
+    status = Status(
+        name=roster.dealer.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        rounds=own.rounds,
+        learning=True,
+    )
+    with at_work(party, status, show) as tell, EventLog(party.folder.events(party.name), party.name) as log:
+        last = _kept_sum(kept)
+        status.round = completed = 0 if last is None else last.round
+        if completed:
+            tell("goes-on", {"round": completed})
+        settings = SummingDealerSettings(
+            dealing=DealerSettings(address=file.bind, keys=party.keys, roster=roster, patience=file.answer),
+            summing=_summing(party, own, completed=completed),
+            last=None if last is None else last.words,
+        )
+
+        def keep(round: int, words: bytes) -> None:
+            if round <= own.rounds:
+                replace_file(kept, msgspec.msgpack.encode(KeptSum(round=round, words=words)))
+
+        def summing(event: str, fields: dict[str, Any]) -> None:
+            # The address of the party is where it deals.
+            tell("sums" if event == "listening" else event, fields)
+
+        return await deal_and_sum(settings, dealt=Diary(log, tell), summed=Diary(log, summing), on_sum=keep)
+
+
+def _summing(party: OpenedParty[DealerFile], own: SummingSection, *, completed: int) -> ServerSettings:
+    """Of the sums. ValueError if the roster has too few data owners, or other groups than the sums can have."""
+    roster = roster_of_sums(party.roster)
+    owners, needed = len(roster.clients), own.smallest_cohort + own.colluders
+    if owners < needed:
+        raise ValueError(
+            f"the roster has {owners} data owners: sums of {own.smallest_cohort} beside {own.colluders} who may "
+            f"collude need {needed}; add the others, or lower adaptation.smallest_cohort"
+        )
+    terms = Experiment(
+        federation=FederationSection(clients=owners, rounds=own.rounds),
+        aggregation=own.aggregation,
+        deadlines=own.deadlines,
+    ).terms()
+    terms.check_groups([len(group) for group in roster.groups], owners, needed)
+    return ServerSettings(
+        address=own.sums,
+        keys=party.keys,
+        roster=roster,
+        configuration=configure_rounds(terms, RoundsTask(words=own.words, rounds=own.rounds)),
+        # One round more, in which nobody learns, tells the last sum.
+        rounds=own.rounds + 1 - completed,
+        completed=completed,
+        smallest_cohort=needed,
+        join_seconds=own.deadlines.join,
+        grace=own.deadlines.grace,
+    )
+
+
+def _kept_sum(path: Path) -> KeptSum | None:
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=KeptSum)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{path} holds no sum ({error}): restore it, or remove it to begin with round 1") from None
+
+
+async def run_teacher(party: OpenedParty[ModelOwnerFile], own: TeachingSection, *, show: Tell) -> None:
+    """Serve, for ever. Raises as run_model_owner, and ValueError for a learning or openings on the disk that are none,
+    or of another learning than the party's file has; FloatingPointError for a learning rate that is too large."""
+    file, folder = party.file, party.folder
+    status = Status(
+        name=party.name, role=file.role, process=os.getpid(), since=time.time(), rounds=own.rounds, learning=True
+    )
+    with at_work(party, status, show) as tell, EventLog(folder.events(party.name), party.name) as log:
+        diary = Diary(log, tell)
+        served = read_served(Path(file.model))
+        model = served.prepared(salt=kept_salt(folder.salt))
+        diary.write("model", weights=model.commitment.hex())
+        learning = await asyncio.to_thread(_learning, folder.learning, served, model, own, diary)
+        words = sum_words(learning.public.sizes, learning.learning)
+        diary.write("learning", words=words, rounds=own.rounds, classes=learning.classes)
+        settings = TeachingSettings(
+            **model_owner_settings(party, diary),
+            most_images=own.batch * own.batches * own.rounds,
+            most_batch=own.batch,
+            device=resolve_device(file.device),
+            learning=learning,
+            opening=OpeningPolicy(
+                rounds=own.most_rounds or own.rounds,
+                owners=own.owners or len(party.roster.clients),
+                smallest_cohort=own.smallest_cohort,
+                colluders=own.colluders,
+            ),
+            openings=folder.openings,
+        )
+        await TeachingParty(settings, model, diary).run()
+
+
+def _learning(
+    path: Path, served: ServedModel, model: PrivateModel, own: TeachingSection, diary: Diary
+) -> PublicLearning:
+    """What is kept of the learning, or what a rehearsal makes of it, which is kept then."""
+    kept = read_learning(path)
+    schedule = Schedule(
+        rounds=own.rounds, learning_rate=own.learning_rate, decay=own.decay, decay_rounds=own.decay_rounds
+    )
+    lesson = Lesson(
+        adapter=own.adapter,
+        schedule=schedule,
+        batch=own.batch,
+        batches=own.batches,
+        classes=len(own.classes),
+        seed=secrets.randbits(63) if kept is None else kept.seed,
+        names=own.classes,
+    )
+    if kept is not None:
+        if kept.public != model.public or any(getattr(kept, name) != value for name, value in vars(lesson).items()):
+            raise ValueError(
+                f"{path} is of another model or learning than the file of this party has: for another one name another "
+                "`directory`, or correct the file"
+            )
+        return kept
+    diary.write("rehearses")
+    learning, margin = rehearsed_learning(model, served.transformer, *served.rehearsed(), lesson, margin=own.margin)
+    if margin < own.margin:
+        diary.write("narrow", margin=margin)
+    replace_file(path, msgspec.msgpack.encode(learning))
+    return learning
+
+
+def read_learning(path: Path) -> PublicLearning | None:
+    """What is kept of a learning, if anything is. ValueError for a file that holds none."""
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=PublicLearning)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(
+            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
+        ) from None

@@ -1,0 +1,334 @@
+"""The data owner of double-blind adaptation on a host of its own: it learns with others beside a model that it does not
+get, from its own images, until the rounds are over.
+
+First it asks the model owner for its terms, compares them with its own file, and keeps what is public of the learning:
+from then on no other is accepted. Then it takes part in the dealer's sums, and in a session with the model owner
+(parties/adaptation/data_owner.py). After every round the common adapters are on its disk. A dealer or a model owner
+that dies is waited for; one that was killed itself goes on, by the same command, with the round after the last one that
+it has been told of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import torch
+
+from tacit.models.adapters.parallel import AdapterParameters
+from tacit.models.data import normalise, read
+from tacit.models.datasets.samples import Source
+from tacit.models.device import resolve_device
+from tacit.models.file_system import FILES, replace_file
+from tacit.models.interruption import Proceed
+from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation.data_owner import DataOwnerParty, LearnerSettings, PrivateLearner, RoundLearned
+from tacit.parties.adaptation.public import PublicLearning, learning_of
+from tacit.parties.adaptation.rounds import read_rounds_task, roster_of_sums
+from tacit.parties.hosting.adaptation_sections import LearningSection
+from tacit.parties.hosting.opening import OpenedParty, at_work
+from tacit.parties.hosting.party_file import DataOwnerFile
+from tacit.parties.hosting.state import Status
+from tacit.parties.inference.conversation import FOR_OWNER
+from tacit.parties.inference.data_owner import DataOwnerSettings, conversing
+from tacit.parties.inference.owner import CONNECT_SECONDS, Waiting
+from tacit.parties.links.client_endpoint import UnreachableError
+from tacit.parties.protections.sides import TaskError
+from tacit.parties.session.client import ClientSettings
+from tacit.parties.session.diary import Diary, Tell
+from tacit.parties.session.event_log import EventLog
+from tacit.parties.session.event_log import read as read_events
+from tacit.parties.session.journal import JournalFile
+from tacit.parties.session.memory_file import MemoryFile
+from tacit.protocol.adaptation.data_owner import LearningDataOwner, adaptation_terms
+from tacit.protocol.adaptation.schedule import sum_words
+from tacit.protocol.core.errors import Code, RemoteProtocolError
+from tacit.protocol.core.machine import Output
+from tacit.protocol.core.outputs import Ended
+from tacit.protocol.inference.data_owner import InferencePolicy, Wish
+from tacit.protocol.inference.results import Agreed
+from tacit.protocol.session.rounds import Train
+from tacit.protocol.sum.configuration import Policy
+
+_PAUSE: Final = 1.0
+"""Seconds before another attempt to take part in the dealer's sums."""
+_PASSING: Final = frozenset({Code.LEFT, Code.TIMEOUT})
+"""Ends of a session of sums after which a dealer may come back."""
+
+
+class KeptLearning(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a data owner goes by, on its disk."""
+
+    terms: bytes
+    """The digest of the model owner's terms."""
+    weights: bytes
+    """The commitment to the model."""
+    learning: PublicLearning
+
+
+async def run_learner(
+    party: OpenedParty[DataOwnerFile], own: LearningSection, *, show: Tell
+) -> tuple[Ended, dict[str, Any]]:
+    """Learn, and return how the sums ended, and what is known then (docs/hosts.md says its keys).
+
+    ValueError or OSError for images that cannot be used, a roster without a dealer, and terms that are not those of the
+    party's file; EndpointError for a party that is not there, InferenceError, which names who is at fault,
+    EventLogError, JournalError.
+    """
+    file, folder = party.file, party.folder
+    status = Status(
+        name=party.name,
+        role=file.role,
+        process=os.getpid(),
+        since=time.time(),
+        address=file.model_owner,
+        rounds=own.rounds,
+        learning=True,
+    )
+    with at_work(party, status, show) as tell:
+        source = own_source(file)
+        with EventLog(folder.events(party.name), party.name) as log:
+            diary = Diary(log, tell)
+            kept = read_kept(folder.learning)
+            if kept is not None:
+                check_own(file, own, source, kept.learning)
+            last = None if kept is None else _kept_adapters(folder.adapters, kept.learning)
+            status.round = 0 if last is None else last[1]
+            diary.write("images", images=len(source.train.images), learned=status.round)
+            ended = Ended(None, "all rounds were learned before")
+            if kept is None or status.round < own.rounds:
+                learning = _Learning(party, own, source, log, tell)
+                kept = await learning.agree(kept)
+                ended = await learning.follow(kept, last)
+        return ended, figures(folder.events(party.name), folder.adapters, kept, own.rounds)
+
+
+def own_source(file: DataOwnerFile) -> Source:
+    """Labelled images of a data owner that learns. ValueError or OSError for what is not there, or too little."""
+    assert file.data is not None
+    source = read(file.data)
+    if (count := len(source.train.images)) < file.batch:
+        raise ValueError(
+            f"data.source {file.data.source!r} holds {count} training images, and a batch takes {file.batch}: give it "
+            "more, or have all parties lower the batch"
+        )
+    return source
+
+
+def check_own(file: DataOwnerFile, own: LearningSection, source: Source, learning: PublicLearning) -> None:
+    """ValueError, naming the key, if the file of a data owner says something else than the model owner."""
+    for key, value, said in (
+        ("batch", file.batch, learning.batch),
+        ("adaptation.batches", own.batches, learning.batches),
+        ("adaptation.rounds", own.rounds, learning.schedule.rounds),
+    ):
+        if value != said:
+            raise ValueError(f"{key} = {value}: the model owner has {said}; all parties need the same")
+    if source.class_names != learning.names:
+        raise ValueError(
+            f"data.classes: the images here have the classes {', '.join(source.class_names)}; what is learned are "
+            f"{', '.join(learning.names) or 'classes that the model owner does not name'}, in this order: name these"
+        )
+
+
+class _HostedParty(DataOwnerParty):
+    """It has the dealer's task checked before it learns anything."""
+
+    def check_by(self, rounds: int, words: int) -> None:
+        """Of the learning."""
+        self._rounds, self._words = rounds, words
+
+    def _work(self, job: Train, proceed: Proceed) -> Callable[[float], list[Output]]:
+        task = read_rounds_task(self._machine.configuration)
+        if task.rounds != self._rounds:
+            raise TaskError(
+                f"the dealer sums {task.rounds} rounds; here and at the model owner there are {self._rounds}"
+            )
+        if task.words != self._words:
+            raise TaskError(f"the dealer sums {task.words} words, and a share has {self._words}: correct its file")
+        return super()._work(job, proceed)
+
+
+@dataclass(frozen=True)
+class _Learning:
+    party: OpenedParty[DataOwnerFile]
+    own: LearningSection
+    source: Source
+    log: EventLog
+    tell: Tell
+
+    def _owner(self, weights: bytes | None) -> DataOwnerSettings:
+        """Towards the model owner, whose model has this commitment, if it is known."""
+        file, roster = self.party.file, self.party.roster
+        named = bytes.fromhex(file.policy.weights) or None
+        if weights is not None and named not in (None, weights):
+            raise ValueError(
+                f"policy.weights: {self.party.folder.learning} is of a learning beside another model; for another one "
+                "name another `directory`"
+            )
+        diary = Diary(self.log, self.tell)
+        return DataOwnerSettings(
+            model_owner_address=file.model_owner,
+            dealer_address=file.dealer,
+            keys=self.party.keys,
+            roster=roster,
+            policy=InferencePolicy(
+                inputs=file.policy.inputs,
+                bits=file.policy.logits_bits,
+                labels=file.policy.labels,
+                weights=weights or named,
+            ),
+            patience=file.answer,
+            waiting=Waiting(seconds=file.patience, told=lambda reason: diary.write("not-connected", reason=reason)),
+            device=resolve_device(file.device),
+        )
+
+    async def agree(self, kept: KeptLearning | None) -> KeptLearning:
+        """What is kept, or else what the model owner offers, which is kept then. ValueError for what does not do."""
+        if kept is not None:
+            return kept
+        file, own = self.party.file, self.own
+        settings = self._owner(None)
+
+        def machine() -> LearningDataOwner:
+            return LearningDataOwner(
+                self.party.name,
+                self.party.roster,
+                wish=Wish(images=file.batch, batch=file.batch),
+                policy=settings.policy,
+                patience=FOR_OWNER * file.answer,
+                purpose="learning",
+                smallest_cohort=own.smallest_cohort,
+                entropy=os.urandom,
+            )
+
+        async with conversing(settings, machine) as conversation:
+            asking = conversation.machine
+            assert isinstance(asking, LearningDataOwner)
+            conversation.hear(asking.start(conversation.now()))
+            agreed = await conversation.expect(Agreed)
+            try:
+                learning = learning_of(adaptation_terms(agreed.terms))
+            except ValueError as error:
+                conversation.refuse(f"what it offers is not usable: {error}")
+            over = RemoteProtocolError(Code.LEFT, "it wanted to be told the terms", culprit=self.party.name)
+            conversation.hear(asking.give_up(over, conversation.now()))
+        check_own(file, own, self.source, learning)
+        kept = KeptLearning(terms=agreed.digest, weights=agreed.terms.weights, learning=learning)
+        replace_file(self.party.folder.learning, msgspec.msgpack.encode(kept))
+        return kept
+
+    async def follow(self, kept: KeptLearning, last: tuple[AdapterParameters, int] | None) -> Ended:
+        """Take part in one session of sums after the other, until one ends that is not followed by another."""
+        file, own, folder, learning = self.party.file, self.own, self.party.folder, kept.learning
+        diary = Diary(self.log, self.tell)
+        diary.write("agreed", weights=kept.weights.hex(), input="shared")
+        images, labels = await asyncio.to_thread(prepared, self.source, learning)
+
+        def keep(told: RoundLearned) -> None:
+            adapters_file.save(folder.adapters, told.parameters, round=told.round)
+
+        settings = LearnerSettings(
+            owner=self._owner(kept.weights),
+            batch=file.batch,
+            batches=own.batches,
+            rounds=own.rounds,
+            smallest_cohort=own.smallest_cohort,
+        )
+        learner = PrivateLearner(settings, images, labels, diary, last=last, terms=kept.terms, on_told=keep)
+        since, said = time.monotonic(), ""
+        try:
+            while True:
+                try:
+                    party = _HostedParty(self._client(), learner, Diary(self.log, self.tell))
+                    party.check_by(own.rounds, sum_words(learning.public.sizes, learning.learning))
+                    ended = await party.run()
+                    if ended.code not in _PASSING:
+                        return ended
+                    since = time.monotonic()
+                except UnreachableError as error:
+                    if time.monotonic() - since > file.patience:
+                        raise
+                    if str(error) != said:
+                        said = str(error)
+                        diary.write("not-connected", reason=said)
+                await asyncio.sleep(_PAUSE)
+        finally:
+            await asyncio.shield(learner.close())
+
+    def _client(self) -> ClientSettings:
+        """Towards the dealer's sums."""
+        party, file, own = self.party, self.party.file, self.own
+        return ClientSettings(
+            address=own.sums,
+            keys=party.keys,
+            roster=roster_of_sums(party.roster),
+            policy=Policy(smallest_cohort=own.smallest_cohort + own.colluders, roster_changes=()),
+            journal=JournalFile(party.folder.journal(party.name)),
+            memory=MemoryFile(party.folder.memory(party.name)),
+            patience=file.patience,
+            grace=own.grace,
+            connect_seconds=min(CONNECT_SECONDS, file.patience),
+        )
+
+
+def prepared(source: Source, learning: PublicLearning) -> tuple[torch.Tensor, torch.Tensor]:
+    """Training images as the model takes them, float32 [N, C, S, S], and their labels, int64 [N]. ValueError for one
+    that cannot be decoded, or has other channels, and for a model owner that does not say what its model takes."""
+    told = learning.public.interface
+    if told is None:
+        raise ValueError("the model owner does not say what its model takes: ask it to use `tacit model-owner`")
+    data = normalise(source, image_size=learning.public.sizes.side, mean=told.mean, std=told.std)
+    return data.x_train, data.y_train
+
+
+def read_kept(path: Path) -> KeptLearning | None:
+    """What a data owner goes by, if that is known. ValueError for a file that does not say it."""
+    try:
+        return msgspec.msgpack.decode(FILES.read(path), type=KeptLearning)
+    except FileNotFoundError:
+        return None
+    except msgspec.MsgspecError as error:
+        raise ValueError(
+            f"{path} does not hold what is public of a learning ({error}): restore it, or name another `directory`"
+        ) from None
+
+
+def _kept_adapters(path: Path, learning: PublicLearning) -> tuple[AdapterParameters, int] | None:
+    try:
+        return adapters_file.load(path, learning.initial())
+    except FileNotFoundError:
+        return None
+
+
+def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> dict[str, Any]:
+    """What is known when the rounds are over, by the events of all processes of this party."""
+    rounds: dict[int, dict[str, Any]] = {}
+    batches = []
+    for event in read_events(events):
+        if event["event"] in ("learned", "round-lost"):
+            rounds[event["round"]] = event
+        elif event["event"] == "batch":
+            batches.append(event)
+    told = ("owners", "images", "train_loss", "train_accuracy")
+    return {
+        "adapters": str(adapters),
+        "round": max((number for number, event in rounds.items() if event["event"] == "learned"), default=0),
+        "rounds": [
+            {"round": number, "lost": rounds[number].get("detail"), **{key: rounds[number].get(key) for key in told}}
+            for number in sorted(rounds)
+        ],
+        "planned": planned,
+        "classes": list(kept.learning.names),
+        "weights": kept.weights.hex(),
+        "batches": len(batches),
+        "refused_batches": sum(event["refused"] for event in batches),
+        "data_owner_bytes": sum(event["sent"] for event in batches),
+        "model_owner_bytes": sum(event["received"] for event in batches),
+    }

@@ -1,0 +1,138 @@
+"""Hosts for tests of double-blind adaptation: folders of a dealer, a model owner and three data owners, and their
+processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import Result
+
+from tests.cli import warm
+from tests.cli.hosts import Process, free_port
+
+Invoke = Callable[..., Result]
+DATA_OWNERS = ("alice", "bob", "carol")
+ROLES = {"dealer": "dealer", "owner": "model-owner", **dict.fromkeys(DATA_OWNERS, "data-owner")}
+CLASSES = ("0", "1")
+BATCH = 4
+
+
+def labelled(path: Path, labels: Sequence[int], *, side: int = 8) -> None:
+    """An .npz file with images for these labels, of another brightness for each."""
+    generator = np.random.default_rng(len(path.parent.name))
+    numbers = np.array(labels)
+    noise = generator.integers(0, 60, (len(numbers), side, side))
+    pixels = (noise + 60 * numbers[:, None, None]).astype(np.uint8)
+    np.savez(path, x_train=pixels, y_train=numbers)
+
+
+class AdaptationHouse:
+    """A host each for the dealer, the model owner `owner` and data owners, who learn so many rounds."""
+
+    def __init__(self, path: Path, tacit: Invoke, student: Path, *, rounds: int = 2) -> None:
+        self.path = path
+        self._tacit = tacit
+        self._running: list[Process] = []
+        self._student = student
+        self.rounds = rounds
+        self.ports = {name: free_port() for name in ("dealer", "owner", "sums")}
+        for name, role in ROLES.items():
+            (path / name).mkdir()
+            self.command("keys", "new", name, "--role", role, "--out", path / name)
+        self.roster(*ROLES)
+        self.model_owner()
+        self.dealer()
+        for name in DATA_OWNERS:
+            labelled(path / name / "images.npz", [0, 1] * 3)
+            self.data_owner(name)
+
+    def at(self, name: str) -> str:
+        return f"tcp://127.0.0.1:{self.ports[name]}"
+
+    def command(self, *arguments: object) -> None:
+        done = self._tacit(*arguments)
+        assert done.exit_code == 0, done.output
+
+    def roster(self, *names: str, of: Sequence[str] = tuple(ROLES)) -> None:
+        """Make a roster of these, and give it to those."""
+        made = self.path / "roster.toml"
+        made.unlink(missing_ok=True)
+        self.command("roster", "make", "--out", made, *(self.path / name / f"{name}.card" for name in names))
+        for name in of:
+            (self.path / name / "roster.toml").write_bytes(made.read_bytes())
+
+    def write(self, name: str, sections: Mapping[str, Mapping[str, Any]], **keys: Any) -> Path:
+        """Write the file of a party."""
+        path = self.path / name / "party.toml"
+        lines = [f"{key} = {json.dumps(value)}" for key, value in {"role": ROLES[name], "key": f"{name}.key"}.items()]
+        lines += [f"{key} = {json.dumps(value)}" for key, value in keys.items()]
+        for section, given in sections.items():
+            lines += [f"[{section}]", *(f"{key} = {json.dumps(value)}" for key, value in given.items())]
+        path.write_text("\n".join([*lines, ""]))
+        return path
+
+    def dealer(self, **keys: Any) -> Path:
+        own = {"sums": self.at("sums"), "words": self.words, "rounds": self.rounds, **keys}
+        deadlines = {"join": 3600, "grace": 1.0}
+        return self.write("dealer", {"adaptation": own, "adaptation.deadlines": deadlines}, bind=self.at("dealer"))
+
+    @property
+    def words(self) -> int:
+        """Of a share: two blocks of five tokens of width 8, adapters of rank 2, two classes, and what is counted."""
+        adapter = 2 * (2 * 8 + 2 * 5) + 1
+        return 2 * adapter + 2 * 8 + 2 + 3
+
+    def model_owner(self, **keys: Any) -> Path:
+        own = {"classes": CLASSES, "batch": BATCH, "rounds": self.rounds, "learning_rate": 0.02, "margin": 4.0, **keys}
+        adapter = {"kind": "parallel", "rank": 2}
+        return self.write(
+            "owner",
+            {"adaptation": own, "adaptation.adapter": adapter},
+            bind=self.at("owner"),
+            dealer=self.at("dealer"),
+            model=str(self._student),
+        )
+
+    def data_owner(self, name: str, *, data: Mapping[str, Any] | None = None, batch: int = BATCH, **keys: Any) -> Path:
+        own = {"sums": self.at("sums"), "rounds": self.rounds, "grace": 1.0, **keys}
+        images = {"source": "images.npz", "classes": CLASSES} if data is None else data
+        addresses = {"model_owner": self.at("owner"), "dealer": self.at("dealer")}
+        return self.write(name, {"adaptation": own, "data": images}, **addresses, batch=batch)
+
+    def start(self, name: str, *options: str) -> Process:
+        process = Process(warm.start((ROLES[name], "party.toml", *options), self.path / name))
+        self._running.append(process)
+        return process
+
+    def start_all(self, *, but: Sequence[str] = ()) -> dict[str, Process]:
+        return {name: self.start(name) for name in ROLES if name not in but}
+
+    def status(self, name: str) -> dict[str, Any]:
+        copy = self.path / name / "status.json"
+        self._tacit("status", self.path / name / "party.toml", "--json", copy)
+        found: dict[str, Any] = json.loads(copy.read_bytes())
+        return found
+
+    def events(self, name: str, event: str) -> list[dict[str, Any]]:
+        lines = (self.path / name / "state" / "events" / f"{name}.jsonl").read_text().splitlines()
+        return [found for found in map(json.loads, lines) if found["event"] == event]
+
+    def adapters(self, name: str) -> bytes:
+        return (self.path / name / "state" / "adapters.safetensors").read_bytes()
+
+    def stop(self) -> None:
+        for process in self._running:
+            process.process.kill()
+            process.end()
+
+
+def complaint(process: Process, status: int, pattern: str) -> None:
+    """It ends with this status, and one line that says this."""
+    assert process.end() == status, process.everything
+    (line,) = process.complained
+    assert re.search(pattern, line), line
