@@ -57,7 +57,7 @@ class LearningSizes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the model owner offers to compute beside its model, and everything public about it. Its `results` are what
-    is told of a prediction, and `arithmetic` has the scales of both."""
+    is told of a prediction, and `arithmetic` has the scales of both. ValueError for adapters at some blocks only."""
 
     purpose: Purpose
     reveal: Reveal = "none"
@@ -67,6 +67,12 @@ class AdaptationTerms(Terms, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The most rounds whose sums the model owner opens."""
     smallest_cohort: Annotated[int, Meta(ge=2, le=LARGEST_COHORT)]
     """The fewest survivors whose sum the model owner opens, without those who may collude."""
+
+    def __post_init__(self) -> None:
+        if self.learning.adapters not in (0, self.sizes.blocks):
+            raise ValueError(
+                f"{self.learning.adapters} adapters beside {self.sizes.blocks} blocks: each block has one, or none has"
+            )
 
 
 class BeginRound(Message, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from tacit.protocol.adaptation.model_owner import LearningModelOwner
 from tacit.protocol.adaptation.results import RoundAnswered, RoundAsked, RoundKept, SumAsked, SumTold
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
 from tacit.protocol.adaptation.sums import OpeningPolicy, RoundSums
+from tacit.protocol.adaptation.told import Reveal
 from tacit.protocol.core.codec import decode_structure, encode_structure
 from tacit.protocol.core.machine import Output
 from tacit.protocol.core.messages import Kinds
@@ -51,6 +52,7 @@ class LearnerInput(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     channels: int
     side: int
     purpose: Purpose
+    reveal: Reveal = "none"
     smallest_cohort: int
     entropy: Octets
     patience: float
@@ -83,12 +85,12 @@ def read_adaptation_terms(*, encoding: Octets) -> Fields:
     return fields_of(decode_structure(encoding, AdaptationTerms, limit=TERMS_LIMIT))
 
 
-def learning_schedule(*, terms: Fields, images: int) -> dict[str, Any]:
-    """A pass of learning of so many images: of every round the operation, and the bytes that the model owner and the
-    data owner open. And the words of a sum."""
+def adaptation_schedule(*, terms: Fields, images: int, session: Octets, number: int) -> dict[str, Any]:
+    """The pass of this number in a session, of so many images: of every round the operation, and the bytes that the
+    model owner and the data owner open. And the words of a sum."""
     read: AdaptationTerms = structure_of(terms, AdaptationTerms)
     return {
-        "rounds": [list(each) for each in adaptation_rounds(read, images)],
+        "rounds": [list(each) for each in adaptation_rounds(read, images, session=session, number=number)],
         "words": sum_words(read.sizes, read.learning),
     }
 
@@ -104,7 +106,7 @@ ADAPTATION_OPERATIONS: Final[Operations] = {
     **MessageFamily(ADAPTATION_MESSAGES).operations(),
     "write terms": write_adaptation_terms,
     "read terms": read_adaptation_terms,
-    "schedule": learning_schedule,
+    "schedule": adaptation_schedule,
     "draw zeros": draw_zeros,
 }
 """By the names that vectors use."""
@@ -151,6 +153,7 @@ class AdaptationStage(Stage):
                 policy=InferencePolicy(inputs=("known", "shared")),
                 patience=owner.patience,
                 purpose=owner.purpose,
+                reveal=owner.reveal,
                 smallest_cohort=owner.smallest_cohort,
                 entropy=entropy_of(owner.entropy),
             )

@@ -79,7 +79,7 @@ def adaptation_message_bad_family() -> Script:
 def learning_terms(**changes: Any) -> dict[str, Any]:
     """Terms with other sizes, and other fields of what is learned."""
     learning = {name: changes.pop(name, value) for name, value in LEARNING.items()}
-    own = {"purpose": "learning", "learning": learning, "rounds": 2, "smallest_cohort": 2}
+    own = {"purpose": "learning", "reveal": "none", "learning": learning, "rounds": 2, "smallest_cohort": 2}
     own |= {name: changes.pop(name) for name in own if name in changes}
     return terms_with(**({"input": "shared"} | changes)) | own
 
@@ -92,34 +92,65 @@ def encoded_learning_terms(**changes: Any) -> bytes:
 
 def adaptation_terms() -> Script:
     script = message("Terms of both purposes, and their encoding and digest.")
-    for changes in ({}, {"purpose": "prediction", "adapters": 0}, {"rounds": 1 << 20, "cut": 38, "gradient": 64}):
+    for changes in (
+        {"reveal": "sampled"},
+        {"purpose": "prediction", "reveal": "all", "adapters": 0},
+        {"rounds": 1 << 20, "cut": 38, "gradient": 64},
+    ):
         written = script.do("write terms", terms=learning_terms(**changes))
         script.do("read terms", encoding=written["encoding"])
     return script
 
 
 def adaptation_terms_bad_value() -> Script:
-    script = message("Terms with numbers beyond their bounds, without what is learned, or of private inference.")
+    script = message(
+        "Numbers beyond bounds, adapters at some blocks, fields that are missing, terms of private inference."
+    )
     honest = msgpack.unpackb(encoded_learning_terms())
-    for name, value in (("adapters", 257), ("rank", 0), ("classes", 1), ("batch", 0), ("cut", 39), ("gradient", 65)):
+    for name, value in (
+        ("adapters", 257),
+        ("adapters", 1),
+        ("rank", 0),
+        ("classes", 1),
+        ("batch", 0),
+        ("cut", 39),
+        ("gradient", 65),
+    ):
         changed = honest | {"learning": honest["learning"] | {name: value}}
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(changed))
-    for fields in ({"purpose": "other"}, {"rounds": 0}, {"smallest_cohort": 1}, {"learning": None}, {"more": 0}):
+    for fields in (
+        {"purpose": "other"},
+        {"reveal": "most"},
+        {"rounds": 0},
+        {"smallest_cohort": 1},
+        {"learning": None},
+        {"more": 0},
+    ):
         script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(honest | fields))
-    of_inference = {name: value for name, value in honest.items() if name not in ("purpose", "learning", "rounds")}
-    script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(of_inference))
+    for missing in (("reveal",), ("purpose", "reveal", "learning", "rounds", "smallest_cohort")):
+        rest = {name: value for name, value in honest.items() if name not in missing}
+        script.refuse("MALFORMED", "read terms", encoding=msgpack.packb(rest))
     return script
 
 
 def adaptation_schedule() -> Script:
-    script = Script(PROTOCOL, "primitive", "Rounds of passes of learning, and words of a sum, for several sizes.")
-    one = dict.fromkeys(SIZES, 1) | {"far": False}
-    for changes, images in (
-        ({}, 5),
-        ({"adapters": 0, "cut": 38, "gradient": 1}, 1),
-        (one | {"rank": 1, "classes": 2}, 2),
+    about = "Rounds of passes of learning and of prediction, and words of a sum, for several sizes and samples."
+    script = Script(PROTOCOL, "primitive", about)
+    one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
+    predicts: dict[str, Any] = {"purpose": "prediction", "reveal": "all"}
+    sampled: dict[str, Any] = {"reveal": "sampled", "blocks": 4, "adapters": 4}
+    for changes, images, number in (
+        ({}, 5, 1),
+        ({"adapters": 0, "cut": 38, "gradient": 1}, 1, 1),
+        (one, 2, 1),
+        ({"reveal": "all"}, 3, 1),
+        *((sampled, 2, number) for number in (4, 9)),
+        (one | {"reveal": "sampled"}, 1, 1),
+        (predicts, 3, 1),
+        (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1, 2),
     ):
-        script.do("schedule", terms=learning_terms(**changes), images=images)
+        terms = learning_terms(**changes)
+        script.do("schedule", terms=terms, images=images, session=drawn("session"), number=number)
     return script
 
 

@@ -15,6 +15,7 @@ from tacit.protocol.adaptation.messages import (
     SumLost,
 )
 from tacit.protocol.adaptation.schedule import adaptation_rounds, sum_words
+from tacit.protocol.adaptation.told import told_blocks
 from tacit.protocol.core.codec import Envelope, decode_structure, encode
 from tacit.protocol.core.link import NO_SESSION
 from tacit.protocol.core.messages import Message
@@ -35,10 +36,17 @@ SMALL: Final[dict[str, Any]] = {
     "most_batch": 1,
 }  # fmt: skip
 ENCODED: Final = encoded_learning_terms(**SMALL)
-TERMS: Final = decode_structure(ENCODED, AdaptationTerms, limit=TERMS_LIMIT)
 AGREED: Final = digest(Label.INFERENCE_TERMS, ENCODED)
-SUM_BYTES: Final = 8 * sum_words(TERMS.sizes, TERMS.learning)
 Changes = dict[str, Any]
+
+
+def small_terms(**changes: Any) -> AdaptationTerms:
+    """The terms of these sessions, with other fields."""
+    return decode_structure(encoded_learning_terms(**SMALL | changes), AdaptationTerms, limit=TERMS_LIMIT)
+
+
+TERMS: Final = small_terms()
+SUM_BYTES: Final = 8 * sum_words(TERMS.sizes, TERMS.learning)
 
 
 def begun(about: str, *names: str, terms: Changes | None = None, owner: Changes | None = None, **policy: Any) -> Play:
@@ -61,21 +69,21 @@ def begun(about: str, *names: str, terms: Changes | None = None, owner: Changes 
     }  # fmt: skip
     play.do("begin adaptation", roster=roster(*names), data_owners=owners, model_owner=teacher)
     for name in names:
-        join(play, name)
+        join(play, name, small_terms(**terms or {}))
     return play
 
 
-def join(play: Play, name: str) -> None:
+def join(play: Play, name: str, terms: AdaptationTerms) -> None:
     """A data owner says hello, and has the masked weights."""
     play.act(name, "hello", party=name)
     play.deliver()
-    mask(play, name)
+    mask(play, name, terms)
     play.deliver()
 
 
-def mask(play: Play, name: str) -> None:
+def mask(play: Play, name: str, terms: AdaptationTerms = TERMS) -> None:
     """The model owner masks its weights for a data owner."""
-    for layer, size in enumerate(weight_bytes(TERMS.sizes)):
+    for layer, size in enumerate(weight_bytes(terms.sizes)):
         data = drawn(f"layer {layer}", size)
         play.act(MODEL_OWNER, "mask", party=MODEL_OWNER, layer=layer, data=data, data_owner=name)
 
@@ -90,13 +98,20 @@ def begin(play: Play, name: str, number: int, based: int = 0, done: int = 0, hav
         play.deliver()
 
 
-def learn(play: Play, name: str, *, refused: bool = False) -> None:
-    """A batch. refused: it is out of range."""
+def session_of(play: Play, name: str) -> bytes:
+    """In which a data owner was last told terms."""
+    told = [one for one in play.parcels if one.receiver == name and one.kind == "inference-terms"]
+    return told[-1].packet.envelope.session
+
+
+def compute(play: Play, name: str, *, terms: AdaptationTerms = TERMS, number: int = 1, refused: bool = False) -> None:
+    """A pass of one image. terms: of the session; number: of the pass; refused: it is out of range."""
     play.act(name, "ask", party=name)
     play.deliver()
     play.act(MODEL_OWNER, "begin pass", party=MODEL_OWNER, weights=WEIGHTS, data_owner=name)
     play.deliver()
-    for step, (operation, *sent) in enumerate(adaptation_rounds(TERMS, 1)):
+    rounds = adaptation_rounds(terms, 1, session=session_of(play, name), number=number)
+    for step, (operation, *sent) in enumerate(rounds):
         for owner, size in zip((MODEL_OWNER, name), sent, strict=True):
             if size:
                 words = drawn(f"{owner} {step}", size)
@@ -105,6 +120,8 @@ def learn(play: Play, name: str, *, refused: bool = False) -> None:
                 more = {"data_owner": name} if owner == MODEL_OWNER else {}
                 play.act(owner, "give", party=owner, step=step, data=words, **more)
         play.deliver()
+        if refused and operation == RANGE:
+            return
 
 
 def keep(play: Play, name: str, number: int) -> None:
@@ -128,11 +145,10 @@ def tell(play: Play, name: str, number: int, *, lost: bool = False) -> None:
 
 
 def adaptation_round() -> Script:
-    play = begun("A round with a batch that is out of range and one that is not, and its sum; then a second round.")
+    play = begun("A round with a batch, and its sum; then a second round.")
     for name in BOTH:
         begin(play, name, 1)
-    learn(play, DATA_OWNER, refused=True)
-    learn(play, DATA_OWNER)
+    compute(play, DATA_OWNER)
     for name in BOTH:
         keep(play, name, 1)
     for name in BOTH:
@@ -151,6 +167,32 @@ def adaptation_round() -> Script:
         play.act(name, "close", party=name)
         play.deliver()
     return ending(play, "ended")
+
+
+def _told(about: str, **changes: Any) -> tuple[Play, AdaptationTerms]:
+    """A data owner that expects what these terms reveal, in a round."""
+    play = begun(about, DATA_OWNER, terms=changes, owner={"reveal": changes["reveal"]})
+    begin(play, DATA_OWNER, 1)
+    return play, small_terms(**changes)
+
+
+def adaptation_sampled() -> Script:
+    about = (
+        "Outputs of blocks are told of a sample: of three, the first, from which the second is computed, and the last."
+    )
+    play, terms = _told(about, reveal="sampled", blocks=3)
+    if told_blocks("sampled", 3, session=session_of(play, DATA_OWNER), number=1) != (True, False, True):
+        raise ValueError("another sample than the file is about")
+    compute(play, DATA_OWNER, terms=terms)
+    keep(play, DATA_OWNER, 1)
+    return play
+
+
+def adaptation_all_told() -> Script:
+    play, terms = _told("The output of the only block is told of a batch that is out of range.", reveal="all")
+    compute(play, DATA_OWNER, terms=terms, refused=True)
+    keep(play, DATA_OWNER, 1)
+    return play
 
 
 def adaptation_lost_round() -> Script:
@@ -225,7 +267,6 @@ def adaptation_resumed_round() -> Script:
     play = begun("A link is lost in a round; in the next session the model owner has one batch less.", DATA_OWNER)
     roster_hash = bytes.fromhex(play.steps[0].expect)
     begin(play, DATA_OWNER, 1)
-    learn(play, DATA_OWNER)
     play.act(MODEL_OWNER, "drop", party=MODEL_OWNER, peer=DATA_OWNER)
     play.act(DATA_OWNER, "drop", party=DATA_OWNER, peer=MODEL_OWNER)
     agreed_by_hand(play, DATA_OWNER, 1, roster_hash)
@@ -269,12 +310,15 @@ def begin_round_bad_number() -> Script:
 
 
 def begin_round_bad_policy() -> Script:
-    play = begun("A data owner more than may learn; and then, all rounds being open, one more round.", *THREE,
-                 rounds=1, owners=2)  # fmt: skip
+    play = begun("One data owner too many, and one who only asks for a sum; then one round more than may be.",
+                 *THREE, "data-4", rounds=1, owners=2)  # fmt: skip
     for name in BOTH:
         begin(play, name, 1)
         keep(play, name, 1)
     begin(play, THIRD, 1)
+    check_end(play, "POLICY", THIRD)
+    ask(play, "data-4", 1)
+    check_end(play, "POLICY", "data-4")
     for name in BOTH:
         ask(play, name, 1, *BOTH)
     for name in BOTH:
@@ -328,14 +372,6 @@ def ask_sum_bad_survivors() -> Script:
     return ending(play, "ended", "MEMBERS")
 
 
-def ask_sum_bad_owner() -> Script:
-    play = begun("Whoever is one too many is told no sum either.", *THREE, owners=2)
-    for name in BOTH:
-        begin(play, name, 1)
-    ask(play, THIRD, 1)
-    return ending(play, "ended", "POLICY")
-
-
 def ask_sum_bad_lists() -> Script:
     play = begun("Two lists of survivors cost the round, and too few of them the next.", *THREE, colluders=1)
     for name in THREE:
@@ -354,16 +390,21 @@ def ask_sum_bad_lists() -> Script:
     return ending(play, "ended", "UNEXPECTED")
 
 
-def adaptation_bad_purpose() -> Script:
-    rounds = {"purpose": "prediction"}
+def adaptation_prediction() -> Script:
+    changes = {"purpose": "prediction", "reveal": "all"}
+
+    def predict(play: Play, name: str) -> None:
+        compute(play, name, terms=small_terms(**changes))
+        begin(play, name, 1)
+
     return _refused(
-        "A session of predictions has no rounds, and no sums.",
+        "A prediction, whatever is revealed where the model is learned; and such a session has no rounds, and no sums.",
         [
-            (lambda play, name: begin(play, name, 1), "UNEXPECTED"),
+            (predict, "UNEXPECTED"),
             (lambda play, name: ask(play, name, 1), "UNEXPECTED"),
             (lambda play, name: keep(play, name, 1), "SESSION"),
         ],
-        terms=rounds, owner=rounds,
+        terms=changes, owner={"purpose": "prediction"},
     )  # fmt: skip
 
 
@@ -383,16 +424,19 @@ def agree_terms_bad_learning() -> Script:
 
 
 def adaptation_terms_bad_policy() -> Script:
-    play = Play(PROTOCOL, "session", "Terms that data owners refuse: another purpose, batch, and cohort.")
-    wishes: tuple[Changes, ...] = ({"purpose": "prediction"}, {"batch": 2}, {"smallest_cohort": 3})
+    play = Play(PROTOCOL, "session", "Terms that data owners refuse: another purpose, reveal, batch, and cohort.")
+    wishes: tuple[Changes, ...] = (
+        {"purpose": "prediction"}, {"reveal": "none"}, {"reveal": "all"}, {"batch": 2}, {"smallest_cohort": 3},
+    )  # fmt: skip
     names = tuple(f"{DATA_OWNER}-{number}" for number in range(len(wishes)))
     owners = [
         {"name": name, "images": 3, "batch": 1, "channels": 1, "side": 1, "purpose": "learning", "smallest_cohort": 2,
-         "entropy": drawn(f"{name} entropy"), "patience": PATIENCE, **wish}
+         "reveal": "sampled", "entropy": drawn(f"{name} entropy"), "patience": PATIENCE, **wish}
         for name, wish in zip(names, wishes, strict=True)
     ]  # fmt: skip
     teacher = {
-        "terms": encoded_learning_terms(**SMALL | {"most_batch": 2}), "entropy": drawn("model-owner entropy", 256),
+        "terms": encoded_learning_terms(**SMALL | {"most_batch": 2, "reveal": "sampled"}),
+        "entropy": drawn("model-owner entropy", 256),
         "patience": PATIENCE, "rounds": 2, "owners": 9, "smallest_cohort": 2, "colluders": 0,
     }  # fmt: skip
     play.do("begin adaptation", roster=roster(*names), data_owners=owners, model_owner=teacher)
@@ -421,9 +465,8 @@ def _answered(about: str, kind: str, answers: list[tuple[Message, int | None, st
             ask(play, name, 1)
             play.act(MODEL_OWNER, "tell sum", party=MODEL_OWNER, number=1, data=None, data_owner=name)
         play.deliver(lambda parcel: None)
-        session = next(one for one in play.parcels if one.receiver == name and one.kind == "inference-terms")
         envelope = Envelope(
-            version=ADAPTATION_VERSION, type=message.TYPE, session=session.packet.envelope.session, round=0,
+            version=ADAPTATION_VERSION, type=message.TYPE, session=session_of(play, name), round=0,
             sender=MODEL_OWNER, sequence=sum(one.receiver == name for one in play.parcels) - 1,
         )  # fmt: skip
         frames = encode(message, envelope, None if size is None else bytes(size))
@@ -448,7 +491,6 @@ def own_sum_bad_form() -> Script:
             (OwnSum(number=2, chunk=0), SUM_BYTES, "UNEXPECTED"),
             (OwnSum(number=1, chunk=1), SUM_BYTES, "UNEXPECTED"),
             (OwnSum(number=1, chunk=0), SUM_BYTES - 8, "VECTOR"),
-            (OwnSum(number=1, chunk=0), SUM_BYTES + 8, "VECTOR"),
             (OwnSum(number=1, chunk=0), None, "VECTOR"),
             (SumLost(number=2, detail="late"), None, "SESSION"),
             (SumLost(number=1, detail=""), None, "SESSION"),
@@ -470,9 +512,10 @@ def adaptation_bad_silence() -> Script:
 FILES: Final[dict[str, Callable[[], Script]]] = {
     function.__name__: function
     for function in (
-        adaptation_round, adaptation_lost_round, adaptation_late_words, adaptation_resumed_round,
+        adaptation_round, adaptation_sampled, adaptation_all_told, adaptation_prediction, adaptation_lost_round,
+        adaptation_late_words, adaptation_resumed_round,
         begin_round_bad_number, begin_round_bad_policy, keep_round_bad_number, start_pass_bad_round,
-        ask_sum_bad_survivors, ask_sum_bad_owner, ask_sum_bad_lists, adaptation_bad_purpose, agree_terms_bad_learning,
+        ask_sum_bad_survivors, ask_sum_bad_lists, agree_terms_bad_learning,
         adaptation_terms_bad_policy, adaptation_bad_version, round_begun_bad_done, own_sum_bad_form,
         adaptation_bad_silence,
     )

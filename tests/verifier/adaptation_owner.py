@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from adaptation_terms import ADAPTATION, learning_rounds, read_adaptation_terms, sum_words
+from adaptation_terms import ADAPTATION, adaptation_rounds, read_adaptation_terms, sum_words
 from constants import require
 from inference_owner import DataOwner, Due, ModelOwner, Owner, cut
 
@@ -79,7 +79,7 @@ class Learner(Owner):
         return read_adaptation_terms(encoded)
 
     def rounds(self, images: int) -> list[tuple[str, int, int]]:
-        return learning_rounds(self.terms, images)
+        return adaptation_rounds(self.terms, images, self.session, self.number)
 
 
 class LearningDataOwner(Learner, DataOwner):
@@ -91,6 +91,7 @@ class LearningDataOwner(Learner, DataOwner):
 
     def check_terms(self, terms: dict[str, Any]) -> None:
         require(terms["purpose"] == self.wish["purpose"], "POLICY")
+        require(terms["purpose"] != "learning" or terms["reveal"] == self.wish["reveal"], "POLICY")
         require(terms["purpose"] != "learning" or terms["learning"]["batch"] == self.wish["batch"], "POLICY")
         require(terms["smallest_cohort"] >= self.wish["smallest_cohort"], "POLICY")
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from adaptation_owner import LearningDataOwner, LearningModelOwner, Sums
-from adaptation_terms import ADAPTATION, ADAPTATION_TERMS, learning_rounds, read_adaptation_terms, sum_words
+from adaptation_terms import ADAPTATION, ADAPTATION_TERMS, adaptation_rounds, read_adaptation_terms, sum_words
 from constants import Refused
 from conversation import Roster
 from inference_material import Stream
@@ -43,12 +43,16 @@ def do_draw_zeros(secret: str, words: int) -> bytes:
     return b"".join(word.to_bytes(8, "little") for word in Stream(given(secret), 0).draw([words], 64))
 
 
+def do_schedule(terms: dict[str, Any], images: int, session: str, number: int) -> dict[str, Any]:
+    return {"rounds": adaptation_rounds(terms, images, given(session), number), "words": sum_words(terms)}
+
+
 PURE: dict[str, Any] = {
     "write message": do_write_message,
     "read message": do_read_message,
     "write terms": do_write_terms,
     "read terms": lambda encoding: to_body(read_adaptation_terms(given(encoding))),
-    "schedule": lambda terms, images: {"rounds": learning_rounds(terms, images), "words": sum_words(terms)},
+    "schedule": do_schedule,
     "draw zeros": do_draw_zeros,
 }
 
@@ -88,7 +92,7 @@ class AdaptationPerformance:
         self.roster = Roster(members_of(roster))
         self.model_owner = model_owner
         for row in data_owners:
-            wish = row | {"weights": None, "inputs": ["known", "shared"]}
+            wish = {"reveal": "none"} | row | {"weights": None, "inputs": ["known", "shared"]}
             exchange = (row["name"], self.roster.server, row["patience"], self.transmit, self.tell)
             self.data_owners[row["name"]] = LearningDataOwner(
                 entropy(given(row["entropy"])), self.roster.hash, wish, *exchange

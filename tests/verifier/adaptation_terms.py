@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from constants import ADAPTATION_VERSION, DETAIL_LIMIT, LARGEST_COHORT
+from constants import ADAPTATION_VERSION, DETAIL_LIMIT, LARGEST_COHORT, TOLD_BLOCKS, require
 from encoding import Array, Integer, Map, Text, choice
 from inference_terms import INFERENCE_BODIES, TERMS, read_terms, rounds_of, tokens_of
 from messages import HASH, NAME, NUMBER, Family
+from primitives import digest
 
 ROUND = Integer(1, 2**31)
 SHARED_TYPES = (
@@ -32,6 +33,7 @@ LEARNING = Map(
 ADAPTATION_TERMS = Map(
     **TERMS.fields,
     purpose=choice("learning", "prediction"),
+    reveal=choice("none", "sampled", "all"),
     learning=LEARNING,
     rounds=Integer(1, 2**20),
     smallest_cohort=Integer(2, LARGEST_COHORT),
@@ -39,7 +41,9 @@ ADAPTATION_TERMS = Map(
 
 
 def read_adaptation_terms(encoded: bytes) -> dict[str, Any]:
-    return read_terms(encoded, ADAPTATION_TERMS)
+    found = read_terms(encoded, ADAPTATION_TERMS)
+    require(found["learning"]["adapters"] in (0, found["sizes"]["blocks"]), "MALFORMED")
+    return found
 
 
 def parameters_of(terms: dict[str, Any]) -> int:
@@ -53,8 +57,39 @@ def sum_words(terms: dict[str, Any]) -> int:
     return parameters_of(terms) + 3
 
 
-def learning_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, int]]:
-    """Embedding, blocks, a step, count and range: the table of *Rounds of a pass*."""
+def told_of(terms: dict[str, Any], session: bytes, number: int) -> list[bool]:
+    """Which outputs are told in a pass, of the first block first."""
+    blocks = terms["sizes"]["blocks"]
+    if terms["reveal"] != "sampled":
+        return [terms["reveal"] == "all"] * blocks
+    coins = int.from_bytes(digest(TOLD_BLOCKS, session, number.to_bytes(8, "little")), "little")
+    told = [True]
+    for block in range(blocks - 1, 0, -1):
+        told.insert(0, not told[0] and coins >> (block - 1) & 1 == 1)
+    return told
+
+
+def told_rounds(sizes: dict[str, int], images: int, told: list[bool]) -> list[tuple[str, int, int]]:
+    """A pass that tells outputs: *Told outputs*."""
+    n, ntd = images, images * tokens_of(sizes) * sizes["width"]
+    (embedding, *rest), before = rounds_of(sizes, "shared", images), False
+    block = rest[: [name for name, _, _ in rest].index("fc2") + 1]
+    found = [embedding]
+    for index, tells in enumerate(told):
+        found += [each for each in block if not (before and each[0] == "layer norm 1")]
+        if tells:
+            relative = 4 * n if any(told[:index]) else 0
+            labels = 5 * n if index + 1 == len(told) else 0
+            found += [("shuffle", 4 * n, 5 * (ntd + n)), ("result", 5 * ntd + relative + labels, 0)]
+        before = tells
+    return [*found, ("count", 4, 4), ("range", 8, 8)]
+
+
+def adaptation_rounds(terms: dict[str, Any], images: int, session: bytes, number: int) -> list[tuple[str, int, int]]:
+    """Of the pass of this number in a session: *Rounds of a pass*, and *Told outputs*."""
+    learns = terms["purpose"] == "learning"
+    if learns and terms["reveal"] != "none":
+        return told_rounds(terms["sizes"], images, told_of(terms, session, number))
     sizes, learning = terms["sizes"], terms["learning"]
     n, t, d = images, tokens_of(sizes), sizes["width"]
     a, r, c, p = learning["adapters"], learning["rank"], learning["classes"], parameters_of(terms)
@@ -73,6 +108,8 @@ def learning_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, 
     ]  # fmt: skip
     head = [
         ("norm", 4 * n * d), ("norm", 4 * n), ("norm", 8 * n), ("norm", 4 * n * d), ("head", 8 * (n * d + c * d)),
+    ]  # fmt: skip
+    head_backwards = [
         ("softmax", 22 * n * c), ("softmax", 8 * n * c + 4 * n), ("softmax", 12 * n), ("softmax", 4 * n * c),
         ("head backwards", 8 * (2 * n * c + n * d + c * d)), ("norm backwards", 4 * n * d),
         ("norm backwards", 16 * n * d), ("norm backwards", 8 * n), ("norm backwards", 8 * n),
@@ -83,7 +120,11 @@ def learning_rounds(terms: dict[str, Any], images: int) -> list[tuple[str, int, 
         ("parameters", 4 * (5 * a + 2)),
         *(("adapter", size) for size in adapter * a),
         *head,
-        *(("adapter backwards", size) for size in backwards * a),
     ]
-    both = [(name, size, size) for name, size in step]
-    return [*of_inference[:first_norm], *both, ("count", 4, 4), ("range", 8, 8)]
+    if learns:
+        step += [*head_backwards, *(("adapter backwards", size) for size in backwards * a)]
+    found = of_inference[:first_norm] + [(name, size, size) for name, size in step]
+    if learns:
+        return [*found, ("count", 4, 4), ("range", 8, 8)]
+    results = rounds_of(sizes | {"classes": c}, "shared", images, terms["results"]["labels"])
+    return found + results[[name for name, _, _ in results].index("count") :]
