@@ -282,3 +282,10 @@ def test_messages_of_rounds_are_of_no_pass() -> None:
         run = world()
         run.say_instead(kind.TYPE, DATA_OWNER, lambda parcel: [altered(parcel, round=1)])
         refused(run.run(), Code.SESSION, f"{kind.TYPE} of pass 1 where 0 is due", DATA_OWNER)
+
+
+def test_terms_with_adapters_at_some_blocks_only_are_refused() -> None:
+    for adapters, blocks in ((1, 2), (3, 2), (2, 1)):
+        with pytest.raises(ValueError, match=f"{adapters} adapters beside {blocks} blocks"):
+            learning_terms(adapters=adapters, blocks=blocks)
+    assert [learning_terms(adapters=adapters, blocks=2).learning.adapters for adapters in (0, 2)] == [0, 2]
