@@ -9,7 +9,7 @@ knows them all, and a protection is read by its catalogue (`read_section`).
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -74,10 +74,7 @@ def read_section(kind: type, value: Any) -> Any:
     for name, given in settings.items():
         owners = [other for other, one in registered().items() if name in one.__struct_fields__]
         if owners and name_of(protection) not in owners:
-            raise ValueError(
-                f"protection.{name} = {literal(given)}: it is a key of {' and '.join(map(literal, owners))} only; "
-                f"protection.scheme is {literal(name_of(protection))}"
-            )
+            raise ValueError(_of_another(f"protection.{name}", given, owners, "protection.scheme", name_of(protection)))
     try:
         return protection_hook(kind, value)
     except msgspec.ValidationError as error:
@@ -92,14 +89,18 @@ def refusal(error: msgspec.ValidationError, data: Mapping[str, Any], root: type[
     if error.__cause__ is not None:
         return str(error.__cause__)
     known: dict[str, Key] = {}
+    choices: dict[str, list[str]] = {}
     for key in _keys(msgspec.inspect.type_info(root), path):
+        if key.choice:
+            choices.setdefault(key.path, []).append(key.choice)
         if key.chooses and key.path in known:
-            choices = (*known[key.path].type.values, key.choice)  # type: ignore[attr-defined]
-            key = replace(key, type=msgspec.inspect.LiteralType(choices))
+            key = replace(key, type=msgspec.inspect.LiteralType(tuple(choices[key.path])))
         known[key.path] = key
     prefix = f"{path}." if path else ""
     for section, name, stray in _unknown(data, known, prefix):
         return f"{section}{name} = {literal(stray)}: there is no such key; {_suggestion(section, name, known)}"
+    for told in _misplaced(data, known, choices):
+        return told
     if (missing := _MISSING.match(str(error))) is not None:
         within = _PLACE.search(str(error))
         name = ".".join(filter(None, [path, within["path"] if within else "", missing["name"]]))
@@ -124,8 +125,11 @@ def accepted(kind: msgspec.inspect.Type) -> str:
         case msgspec.inspect.Metadata():
             return accepted(kind.type)
         case msgspec.inspect.UnionType():
-            present = [accepted(one) for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
-            return ", or ".join([*present, "leave the key out"])
+            words = {
+                "leave the key out" if isinstance(one, msgspec.inspect.NoneType) else accepted(one): None
+                for one in sorted(kind.types, key=lambda one: isinstance(one, msgspec.inspect.NoneType))
+            }
+            return ", or ".join(words)
         case msgspec.inspect.BoolType():
             return "true or false"
         case msgspec.inspect.IntType():
@@ -158,6 +162,26 @@ def literal(value: object, longest: int | None = _LONGEST_VALUE) -> str:
     else:
         text = str(value)
     return text if longest is None or len(text) <= longest else text[:longest] + "..."
+
+
+def _misplaced(data: Mapping[str, Any], known: Mapping[str, Key], choices: Mapping[str, list[str]]) -> Iterator[str]:
+    """Keys of a section that is one of several, which another one of them has; choices: which have it, by path."""
+    for key in known.values():
+        choosing = msgspec.inspect.LiteralType(tuple(choices.get(key.path, ())))
+        section, _, chooser = key.path.rpartition(".")
+        given = data.get(section)
+        if key.type != choosing or not isinstance(given, Mapping) or given.get(chooser) not in choosing.values:
+            continue
+        for name, value in given.items():
+            owners = choices[f"{section}.{name}"]
+            if given[chooser] not in owners:
+                yield _of_another(f"{section}.{name}", value, owners, key.path, given[chooser])
+
+
+def _of_another(path: str, value: object, owners: Iterable[str], chooser: str, chosen_one: object) -> str:
+    """What is said of a key that other choices of a section have."""
+    names = " and ".join(map(literal, owners))
+    return f"{path} = {literal(value)}: it is a key of {names} only; {chooser} is {literal(chosen_one)}"
 
 
 def _bare(key: str) -> str:

@@ -1,0 +1,113 @@
+"""The experiment file of `tacit adapt`: its own two sections, of which one is one of several, and what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tacit.models.adapters.configuration import LinearProbeConfiguration, ParallelConfiguration
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.experiment import ExperimentError, load_as
+from tacit.parties.runs.explain import accepted, holds, keys
+from tacit.parties.runs.reference import adaptation_markdown, experiment_toml
+from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
+
+KEYS = list(keys(AdaptationExperiment))
+
+
+def read(directory: Path, text: str) -> AdaptationExperiment:
+    (directory / "own.toml").write_text(text)
+    return load_as(AdaptationExperiment, directory / "own.toml")
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        AdaptationExperiment(),
+        AdaptationExperiment(adapter=ParallelConfiguration(rank=3, scale=0.5, initialisation="xavier")),
+        AdaptationExperiment(adapter=LinearProbeConfiguration()),
+    ],
+    ids=["default", "parallel", "linear-probe"],
+)
+def test_what_is_written_is_what_is_read(tmp_path: Path, experiment: AdaptationExperiment) -> None:
+    assert read(tmp_path, experiment_toml(experiment)) == experiment
+
+
+def test_the_keys_of_the_other_kind_stand_there_as_comments() -> None:
+    text = experiment_toml(AdaptationExperiment(adapter=LinearProbeConfiguration()))
+    assert tomllib.loads(text)["adapter"] == {"kind": "linear-probe"}
+    lines = text.splitlines()
+    assert '# kind = "parallel"' in lines
+    assert "# rank = 8" in lines
+
+
+def test_a_key_is_held_by_its_own_kind_alone() -> None:
+    held = {
+        kind: {key.path for key in KEYS if holds(AdaptationExperiment().with_adapter(kind), key) and key.choice}
+        for kind in ("parallel", "linear-probe")
+    }
+    assert {path for path in held["parallel"] if path.startswith("adapter.")} == {
+        "adapter.kind",
+        "adapter.rank",
+        "adapter.scale",
+        "adapter.initialisation",
+    }
+    assert {path for path in held["linear-probe"] if path.startswith("adapter.")} == {"adapter.kind"}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            '[adapter]\nkind = "linear-probe"\nscale = 1.0',
+            'adapter.scale = 1.0: it is a key of "parallel" only; adapter.kind is "linear-probe"',
+        ),
+        ('[adapter]\nkind = "serial"', 'adapter.kind = "serial": expected "parallel" or "linear-probe"'),
+        ("[adapter]\nrank = 4", "adapter.kind is missing: "),
+        ('[adapter]\nkind = "parallel"\nrank = 0', "adapter.rank = 0: expected an integer from 1 to 1024"),
+        (
+            '[adapter]\nkind = "parallel"\nranks = 4',
+            "adapter.ranks = 4: there is no such key; did you mean adapter.rank",
+        ),
+        ("adapter = 3", "adapter = 3: expected a section with keys of its own"),
+        ('[adaptation]\nreveal = "some"', 'adaptation.reveal = "some": expected "all" or "none" or "sampled"'),
+        ("[adaptation]\nmargin = 0.5", "adaptation.margin = 0.5: expected a number from 1 to 16"),
+        ("[adaptation]\ndecay_rounds = [3, 2]", "adaptation.decay_rounds = [3, 2]: rounds in rising order, each once"),
+        ("[adaptation]\nknown_classes = []", "adaptation.known_classes = []: a model owner needs images of its own"),
+        ("[encryption]", "what is learned beside a model has no [protection] and no [encryption]: leave them out"),
+        ('[data]\nstatistics = "sum"', 'data.statistics = "sum": images are prepared as the model owner says'),
+        (
+            '[aggregation]\nmode = "none"\n[policy]\nmodes = ["none"]',
+            'aggregation.mode = "none": the shares of single data owners would be seen',
+        ),
+        ("[adaptation]\nsmallest_cohort = 5", "federation.clients = 4: sums of 5 data owners beside 0 who may collude"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ExperimentError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'own.toml'}: {complaint}")
+
+
+def test_a_model_that_is_not_there_is_noticed_without_torch(tmp_path: Path) -> None:
+    experiment = read(tmp_path, f'[adaptation]\nbackbone = "{tmp_path / "nowhere"}"')
+    with pytest.raises(ValueError, match="nowhere holds neither"):
+        experiment.check_place()
+    AdaptationExperiment().check_place()
+
+
+def test_one_of_several_is_a_section_in_words() -> None:
+    (section,) = (key for key in KEYS if key.path == "adapter")
+    assert accepted(section.type) == "a section with keys of its own"
+
+
+def test_the_page_has_both_sections_and_no_other() -> None:
+    lines = adaptation_markdown().splitlines()
+    assert [line for line in lines if line.startswith("## [")] == ["## [adapter]", "## [adaptation]"]
+    for key in KEYS:
+        if key.path.partition(".")[0] in ("adapter", "adaptation") and not key.is_section:
+            assert any(line.startswith(f"| `{key.path.rpartition('.')[2]}` |") for line in lines), key.path
+    assert f'- `"none"`: {PROTECTS["none"]}.' in lines
+    assert f'- `"sampled"` and `"all"`: {GIVES_AWAY}.' in lines
