@@ -156,7 +156,8 @@ class Seat:
             rounds=self.experiment.federation.rounds,
             reveal=own.reveal,
             smallest_cohort=own.smallest_cohort,
-            seed=(self.seed, self.roster.index(self.keys.name)),
+            # So that it draws what it would draw in the clear (models/adapters/federated.py).
+            seed=(self.seed, owner_names(self.experiment.federation.clients).index(self.keys.name)),
         )
 
     def client(self, sums_address: str) -> ClientSettings:

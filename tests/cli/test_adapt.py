@@ -1,0 +1,305 @@
+"""`tacit adapt`: data owners learn beside a small model in real processes; what they learn, and what is refused."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import Result
+
+from tacit.cli import adapt
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, FullBatches, federated
+from tacit.models.adapters.parallel import AdapterParameters, FinalNorm
+from tacit.parties.adaptation import adapters_file
+from tacit.parties.adaptation.public import PublicLearning
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.experiment import load_as
+from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
+from tacit.simulate.adaptation.plan import Folder, read_learning
+from tacit.simulate.adaptation.setting import setting
+from tests.cli.outputs import check_output
+
+Invoke = Callable[..., Result]
+SMALL = """
+name = "small"
+[federation]
+clients = 4
+rounds = 2
+[data]
+partition = "iid"
+[model]
+image_size = 8
+patch_size = 4
+width = 16
+depth = 2
+heads = 2
+[training]
+batch_size = 32
+learning_rate = 2e-3
+[adapter]
+kind = "parallel"
+rank = 4
+[adaptation]
+batch = 8
+backbone_epochs = 2
+[deadlines]
+grace = 0.5
+"""
+STEP_ERROR = 2.0**-7
+"""Of a step, relative to how far all parameters move (tests/parties/adaptation/test_stages.py)."""
+BLOCK_ERROR = 1e-3
+"""Of what a block leaves, relative to it, and so of derivatives, which are products of two such values."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that the command has held."""
+
+    result: Result
+    path: Path
+
+    @property
+    def folder(self) -> Folder:
+        return Folder(self.path)
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        return check_output(self.path / "summary.json", "adaptation")
+
+    @property
+    def learning(self) -> PublicLearning:
+        return read_learning(self.folder)
+
+    def adapters(self, round: int) -> AdapterParameters:
+        parameters, number = adapters_file.load(self.folder.adapters(round), self.learning.initial())
+        assert number == round
+        return parameters
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "small.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def held(tacit: Invoke, experiment: Path, path: Path, *options: object) -> Run:
+    result = tacit("adapt", experiment, *options, "--out", path)
+    assert multiprocessing.active_children() == []
+    return Run(result, path)
+
+
+@pytest.fixture(scope="module")
+def run(tacit: Invoke, small: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Two rounds of four data owners with seed 7. Tests only read it."""
+    directory = tmp_path_factory.mktemp("adapted")
+    return held(tacit, small, directory / "run", "--seed", 7, "--json", directory / "copy.json")
+
+
+def distance(one: AdapterParameters, other: AdapterParameters) -> float:
+    parts = zip(one.tensors.values(), other.tensors.values(), strict=True)
+    return sum((left - right).square().sum().item() for left, right in parts) ** 0.5
+
+
+def in_the_clear(run: Run) -> list[AdapterParameters]:
+    """The common adapters after every round, with the same images in the same batches."""
+    experiment, learning = load_as(AdaptationExperiment, run.folder.run.experiment), run.learning
+    seed = run.summary["seed"]["value"]
+    found = setting(experiment, run.path, seed=seed)
+    # On shares tokens have lost their mean, and a head reads them without factor and offset of the last norm.
+    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    owners = []
+    for own in found.owners:
+        outputs = block_outputs(found.served.transformer, own.images).double()
+        owners.append(Features(outputs=outputs - outputs.mean(-1, keepdim=True), labels=own.labels))
+    work = FullBatches(learning.batch, learning.batches)
+    return list(federated(learning.initial(), norm, owners, learning.schedule, work, seed=seed))
+
+
+def error(run: Run, expected: AdapterParameters, steps: int) -> float:
+    """How far what is learned on shares in so many steps may be from what is learned in the clear: every step is off by
+    its own error, and by what follows from where it begins, which is no more."""
+    return 2 * (STEP_ERROR + steps * BLOCK_ERROR) * distance(expected, run.learning.initial())
+
+
+@pytest.mark.end_to_end
+def test_all_data_owners_learn_the_same(run: Run) -> None:
+    assert (run.result.exit_code, run.result.stderr) == (0, "")
+    summary = run.summary
+    assert check_output(run.path.parent / "copy.json", "adaptation") == summary
+    kept = [run.folder.of_owner(name).read_bytes() for name in summary["owners"]]
+    assert len(kept) == 4
+    assert set(kept) == {run.folder.adapters(2).read_bytes()}
+    assert [(row["round"], row["status"]) for row in summary["rounds"]] == [(1, "completed"), (2, "completed")]
+    assert all(row["images"] == 4 * 8 and row["refused_batches"] == 0 for row in summary["rounds"])
+    assert summary["final_balanced_accuracy"] > summary["before"]["balanced_accuracy"]
+    assert summary["final_loss"] < summary["before"]["loss"]
+    assert f"balanced test accuracy {summary['final_balanced_accuracy']:.3f}" in run.result.stdout
+
+
+@pytest.mark.end_to_end
+def test_the_summary_says_where_it_comes_from_and_what_it_costs(run: Run) -> None:
+    summary = run.summary
+    assert summary["protects"] == PROTECTS["none"]
+    assert summary["seed"] == {"value": 7, "drawn": False, "repeats": "everything but keys"}
+    (session,) = summary["sessions"]
+    assert session["versions"]["tacit"]
+    roles = {name: party["role"] for name, party in summary["parties"].items()}
+    assert roles == {"dealer": "dealer", "model-owner": "model-owner"} | dict.fromkeys(summary["owners"], "data-owner")
+    assert summary["parties"]["model-owner"]["phases"] == {}
+    assert all(summary["parties"][name]["phases"]["MASKED_INPUT"]["bytes_sent"] > 0 for name in summary["owners"])
+    for owner in summary["owners"].values():
+        assert (owner["round"], owner["batches"], owner["refused"], owner["sessions"]) == (2, 2, 0, 1)
+        assert owner["bytes_sent"] == 2 * summary["batches"]["data_owner_bytes"]
+        assert owner["bytes_received"] == 2 * summary["batches"]["model_owner_bytes"]
+    page = (run.path / "report.html").read_text()
+    assert f"{summary['final_balanced_accuracy']:.3f}" in page
+
+
+@pytest.mark.end_to_end
+def test_what_is_learned_is_what_is_learned_in_the_clear(run: Run) -> None:
+    for number, expected in enumerate(in_the_clear(run), start=1):
+        assert distance(run.adapters(number), expected) <= error(run, expected, steps=number)
+
+
+@pytest.mark.end_to_end
+def test_the_same_seed_learns_the_same_but_for_rounding(tacit: Invoke, small: Path, run: Run, tmp_path: Path) -> None:
+    again = held(tacit, small, tmp_path / "again", "--seed", 7)
+    assert again.result.exit_code == 0
+    assert again.folder.learning.read_bytes() == run.folder.learning.read_bytes()
+    # Either is so far from the clear at most.
+    (*_, clear) = in_the_clear(run)
+    assert distance(again.adapters(2), run.adapters(2)) <= 2 * error(run, clear, steps=2)
+
+
+@pytest.mark.end_to_end
+def test_the_head_alone_is_learned(tacit: Invoke, small: Path, tmp_path: Path) -> None:
+    probe = held(tacit, small, tmp_path / "run", "--adapter", "linear-probe", "--rounds", 1, "--clients", 3)
+    assert probe.result.exit_code == 0, probe.result.stderr
+    assert probe.summary["parameters"] == 5 * 16 + 5
+    assert probe.summary["configuration"]["adapter"] == {"kind": "linear-probe"}
+    (expected,) = in_the_clear(probe)
+    assert distance(probe.adapters(1), expected) <= error(probe, expected, steps=1)
+
+
+@pytest.mark.end_to_end
+def test_that_telling_outputs_gives_the_model_away_is_said_everywhere(
+    tacit: Invoke, small: Path, tmp_path: Path
+) -> None:
+    told = held(tacit, small, tmp_path / "run", "--reveal", "all", "--rounds", 1, "--clients", 3, "--seed", 7)
+    assert told.result.exit_code == 0
+    assert told.result.stderr == f'tacit: reveal = "all": {GIVES_AWAY}\n'
+    assert told.summary["protects"] == GIVES_AWAY
+    assert GIVES_AWAY in (told.path / "report.html").read_text()
+    (expected,) = in_the_clear(told)
+    assert distance(told.adapters(1), expected) <= error(told, expected, steps=1)
+
+
+@pytest.mark.end_to_end
+def test_a_data_owner_that_dies_costs_its_own_part(
+    tacit: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    show, victim = adapt._Screen.show, "data-owner-2"
+
+    def killing(screen: Any, party: str, event: str, fields: dict[str, Any]) -> None:
+        show(screen, party, event, fields)
+        if (party, event, fields.get("number"), fields.get("round")) == (victim, "batch", 1, 1):
+            (process,) = (one for one in multiprocessing.active_children() if one.name == victim)
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(adapt._Screen, "show", killing)
+    experiment = tmp_path / "two batches.toml"
+    experiment.write_text(small.read_text().replace("batch = 8", "batch = 4\nbatches = 2"))
+    run = held(tacit, experiment, tmp_path / "run", "--seed", 7)
+    assert run.result.exit_code == 0, run.result.stderr
+    others = [name for name in run.summary["owners"] if name != victim]
+    assert [row["survivors"] for row in run.summary["rounds"]] == [others, others]
+    assert run.summary["owners"][victim]["batches"] == 1
+    assert "SIGKILL" in run.summary["owners"][victim]["ended"]
+    assert f"{victim} is lost" in run.result.stdout
+    assert {run.folder.of_owner(name).read_bytes() for name in others} == {run.folder.adapters(2).read_bytes()}
+    assert f"<th>{victim}</th>" in (run.path / "report.html").read_text()
+
+
+def written(directory: Path, text: str) -> Path:
+    (directory / "own.toml").write_text(text)
+    return directory / "own.toml"
+
+
+def full(directory: Path) -> Path:
+    (directory / "full").mkdir()
+    (directory / "full" / "notes.txt").write_text("mine")
+    return directory / "full"
+
+
+def changed(directory: Path, key: str) -> Path:
+    return written(directory, SMALL.replace("[adaptation]", f"[adaptation]\n{key}"))
+
+
+WRONG: dict[str, tuple[Callable[[Path, Path], list[object]], str]] = {
+    "no such file": (lambda small, tmp: [tmp / "gone.toml"], "gone.toml"),
+    "an unknown key": (
+        lambda small, tmp: [changed(tmp, "batchs = 3")],
+        "adaptation.batchs = 3: there is no such key; did you mean adaptation.batches",
+    ),
+    "a key of another kind": (
+        lambda small, tmp: [written(tmp, '[adapter]\nkind = "linear-probe"\nrank = 4')],
+        'adapter.rank = 4: it is a key of "parallel" only; adapter.kind is "linear-probe"',
+    ),
+    "too few data owners": (
+        lambda small, tmp: [small, "--clients", 2],
+        "federation.clients = 2: policy.smallest_cohort asks for at least 3",
+    ),
+    "too few beside those who may collude": (
+        lambda small, tmp: [changed(tmp, "colluders = 2")],
+        "federation.clients = 4: sums of 3 data owners beside 2 who may collude need 5",
+    ),
+    "a class that is none": (
+        lambda small, tmp: [changed(tmp, "known_classes = [0, 10]")],
+        "adaptation.known_classes has 10, and the images have the classes 0 to 9",
+    ),
+    "nothing left to learn": (
+        lambda small, tmp: [changed(tmp, "known_classes = [0, 1, 2, 3, 4, 5, 6, 7, 8]")],
+        "adaptation.known_classes has 9 of 10 classes: two at least are to be left",
+    ),
+    "a model that is none": (
+        lambda small, tmp: [changed(tmp, f'backbone = "{tmp / "nowhere"}"')], "nowhere holds neither",
+    ),
+    "a protection": (
+        lambda small, tmp: [written(tmp, '[protection]\nscheme = "dp-gaussian"')],
+        "what is learned beside a model has no [protection]",
+    ),
+    "a folder that is not empty": (lambda small, tmp: [small, "--out", full(tmp)], "is not empty"),
+    "figures into nowhere": (
+        lambda small, tmp: [small, "--out", tmp / "run", "--json", tmp / "gone" / "figures.json"], "gone",
+    ),
+    "no such device": (
+        lambda small, tmp: [small, "--out", tmp / "run", "--device", "tpu"], "--device tpu: choose cpu or cuda",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_line(
+    tacit: Invoke, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments, reason = WRONG[case]
+    result = tacit("adapt", *arguments(small, tmp_path))
+    assert result.exit_code == 2, result.output
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("tacit: ")
+    assert reason in line
+    assert "Traceback" not in result.output
+    assert multiprocessing.active_children() == []
