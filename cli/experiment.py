@@ -126,6 +126,7 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
     """What needs no federation is measured in this process."""
     from tacit.parties.runs.directory import RunDirectoryError, claim
     from tacit.simulate.experiments.seeds import read_seeds
+    from tacit.simulate.federation.processes import ProcessError
 
     begun = False
 
@@ -155,7 +156,7 @@ def _measure(console: Console, measurement: Measurement, chosen: _Chosen) -> lis
         )
     except KeyboardInterrupt:
         raise output.failure("interrupted; nothing is kept", output.INTERRUPTED) from None
-    except (ValueError, OSError, FloatingPointError) as error:
+    except (ValueError, OSError, FloatingPointError, ProcessError) as error:
         if not any(out.iterdir()):
             out.rmdir()
         raise output.failure(error, output.FAILED if begun else output.WRONG_INPUT) from None

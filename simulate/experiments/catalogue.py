@@ -12,6 +12,8 @@ from tacit.simulate.experiments.tastan_approximations import TABLE5, TABLE6
 from tacit.simulate.experiments.tastan_costs import TABLE4
 from tacit.simulate.experiments.tastan_costs_page import CostMeasurement
 from tacit.simulate.experiments.tastan_page import ApproximationMeasurement
+from tacit.simulate.experiments.tastan_reveal import REVEAL
+from tacit.simulate.experiments.tastan_reveal_page import RevealMeasurement
 from tacit.simulate.experiments.tastan_tables import TABLE1, TABLE2, TABLE3
 
 STUDIES: Final[dict[str, Study]] = {
@@ -26,6 +28,7 @@ MEASUREMENTS: Final[dict[str, Measurement]] = {
         CostMeasurement(claim=TABLE4),
         ApproximationMeasurement(claim=TABLE5),
         ApproximationMeasurement(claim=TABLE6),
+        RevealMeasurement(claim=REVEAL),
     )
 }
 """What needs no federation."""

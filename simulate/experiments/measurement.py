@@ -1,4 +1,4 @@
-"""What a table of a paper is that needs no federation: measured in one process, in the clear.
+"""What a table of a paper is that is no study of federations: measured by one command, and written when all is done.
 
 `prepare` checks everything before anything starts, `measure` does the work, and what it found says for itself how it is
 told: verdicts, the lines of a page, the rows of table.json and a plot (page.py writes them).
@@ -47,7 +47,7 @@ class PreparedMeasurement(Protocol):
 
     def measure(self, *, seeds: Sequence[int], device: str, progress: Progress) -> Findings:
         """Everything with every seed. Raises ValueError or OSError for data, model or device that cannot be used,
-        FloatingPointError for a training that diverges."""
+        FloatingPointError for a training that diverges, ProcessError for a party that fails."""
 
 
 class Measurement(Protocol):

@@ -1,0 +1,134 @@
+"""The runs of `tastan-reveal`: real parties for every way of telling, the rounds in the clear, and the copies."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import torch
+
+from tacit.models.adapters.features import block_outputs
+from tacit.models.adapters.federated import Features, FullBatches, Order, federated
+from tacit.models.adapters.parallel import FinalNorm
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.protocol.adaptation.told import Reveal
+from tacit.simulate.adaptation.judging import Judge
+from tacit.simulate.adaptation.plan import Folder, read_learning
+from tacit.simulate.adaptation.run import adapt, make_folder
+from tacit.simulate.adaptation.setting import BACKBONE, Setting, setting
+from tacit.simulate.experiments.data import StudyImages
+from tacit.simulate.experiments.measurement import Progress
+from tacit.simulate.experiments.reveal_copies import centred, copies, told_passes
+from tacit.simulate.experiments.tastan_reveal import CLEAR, REVEALS, CopyFigures, RevealFigures, RevealSize
+from tacit.simulate.federation.processes import ProcessError, warm_up
+
+_SPY: Final = 0
+"""The data owner that copies: its number, from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RevealWork:
+    """The settings of a size, and its images."""
+
+    size: RevealSize
+    images: StudyImages
+
+    def measure(self, *, seeds: Sequence[int], device: str, progress: Progress) -> tuple[RevealFigures, ...]:
+        """Every row with every seed. Raises as PreparedMeasurement says, and ProcessError for a party that fails or a
+        round that is lost."""
+        warm_up()
+        found: list[RevealFigures] = []
+        for seed in seeds:
+            with tempfile.TemporaryDirectory(prefix="tacit-") as place:
+                for figures in self._of_seed(Path(place), seed, device, progress):
+                    progress(f"{figures.row}, seed {seed}: balanced accuracy {figures.accuracy:.3f}")
+                    found.append(figures)
+        return tuple(found)
+
+    def experiment(self, reveal: Reveal, *, seed: int) -> AdaptationExperiment:
+        """What parties run by."""
+        base, replace = self.size.experiment, msgspec.structs.replace
+        known = tuple(range((len(self.images.source.class_names) + 1) // 2))
+        return replace(
+            base,
+            data=self.images.configuration,
+            federation=replace(base.federation, seed=seed),
+            adaptation=replace(base.adaptation, known_classes=known, reveal=reveal),
+        )
+
+    def _of_seed(self, place: Path, seed: int, device: str, progress: Progress) -> list[RevealFigures]:
+        first, summaries = Folder(place / REVEALS[0]), {}
+        for reveal in REVEALS:
+            experiment, folder = self.experiment(reveal, seed=seed), Folder(place / reveal)
+            make_folder(experiment, folder)
+            if folder != first:
+                shutil.copytree(first.path / BACKBONE, folder.path / BACKBONE)
+            summary = asyncio.run(adapt(experiment, folder, device=device, show=lambda *told: None))
+            if any(each["status"] != "completed" for each in summary["rounds"]) or not summary["rounds"]:
+                raise ProcessError(f"{reveal}, seed {seed}: a round was lost: {summary['ended']}")
+            summaries[reveal] = summary
+            progress(f"{reveal}, seed {seed}: the parties took {summary['wall_seconds']:.0f} s")
+        found = setting(experiment, first.path, seed=seed)
+        told = {reveal: None if reveal == "none" else self._copied(found, reveal, seed=seed) for reveal in REVEALS}
+        clear = RevealFigures(row=CLEAR, seed=seed, accuracy=in_the_clear(found, experiment, first, seed=seed))
+        return [clear, *(_figures(reveal, seed, summaries[reveal], told[reveal]) for reveal in REVEALS)]
+
+    def _copied(self, found: Setting, reveal: Reveal, *, seed: int) -> CopyFigures:
+        """By one data owner, of all that it was told in all rounds."""
+        victim, own = found.served.transformer, found.owners[_SPY]
+        outputs, judged = (centred(block_outputs(victim, part.images)) for part in (own, found.test))
+        batches = batches_of(self.size.experiment, len(own.labels), seed=seed, owner=_SPY)
+        return copies(
+            told_passes(outputs, batches, reveal, seed=seed),
+            victim,
+            judged,
+            self.size.experiment.model,
+            epochs=self.size.copy_epochs,
+            learning_rate=self.size.copy_learning_rate,
+            seed=seed,
+        )
+
+
+def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owner: int) -> list[Order]:
+    """Indices of the images of every batch of a data owner that has so many, in all rounds."""
+    work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
+    return [
+        batch
+        for number in range(1, experiment.federation.rounds + 1)
+        for batch in work.batches(images, np.random.default_rng([seed, number, owner]))
+    ]
+
+
+def in_the_clear(found: Setting, experiment: AdaptationExperiment, folder: Folder, *, seed: int) -> float:
+    """The balanced accuracy after the same rounds on outputs in the clear, from the same adapters."""
+    learning, victim = read_learning(folder), found.served.transformer
+    ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
+    norm = FinalNorm(weight=ones, bias=torch.zeros_like(ones), epsilon=learning.epsilon)
+    clients = [
+        Features(outputs=centred(block_outputs(victim, own.images).double()), labels=own.labels) for own in found.owners
+    ]
+    work = FullBatches(experiment.adaptation.batch, experiment.adaptation.batches)
+    *_, last = federated(learning.initial(), norm, clients, learning.schedule, work, seed=seed)
+    return Judge(learning, victim, found.test).judged(last).balanced_accuracy
+
+
+def _figures(row: str, seed: int, summary: dict[str, Any], copied: CopyFigures | None) -> RevealFigures:
+    batches = summary["batches"]
+    return RevealFigures(
+        row=row,
+        seed=seed,
+        accuracy=summary["final_balanced_accuracy"],
+        data_owner_bytes=batches["data_owner_bytes"],
+        model_owner_bytes=batches["model_owner_bytes"],
+        seconds=batches["seconds"],
+        waited_seconds=batches["waited_seconds"],
+        refused=batches["refused"],
+        copied=copied,
+    )
