@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from tacit.protocol.adaptation.told import Reveal
 from tacit.simulate.adaptation.judging import Judge
 from tacit.simulate.adaptation.plan import Folder, read_learning
 from tacit.simulate.adaptation.run import adapt, make_folder
-from tacit.simulate.adaptation.setting import BACKBONE, Setting, setting
+from tacit.simulate.adaptation.setting import BACKBONE, AdaptationSetting, setting
 from tacit.simulate.experiments.data import StudyImages
 from tacit.simulate.experiments.measurement import Progress
 from tacit.simulate.experiments.reveal_copies import centred, copies, told_passes
@@ -80,7 +80,7 @@ class RevealWork:
         clear = RevealFigures(row=CLEAR, seed=seed, accuracy=in_the_clear(found, experiment, first, seed=seed))
         return [clear, *(_figures(reveal, seed, summaries[reveal], told[reveal]) for reveal in REVEALS)]
 
-    def _copied(self, found: Setting, reveal: Reveal, *, seed: int) -> CopyFigures:
+    def _copied(self, found: AdaptationSetting, reveal: Reveal, *, seed: int) -> CopyFigures:
         """By one data owner, of all that it was told in all rounds."""
         victim, own = found.served.transformer, found.owners[_SPY]
         outputs, judged = (centred(block_outputs(victim, part.images)) for part in (own, found.test))
@@ -106,7 +106,7 @@ def batches_of(experiment: AdaptationExperiment, images: int, *, seed: int, owne
     ]
 
 
-def in_the_clear(found: Setting, experiment: AdaptationExperiment, folder: Folder, *, seed: int) -> float:
+def in_the_clear(found: AdaptationSetting, experiment: AdaptationExperiment, folder: Folder, *, seed: int) -> float:
     """The balanced accuracy after the same rounds on outputs in the clear, from the same adapters."""
     learning, victim = read_learning(folder), found.served.transformer
     ones = torch.ones(learning.public.sizes.width, dtype=torch.float64)
@@ -119,7 +119,7 @@ def in_the_clear(found: Setting, experiment: AdaptationExperiment, folder: Folde
     return Judge(learning, victim, found.test).judged(last).balanced_accuracy
 
 
-def _figures(row: str, seed: int, summary: dict[str, Any], copied: CopyFigures | None) -> RevealFigures:
+def _figures(row: str, seed: int, summary: Mapping[str, Any], copied: CopyFigures | None) -> RevealFigures:
     batches = summary["batches"]
     return RevealFigures(
         row=row,
