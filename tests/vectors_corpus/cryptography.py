@@ -17,6 +17,8 @@ SMALL_ORDER: Final = (
     39382357235489614581723060781553021112529911719440698176882885853963445705823,
 )
 
+LATER: Final = (Label.TOLD_BLOCKS,)
+"""Labels of protocols that came when this file was frozen: vectors of their own show them."""
 
 ALICE: Final = "77076d0a7318a57d3c16c17251b26645df4c2f87ebc0992ab177fba51db92c2a"
 BOB: Final = "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
@@ -47,7 +49,7 @@ def agreement_bad_point() -> Script:
 
 def derivations() -> Script:
     script = primitive("Hashes and derived keys under every label; parts are framed by their lengths.")
-    for label in Label:
+    for label in (label for label in Label if label not in LATER):
         name = label.decode()
         script.do("digest", label=name, parts=[])
         script.do("digest", label=name, parts=[b"ab", b"", drawn("part", 100)])
