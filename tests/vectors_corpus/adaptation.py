@@ -144,7 +144,7 @@ def adaptation_schedule() -> Script:
         ({"adapters": 0, "cut": 38, "gradient": 1}, 1, 1),
         (one, 2, 1),
         ({"reveal": "all"}, 3, 1),
-        *((sampled, 2, number) for number in (4, 9)),
+        *((sampled, 2, number) for number in (9, 12)),
         (one | {"reveal": "sampled"}, 1, 1),
         (predicts, 3, 1),
         (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1, 2),
