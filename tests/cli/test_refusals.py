@@ -10,7 +10,8 @@ import torch
 from click.testing import Result
 
 from tacit.cli.output import outcome
-from tacit.parties.runs.experiment import Experiment, parse
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.experiment import Experiment, load_as, parse
 
 Invoke = Callable[..., Result]
 WriteExperiment = Callable[..., Path]
@@ -184,6 +185,11 @@ def test_the_printed_configuration_is_the_default(tacit: Invoke) -> None:
     result = tacit("config")
     assert result.exit_code == 0
     assert parse(result.stdout, "config") == Experiment()
+
+
+def test_the_printed_configuration_of_an_adaptation_is_its_default(tacit: Invoke, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(tacit("config", "--adaptation").stdout)
+    assert load_as(AdaptationExperiment, tmp_path / "own.toml") == AdaptationExperiment()
 
 
 def test_the_version(tacit: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,115 @@
+"""The folder of an adaptation as its parties would leave it, and its summary, without any of them running."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from tacit.models.adapters.configuration import AdaptationConfiguration, LinearProbeConfiguration, Reveal
+from tacit.models.adapters.parallel import initial
+from tacit.parties.runs.adaptation import AdaptationExperiment
+from tacit.parties.runs.provenance import Seed, provenance
+from tacit.parties.session.event_log import EventLog
+from tacit.simulate.adaptation.judging import AdaptersJudged
+from tacit.simulate.adaptation.plan import DEALER, MODEL_OWNER, Folder, owner_names
+from tacit.simulate.adaptation.summary import summarise
+from tacit.simulate.report.outputs import AdaptationFigures
+
+ROUNDS: Final = 2
+OWNERS: Final = owner_names(4)
+JUDGED: Final = {
+    number: AdaptersJudged(accuracy=0.2 + number / 8, balanced_accuracy=0.25 + number / 8, loss=1.75 - number / 4)
+    for number in range(ROUNDS + 1)
+}
+
+
+class Script:
+    """Writes what parties log, event by event."""
+
+    def __init__(self, path: Path, reveal: Reveal = "none") -> None:
+        self.folder = Folder(path)
+        (path / "events").mkdir(parents=True)
+        base = AdaptationExperiment()
+        federation = msgspec.structs.replace(base.federation, rounds=ROUNDS)
+        self.experiment = msgspec.structs.replace(
+            base,
+            federation=federation,
+            adapter=LinearProbeConfiguration(),
+            adaptation=AdaptationConfiguration(reveal=reveal, batch=8),
+        )
+        self._logs = {name: EventLog(self.folder.run.events(name), name) for name in (DEALER, MODEL_OWNER, *OWNERS)}
+        self.log(
+            DEALER,
+            "configuration",
+            parameters=100,
+            ring_bits=32,
+            vector_bytes=400,
+            step=1.0,
+            threshold=3,
+            neighbours=3,
+            configuration_hash="00",
+        )
+        origin = provenance("tacit adapt --seed 5", device="cpu", seed=Seed(value=5, drawn=False, repeats="everything"))
+        self.log(DEALER, "provenance", **msgspec.to_builtins(origin))
+        for name in OWNERS:
+            self.log(name, "session", peer=MODEL_OWNER, images=16, weights_bytes=1000)
+
+    def log(self, party: str, event: str, **fields: object) -> None:
+        """One event."""
+        self._logs[party].write(event, **fields)
+
+    def round(self, number: int, *, dropped: str = "", lost: str = "", aborted: str = "", refused: int = 0) -> None:
+        """A round with a batch of every data owner; lost, aborted: why it has no result; refused: so many batches."""
+        survivors = [name for name in OWNERS if name != dropped]
+        self.log(DEALER, "round", round=number, cohort=list(OWNERS), absent={})
+        for place, name in enumerate(OWNERS):
+            batch = {"waited_seconds": 0.5, "seconds": 1.0 + place, "sent": 2000, "received": 3000}
+            self.log(name, "batch", round=number, number=1, refused=place < refused, **batch)
+            self.log(name, "phase", round=number, phase="TRAIN", seconds=2.0, next="MASKED_INPUT")
+            self.log(name, "traffic", round=number, phase="MASKED_INPUT", sent=400, received=40)
+        self.log(DEALER, "phase", round=number, phase="TRAIN", seconds=2.5, next="UNMASK")
+        drop = {"party": dropped, "phase": "TRAIN", "included_in_sum": False, "code": "LEFT", "detail": "it vanished"}
+        self.log(
+            DEALER,
+            "round-done",
+            round=number,
+            status="aborted" if aborted else "completed",
+            code="THRESHOLD" if aborted else None,
+            detail=aborted,
+            culprit="",
+            cohort=list(OWNERS),
+            absent={},
+            survivors=survivors,
+            dropped=[drop] if dropped else [],
+            samples=0,
+            train_accuracy=None,
+            train_loss=None,
+            clipped=None,
+            held_out=None,
+            seconds=4.0,
+        )
+        for name in survivors:
+            if lost:
+                self.log(name, "round-lost", round=number, detail=lost)
+            elif not aborted:
+                count = {"images": 8 * (len(survivors) - refused), "owners": len(survivors)}
+                self.log(name, "learned", round=number, train_loss=1.5, train_accuracy=0.375, **count)
+
+    def summary(self, judged: Mapping[int, AdaptersJudged] = JUDGED) -> AdaptationFigures:
+        """Of a run that ends here."""
+        ended: dict[str, Any] = {"code": None, "detail": "all rounds are done"}
+        for name in self._logs:
+            self.log(name, "ended", **ended)
+        first = initial(self.experiment.adapter, blocks=2, tokens=5, width=16, classes=5, seed=1)
+        return summarise(
+            self.folder,
+            self.experiment,
+            judged,
+            first=first,
+            classes=("5", "6", "7", "8", "9"),
+            ends=dict.fromkeys((DEALER, *OWNERS), ended),
+            wall_seconds=12.0,
+        )

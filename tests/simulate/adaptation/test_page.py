@@ -1,0 +1,130 @@
+"""report.html of an adaptation: what it says, that it needs nothing else, and that it fits."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from pathlib import Path
+
+import playwright.sync_api
+import pytest
+
+from tacit.parties.runs.reveals import GIVES_AWAY, PROTECTS
+from tacit.simulate.adaptation.page import make_report, write_report
+
+with pytest.MonkeyPatch.context() as patch:
+    patch.syspath_prepend(Path(__file__).parent)
+    from scripted import JUDGED, OWNERS, Script
+
+HIDDEN = "[...document.querySelectorAll('.cards')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
+"""How many tables go on beyond their edge."""
+
+
+def page(script: Script, *, learned: bool = True) -> str:
+    summary = script.summary() if learned else script.summary({0: JUDGED[0]})
+    return make_report(script.folder, script.experiment, summary)
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<style.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
+
+
+def well(path: Path) -> Script:
+    script = Script(path)
+    script.round(1)
+    script.round(2)
+    return script
+
+
+def test_a_run_that_went_well(tmp_path: Path) -> None:
+    html = page(well(tmp_path / "run"))
+    text = text_of(html)
+    assert "All 2 rounds were learned, no batch was refused, and nobody was lost." in text
+    assert f"Final balanced accuracy {JUDGED[2].balanced_accuracy:.3f}" in text
+    assert PROTECTS["none"][1:] in text
+    assert GIVES_AWAY not in text
+    for name in ("Private passes", "Secure sums", "Who together sees more", "tacit adapt --seed 5"):
+        assert name in text
+    assert text.count("data-owner-4") >= 2
+    # Between both owners 8 batches of 5,000 bytes and 4 sessions' weights, and what the dealer's log has of the sums.
+    assert "44 kB" in text
+
+
+def test_it_needs_nothing_else(tmp_path: Path) -> None:
+    html = page(well(tmp_path / "run"))
+    assert "default-src 'none'" in html
+    assert "<script" not in html
+    links = re.findall(r'(?:href|src)="([^"]*)"', html)
+    assert links
+    assert all(link.startswith("#") for link in links)
+    identifiers = re.findall(r'\bid="([^"]*)"', html)
+    assert len(identifiers) == len(set(identifiers))
+    assert {link[1:] for link in links} <= set(identifiers)
+
+
+def test_the_same_logs_give_the_same_page(tmp_path: Path) -> None:
+    script = well(tmp_path / "run")
+    summary = script.summary()
+    path = write_report(script.folder, script.experiment, summary)
+    assert path == tmp_path / "run" / "report.html"
+    assert path.read_text(encoding="utf-8") == make_report(script.folder, script.experiment, summary)
+
+
+@pytest.mark.parametrize("reveal", ["sampled", "all"])
+def test_that_the_model_is_given_away_is_said_first(tmp_path: Path, reveal: str) -> None:
+    script = Script(tmp_path / "run", reveal=reveal)  # type: ignore[arg-type]
+    script.round(1)
+    script.round(2)
+    html = page(script)
+    (notices,) = re.findall(r'<ul class="notices">(.*?)</ul>', html, flags=re.DOTALL)
+    assert text_of(notices) == f'reveal = "{reveal}": {GIVES_AWAY}.'
+    assert "model is protected from those that follow" not in text_of(html)
+
+
+def test_what_went_wrong_is_said_first(tmp_path: Path) -> None:
+    script = Script(tmp_path / "run")
+    script.round(1, dropped=OWNERS[1], refused=2)
+    script.log(OWNERS[2], "session-lost", code="LEFT", detail="the model owner's link was lost")
+    script.round(2, lost="data-owner-3 did not say who survived")
+    text = text_of(page(script, learned=False))
+    assert "0 of 2 rounds were completed" not in text
+    assert "1 of 2 rounds were completed. The sums ended: all rounds are done." in text
+    assert "Round 2 was summed and not told: data-owner-3 did not say who survived." in text
+    assert "2 of 8 batches were out of range, and taught nothing." in text
+    assert "it vanished" in text
+    assert "lost its session with the model owner" in text
+    assert "nobody was lost" not in text
+
+
+def test_nothing_at_all_was_learned(tmp_path: Path) -> None:
+    text = text_of(page(Script(tmp_path / "run"), learned=False))
+    assert "No round was completed." in text
+    assert "No batch was gone through." in text
+
+
+def test_what_parties_wrote_is_escaped(tmp_path: Path) -> None:
+    script = Script(tmp_path / "run")
+    script.round(1, aborted="<img src=x onerror=alert(1)>")
+    html = page(script, learned=False)
+    assert "<img" not in html
+    assert "&lt;img" in html
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_telephone_by_day_and_night(tmp_path: Path, chromium: str, scheme: str) -> None:
+    script = well(tmp_path / "run")
+    path = write_report(script.folder, script.experiment, script.summary())
+    with playwright.sync_api.sync_playwright() as play:
+        browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        said: list[str] = []
+        for width in (390, 1280):
+            shown = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})  # type: ignore[arg-type]
+            shown.on("console", lambda message: said.append(message.text))
+            shown.goto(path.as_uri())
+            assert shown.evaluate("document.documentElement.scrollWidth") <= width
+            hidden = (
+                "[...document.querySelectorAll('.cards')].filter(box => box.scrollWidth > box.clientWidth + 1).length"
+            )
+            assert shown.evaluate(hidden) == 0
+            assert said == []
+        browser.close()
