@@ -110,9 +110,12 @@ async def run_learner(
 
 
 def own_source(file: DataOwnerFile) -> Source:
-    """Labelled images of a data owner that learns. ValueError or OSError for what is not there, or too little."""
+    """Labelled images of a data owner that learns. ValueError or OSError for what cannot be read, or is too little."""
     assert file.data is not None
-    source = read(file.data)
+    try:
+        source = read(file.data)
+    except FileNotFoundError as error:
+        raise ValueError(str(error)) from None
     if (count := len(source.train.images)) < file.batch:
         raise ValueError(
             f"data.source {file.data.source!r} holds {count} training images, and a batch takes {file.batch}: give it "
@@ -314,6 +317,9 @@ def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> d
     for event in read_events(events):
         if event["event"] in ("learned", "round-lost"):
             rounds[event["round"]] = event
+        elif event["event"] == "round-over" and event["code"] and event["round"] <= planned:
+            # Unless it is told later what the others have learned.
+            rounds.setdefault(event["round"], event)
         elif event["event"] == "batch":
             batches.append(event)
     told = ("owners", "images", "train_loss", "train_accuracy")
@@ -321,7 +327,11 @@ def figures(events: Path, adapters: Path, kept: KeptLearning, planned: int) -> d
         "adapters": str(adapters),
         "round": max((number for number, event in rounds.items() if event["event"] == "learned"), default=0),
         "rounds": [
-            {"round": number, "lost": rounds[number].get("detail"), **{key: rounds[number].get(key) for key in told}}
+            {
+                "round": number,
+                "lost": rounds[number].get("detail") or None,
+                **{key: rounds[number].get(key) for key in told},
+            }
             for number in sorted(rounds)
         ],
         "planned": planned,

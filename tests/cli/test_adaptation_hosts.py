@@ -1,12 +1,15 @@
 """Double-blind adaptation between hosts: real processes and sockets, folders that share nothing."""
 
+import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import Result
 
-from tests.cli.adaptation_house import CLASSES, DATA_OWNERS, AdaptationHouse
+from tests.cli.adaptation_house import BATCH, CLASSES, DATA_OWNERS, AdaptationHouse, complaint, labelled
 from tests.cli.outputs import check_output
 
 pytestmark = pytest.mark.end_to_end
@@ -28,8 +31,15 @@ def house(tmp_path: Path, tacit: Invoke, student: Path) -> Iterator[AdaptationHo
         made.stop()
 
 
+def in_range(house: AdaptationHouse, number: int) -> int:
+    """Batches of a round, of all data owners, that were not refused."""
+    batches = [event for name in DATA_OWNERS for event in house.events(name, "batch")]
+    return sum(event["round"] == number and not event["refused"] for event in batches)
+
+
 def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     """The order does not matter; all data owners have the same adapters; the same command again asks nobody."""
+    labelled(house.path / "carol" / "images.npz", [0, 1] * 3, side=12)
     running = {name: house.start(name, "--json", "learned.json") for name in DATA_OWNERS}
     running["alice"].until(f"nothing listens at {house.at('owner')} yet")
     running["owner"] = house.start("owner")
@@ -42,11 +52,10 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     for figures in found:
         assert (figures["round"], figures["planned"], figures["classes"]) == (2, 2, list(CLASSES))
         assert [(row["round"], row["lost"], row["owners"], row["images"]) for row in figures["rounds"]] == [
-            (1, None, 3, 12),
-            (2, None, 3, 12),
+            (number, None, 3, BATCH * in_range(house, number)) for number in (1, 2)
         ]
         assert figures["rounds"] == found[0]["rounds"]
-        assert (figures["batches"], figures["refused_batches"]) == (2, 0)
+        assert figures["batches"] == 2
     assert len({house.adapters(name) for name in DATA_OWNERS}) == 1
     assert any(line.startswith("round   2 of 2  while learning: loss ") for line in running["bob"].said)
     for name in (*DATA_OWNERS, "dealer"):
@@ -58,3 +67,212 @@ def test_adapting_between_hosts(house: AdaptationHouse) -> None:
     assert again.end() == 0, again.everything
     assert check_output(house.path / "alice" / "again.json", "learned") == found[0]
     assert "6 images to learn from; round 2 is learned" in again.said
+
+
+@pytest.mark.parametrize("killed", ["dealer", "owner", "alice"])
+def test_whoever_is_killed_costs_a_round_at_most(house: AdaptationHouse, killed: str) -> None:
+    """kill -9 within the second round, and the same command again."""
+    house.rounds = 3
+    house.model_owner()
+    house.dealer()
+    for name in DATA_OWNERS:
+        house.data_owner(name)
+    running = {name: house.start(name, *options(name)) for name in ("dealer", "owner", *DATA_OWNERS)}
+    for name in DATA_OWNERS:
+        running[name].until("round   1 of 3 ")
+    kept = house.adapters("alice")
+    running[killed].signal(signal.SIGKILL)
+    assert running[killed].end() == -signal.SIGKILL
+    running[killed] = house.start(killed, *options(killed))
+    for name in DATA_OWNERS:
+        assert running[name].end() in (0, 3), running[name].everything
+        figures = check_output(house.path / name / "learned.json", "learned")
+        assert figures["round"] == 3
+        rows = {row["round"]: row["lost"] for row in figures["rounds"]}
+        assert rows.keys() <= {1, 2, 3}
+        assert (rows[1], rows[3]) == (None, None)
+    assert running["dealer"].end() == 0, running["dealer"].everything
+    assert len({house.adapters(name) for name in DATA_OWNERS} | {kept}) == 2
+    if killed == "dealer":
+        assert "goes on after round 1" in running["dealer"].said
+        assert rows[2] is None
+    if killed == "alice":
+        assert "6 images to learn from; round 1 is learned" in running["alice"].said
+
+
+def options(name: str) -> tuple[str, ...]:
+    """Of the command of this party."""
+    return ("--json", "learned.json") if name in DATA_OWNERS else ()
+
+
+def test_sums_that_were_told_are_not_told_of_other_learning(house: AdaptationHouse) -> None:
+    """All but the model owner have lost what they knew, and begin anew."""
+    running = house.start_all()
+    for name in (*DATA_OWNERS, "dealer"):
+        assert running[name].end() == 0, running[name].everything
+    running["owner"].signal(signal.SIGKILL)
+    running["owner"].end()
+    for name in (*DATA_OWNERS, "dealer"):
+        shutil.rmtree(house.path / name / "state")
+    running = house.start_all()
+    for name in DATA_OWNERS:
+        complaint(
+            running[name], 1, f"{name}: the model owner opens 2 rounds, and all of them are open: ask it for more"
+        )
+
+
+def several_classes(house: AdaptationHouse) -> None:
+    labelled(house.path / "alice" / "images.npz", [0, 1, 2])
+
+
+def few_images(house: AdaptationHouse) -> None:
+    labelled(house.path / "alice" / "images.npz", [0, 1, 0])
+
+
+def other_channels(house: AdaptationHouse) -> None:
+    labels = np.arange(6) % 2
+    np.savez(house.path / "alice" / "images.npz", x_train=np.zeros((6, 8, 8, 2), np.uint8), y_train=labels)
+
+
+ALONE: dict[str, tuple[Callable[[AdaptationHouse], object], str]] = {
+    "a label outside the classes": (several_classes, "data.classes lacks classes that the images have: 2; add them"),
+    "too few images": (few_images, "holds 3 training images, and a batch takes 4: give it more"),
+    "no images": (lambda house: house.data_owner("alice", data={"source": "no.npz"}), "no.npz' is no file"),
+    "no address of the sums": (lambda house: house.data_owner("alice", sums=""), "adaptation.sums is missing"),
+}
+
+
+@pytest.mark.parametrize("wrong", ALONE)
+def test_a_data_owner_that_finds_out_by_itself(house: AdaptationHouse, wrong: str) -> None:
+    make, pattern = ALONE[wrong]
+    make(house)
+    complaint(house.start("alice"), 2, pattern)
+
+
+def swapped(house: AdaptationHouse) -> object:
+    return house.data_owner("alice", data={"source": "images.npz", "classes": ("1", "0")})
+
+
+TOLD: dict[str, tuple[Callable[[AdaptationHouse], object], str, int]] = {
+    "another batch": (
+        lambda house: house.data_owner("alice", batch=3),
+        "owner: it learns by batches of 4 images; here they have 3",
+        1,
+    ),
+    "other rounds": (
+        lambda house: house.data_owner("alice", rounds=3),
+        "adaptation.rounds = 3: the model owner has 2; all parties need the same",
+        2,
+    ),
+    "other batches": (
+        lambda house: house.data_owner("alice", batches=2),
+        "adaptation.batches = 2: the model owner has 1; all parties need the same",
+        2,
+    ),
+    "a larger cohort": (
+        lambda house: house.data_owner("alice", smallest_cohort=4),
+        "owner: it opens sums of 3 data owners; the policy here wants 4 or more",
+        1,
+    ),
+    "other classes": (swapped, "have the classes 1, 0; what is learned are 0, 1, in this order", 2),
+    "other channels": (other_channels, "data.mean has 1 channels, and the images have 2", 2),
+    "another roster": (
+        lambda house: house.roster("owner", "dealer", "alice", "bob", of=("alice",)),
+        "alice: it holds another roster: give all parties the same file",
+        1,
+    ),
+}
+
+
+def test_what_a_data_owner_finds_out_from_the_model_owner(house: AdaptationHouse) -> None:
+    """Refused on its side, each in a line; the others are not disturbed."""
+    for name in ("dealer", "owner"):
+        house.start(name)
+    roster = (house.path / "alice" / "roster.toml").read_bytes()
+    for make, pattern, status in TOLD.values():
+        labelled(house.path / "alice" / "images.npz", [0, 1] * 3)
+        (house.path / "alice" / "roster.toml").write_bytes(roster)
+        house.data_owner("alice")
+        make(house)
+        complaint(house.start("alice"), status, pattern)
+        shutil.rmtree(house.path / "alice" / "state")
+
+
+@pytest.mark.parametrize(
+    ("keys", "pattern"),
+    [
+        ({"rounds": 3}, "the dealer sums 3 rounds; here and at the model owner there are 2"),
+        ({"words": 7}, "the dealer sums 7 words, and a share has [0-9]+: correct its file"),
+    ],
+)
+def test_a_dealer_that_sums_something_else(house: AdaptationHouse, keys: dict[str, int], pattern: str) -> None:
+    house.dealer(**keys)
+    running = house.start_all()
+    for name in DATA_OWNERS:
+        complaint(running[name], 1, pattern)
+
+
+SERVING: dict[str, tuple[str, Callable[[AdaptationHouse], object], str]] = {
+    "no words": ("dealer", lambda house: house.dealer(words=0), "adaptation.words is missing"),
+    "too few data owners": (
+        "dealer",
+        lambda house: house.roster("owner", "dealer", "alice", "bob"),
+        "the roster has 2 data owners: sums of 3 beside 0 who may collude need 3; add the others",
+    ),
+    "one class": (
+        "owner", lambda house: house.model_owner(classes=["0"]), r'adaptation.classes = \["0"\]: two classes at least',
+    ),
+    "fewer openings than rounds": (
+        "owner", lambda house: house.model_owner(most_rounds=1), "2 rounds could not be opened",
+    ),
+    "outputs of blocks": (
+        "owner", lambda house: house.model_owner(reveal="all"), 'adaptation.reveal = "all": between hosts',
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", SERVING)
+def test_a_party_that_serves_and_finds_out_by_itself(house: AdaptationHouse, wrong: str) -> None:
+    name, make, pattern = SERVING[wrong]
+    make(house)
+    complaint(house.start(name), 2, pattern)
+
+
+def test_a_model_owner_keeps_to_its_learning(house: AdaptationHouse) -> None:
+    """The seed of the first adapters is drawn once, and another learning is refused in the same folder."""
+    path, kept = house.path / "owner" / "state" / "learning.msgpack", []
+    for again in (False, True):
+        owner = house.start("owner")
+        owner.until("shares of [0-9]+ words")
+        owner.signal(signal.SIGKILL)
+        owner.end()
+        assert ("finds bounds, by a rehearsal on images of its own" in owner.said) is not again
+        kept.append(path.read_bytes())
+    assert kept[0] == kept[1]
+    house.model_owner(batches=2)
+    complaint(house.start("owner"), 2, "learning.msgpack is of another model or learning than the file of this party")
+
+
+def test_who_adapts_is_tested_before_the_day(house: AdaptationHouse, tacit: Invoke) -> None:
+    """Each of the three alone, and a data owner with the others there."""
+
+    def states(name: str, status: int) -> dict[str, str]:
+        copy = house.path / name / "preflight.json"
+        result = tacit("preflight", house.path / name / "party.toml", "--json", copy)
+        assert result.exit_code == status, result.output
+        return {row["check"]: row["state"] for row in check_output(copy, "preflight")["findings"]}
+
+    assert set(states("dealer", 0).values()) <= {"ok", "warning"}
+    found = states("owner", 4)
+    assert (found["model"], found["dealer-tcp"]) == ("ok", "absent")
+    found = states("alice", 4)
+    assert (found["images"], found["owner-tcp"]) == ("ok", "absent")
+    for name in ("dealer", "owner"):
+        house.start(name).until("listens at")
+    house.data_owner("alice", sums=house.at("dealer"))
+    assert states("alice", 1)["sums-version"] == "wrong"
+    house.data_owner("alice")
+    found = states("alice", 0)
+    assert [found[f"{name}-version"] for name in ("dealer", "sums", "owner")] == ["ok", "ok", "ok"]
+    few_images(house)
+    assert states("alice", 1)["images"] == "wrong"

@@ -13,6 +13,7 @@ from tacit.models.data import statistics
 from tacit.models.device import resolve_device
 from tacit.parties.hosting.answers import AnswersError
 from tacit.parties.hosting.data_owner_host import interface_of, wanted
+from tacit.parties.hosting.learner_host import own_source
 from tacit.parties.hosting.preflight import reach
 from tacit.parties.hosting.preflight.checks import Check, NotFit, Untested
 from tacit.parties.hosting.preflight.subjects import DataOwnerSubject, ModelOwnerSubject
@@ -34,6 +35,8 @@ def model(subject: ModelOwnerSubject) -> str:
     sizes = own.terms(input=file.input, results=file.results, **most).sizes
     kept = subject.folder.salt.exists()
     which = own.commitment.hex() if kept else "without a commitment before its first start"
+    if (learning := file.adaptation) is not None:
+        which = f"{which}; {len(learning.classes)} classes are learned beside it"
     return f"{which}: {_takes(sizes)}, {sizes.blocks} blocks, {sizes.classes} classes, on {device.type}"
 
 
@@ -50,6 +53,14 @@ def images(subject: DataOwnerSubject) -> str:
     statistics(found.samples().images, image_size=SIZE)
     labels = "" if found.labels is None else f", of {len(set(found.labels))} classes"
     return f"{len(found.names):,} in {subject.file.images}{labels}"
+
+
+def learning_images(subject: DataOwnerSubject) -> str:
+    """The images that will be learned from can be decoded, and are those of a batch at least."""
+    found = own_source(subject.file)
+    # Decodes as many as stand for all.
+    statistics(found.train.images, image_size=SIZE)
+    return f"{len(found.train.images):,} training images of {len(found.class_names)} classes"
 
 
 def answers(subject: DataOwnerSubject) -> str:
@@ -119,6 +130,7 @@ def _least(sizes: Sizes, batch: int, *, known: bool) -> int:
 MODEL: Final = Check("model", model)
 MODEL_OWNER_MEMORY: Final = Check("memory", model_owner_memory, needs=("model",))
 IMAGES: Final = Check("images", images)
+LEARNING_IMAGES: Final = Check("images", learning_images)
 ANSWERS: Final = Check("answers", answers, needs=("folder", "images"))
 TERMS: Final = Check("terms", terms, needs=("answers", "owner-version"))
 DATA_OWNER_MEMORY: Final = Check("memory", data_owner_memory, needs=("terms",))

@@ -14,7 +14,8 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Final
 
 from tacit.parties.hosting.preflight.checks import Absent, Caution, Check, NotFit, Untested
@@ -24,6 +25,7 @@ from tacit.parties.links.client_endpoint import ClientEndpoint, NotAdmittedError
 from tacit.parties.links.endpoint import EndpointError, Received
 from tacit.parties.links.keys import generate
 from tacit.parties.links.server_endpoint import ServerEndpoint
+from tacit.protocol.adaptation.messages import ADAPTATION_MESSAGES
 from tacit.protocol.core.codec import Envelope, decode, encode
 from tacit.protocol.core.errors import Code, RemoteProtocolError
 from tacit.protocol.core.link import NO_SESSION
@@ -149,7 +151,7 @@ class Way:
         return f"{self.kinds.version} of the protocol, as the {self.what}'s"
 
     def _address(self, subject: Connecting) -> str:
-        address: str = getattr(subject.file, self.key)
+        address: str = attrgetter(self.key)(subject.file)
         return address
 
     def attempt(self, subject: Connecting) -> Attempt:
@@ -210,11 +212,22 @@ MODEL_OWNER: Final = Way(
     other=_Other("the server of a federation", MESSAGES),
 )  # fmt: skip
 """A data owner says hello, is told what it may ask for, and leaves: the dealer learns of a session by the agreement."""
+TEACHER: Final = replace(
+    MODEL_OWNER, kinds=ADAPTATION_MESSAGES, other=_Other("a model owner of private inference", INFERENCE_MESSAGES)
+)
+"""The same, where it comes to learn beside the model."""
 DEALER: Final = Way(
     what="dealer", prefix="dealer-", key="dealer", member=lambda roster: roster.dealer, kinds=INFERENCE_MESSAGES,
     question=lambda roster: Resume(),
 )  # fmt: skip
 """An owner asks the same as a client. There is no such message in private inference, and a dealer says so."""
+
+SUMS: Final = Way(
+    what="dealer of the sums", prefix="sums-", key="adaptation.sums", member=lambda roster: roster.dealer,
+    kinds=MESSAGES, question=lambda roster: Resume(),
+    other=_Other("where the dealer deals, and not where it sums", INFERENCE_MESSAGES),
+)  # fmt: skip
+"""A data owner that learns asks as a client."""
 
 
 def address(subject: ListeningSubject[Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tacit.parties.hosting.party_file import PartyFile, PartyFileError
+from tacit.parties.hosting.party_file import DataOwnerFile, PartyFile, PartyFileError
 from tacit.parties.hosting.preflight import inference, own, reach, work
 from tacit.parties.hosting.preflight.checks import Check, Finding, Subject, made
 from tacit.parties.hosting.preflight.subjects import (
@@ -67,6 +67,16 @@ ROLES: Final[dict[str, tuple[type[Subject[Any]], tuple[Check[Any], ...]]]] = {
     ),
 }
 
+LEARNING: Final[tuple[Check[Any], ...]] = (
+    *BEFORE,
+    inference.LEARNING_IMAGES,
+    own.DISK,
+    *reach.DEALER.checks,
+    *reach.SUMS.checks,
+    *reach.TEACHER.checks,
+)
+"""Of a data owner that learns beside a model."""
+
 
 def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Finding]:
     """Test everything that this party will need, one thing after the other. PartyFileError for an experiment where it
@@ -74,4 +84,6 @@ def preflight(file: PartyFile, experiment: Experiment | None) -> Iterator[Findin
     if experiment is not None and file.role not in ("server", "client"):
         raise PartyFileError(f'role = "{file.role}": private inference has no experiment: leave the file out')
     subject, checks = ROLES[file.role]
+    if isinstance(file, DataOwnerFile) and file.adaptation is not None:
+        checks = LEARNING
     return made(checks, subject(file, experiment))
