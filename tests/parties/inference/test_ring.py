@@ -1,13 +1,16 @@
 """Narrow rings and matrix products by floating point, against Python's integers."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tacit.parties.inference.ring import byte_width, packed, product, shifted, signed, unpacked
+from tacit.parties.inference.ring import byte_width, packed, product, product_of_digits, shifted, signed, unpacked
 
+Multiply = Callable[..., torch.Tensor]
 BITS = (16, 18, 24, 40, 46, 48, 64)
 EXTREMES = [0, 1, -1, (1 << 63) - 1, -(1 << 63), (1 << 23), -(1 << 23), 0x5555555555555555]
 
@@ -27,14 +30,15 @@ def exact(left: torch.Tensor, right: torch.Tensor, bits: int) -> list[list[int]]
     return [[modulo(value, bits) for value in row] for row in result]
 
 
+@pytest.mark.parametrize("multiply", [product, product_of_digits])
 @pytest.mark.parametrize("inner", [1, 3, 64, 197, 1024, 1536])
 @pytest.mark.parametrize("bits", BITS)
-def test_products_are_exact(bits: int, inner: int) -> None:
+def test_products_are_exact(bits: int, inner: int, multiply: Multiply) -> None:
     left, right = words(2, inner), words(inner, 2, seed=1)
-    assert signed(product(left, right, bits), bits).tolist() == exact(left, right, bits)
+    assert signed(multiply(left, right, bits), bits).tolist() == exact(left, right, bits)
     for weight_bits in (11, 20, 26, 50):
         for weight in (signed(right, weight_bits), torch.full_like(right, -(1 << (weight_bits - 1)))):
-            found = product(left, weight, bits, right_bits=weight_bits)
+            found = multiply(left, weight, bits, right_bits=weight_bits)
             assert signed(found, bits).tolist() == exact(left, weight, bits)
 
 
@@ -45,11 +49,18 @@ def test_products_are_exact_where_sums_are_greatest(bits: int, inner: int) -> No
     for width in (*range(16, 28), 64):
         value = modulo(-sum(1 << (place + width - 1) for place in range(0, 64, width)), 64)
         one, other = torch.full((1, inner), value), torch.full((inner, 1), value)
-        assert signed(product(one, other, bits), bits).item() == modulo(inner * value * value, bits)
+        assert signed(product_of_digits(one, other, bits), bits).item() == modulo(inner * value * value, bits)
         for weight_bits in (11, 18, 20, 26):
             weight = torch.full((inner, 1), -(1 << (weight_bits - 1)))
-            found = product(one, weight, bits, right_bits=weight_bits)
+            found = product_of_digits(one, weight, bits, right_bits=weight_bits)
             assert signed(found, bits).item() == modulo(inner * value * -(1 << (weight_bits - 1)), bits)
+
+
+@pytest.mark.parametrize("shapes", [((40, 50), (50, 60)), ((3, 5), (4, 5, 6)), ((2, 3, 4), (4, 7)), ((0, 4), (4, 3))])
+def test_both_ways_to_multiply_agree(shapes: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    left, right = words(*shapes[0]), words(*shapes[1], seed=1)
+    assert torch.equal(product(left, right, 64), product_of_digits(left, right, 64))
+    assert torch.equal(product(left.mT.mT, right.mT.contiguous().mT, 64), left @ right)
 
 
 @settings(deadline=None, max_examples=100)
