@@ -21,12 +21,13 @@ the square of the value, or its product with a factor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import torch
 
-from tacit.parties.inference.lookup import LookedUp
+from tacit.parties.inference.lookup import LookedUp, Range, outside
 from tacit.parties.inference.material import Lookup, Matrix, Narrow
 from tacit.parties.inference.operations import MatrixValue, NarrowValue, Party, Program, Words
 from tacit.parties.inference.ring import WORD_BITS, shifted, signed
@@ -75,8 +76,7 @@ class RangeCheck:
     def __init__(self, party: Party, rows: tuple[int, ...], check: CheckedSum) -> None:
         self._check = check
         self._lookup = LookedUp(party, check_request(rows, check))
-        self._squares = self.outside = torch.zeros((), dtype=torch.int64)
-        """Of `outside` the share modulo 2^PLACE of how many are out of range, once they were opened."""
+        self._squares = torch.zeros((), dtype=torch.int64)
 
     def of(self, squares: torch.Tensor) -> RangeCheck:
         """For sums of squares, shares modulo 2^64."""
@@ -90,7 +90,23 @@ class RangeCheck:
 
     def settle(self, opened: torch.Tensor) -> None:
         """Take in the sum of both masked shares."""
-        self.outside = self._lookup.settle(opened, self._check.limits)
+        self._lookup.place(opened)
+
+    @property
+    def compared(self) -> tuple[LookedUp, Range]:
+        """What was opened, and where it is in range."""
+        return self._lookup, self._check.limits
+
+
+def rows_outside(checks: Iterable[RangeCheck]) -> torch.Tensor:
+    """Of checks that were opened, the share modulo 2^PLACE of how many rows are out of range; together, since each
+    alone would take as long."""
+    by_levels: defaultdict[int, list[tuple[LookedUp, Range]]] = defaultdict(list)
+    for check in checks:
+        looked_up, limits = check.compared
+        by_levels[looked_up.levels].append((looked_up, limits))
+    counts = [each.sum() for several in by_levels.values() for each in outside(several)]
+    return torch.stack(counts).sum()
 
 
 def check_request(rows: tuple[int, ...], check: CheckedSum) -> Lookup:

@@ -39,6 +39,7 @@ from tacit.parties.adaptation.fixed_point import (
     check_request,
     lift,
     lifted,
+    rows_outside,
 )
 from tacit.parties.adaptation.head import HeadProgram, HeadShares, HeadSizes, head_requests
 from tacit.parties.inference.material import AnyBlockRequest
@@ -175,8 +176,7 @@ class HiddenProgram(Generic[Adapter]):
     def outside(self) -> torch.Tensor:
         """After it, and after all that goes through its adapters: the share modulo 2^PLACE of how many tensors of
         parameters, and rows, are out of range."""
-        checks = (check.outside for check in self._checks.values())
-        return torch.stack([*checks, *(program.outside for program in self.adapters)]).sum()
+        return rows_outside([*self._checks.values(), *(each for adapter in self.adapters for each in adapter.checks)])
 
     def _check_parameters(self) -> Program[None]:
         own = shaped(self._norms.polynomial((0, 0, 1)), self._sizes)

@@ -77,6 +77,11 @@ class LookedUp:
         )
         self._place = self._mask
 
+    @property
+    def levels(self) -> int:
+        """Bits that are compared."""
+        return self._request.levels
+
     def masked(self, share: torch.Tensor) -> tuple[torch.Tensor, int]:
         """What to open of a value modulo 2^PLACE."""
         return share + self._mask, PLACE
@@ -92,19 +97,16 @@ class LookedUp:
 
     def outside(self, limits: Range) -> torch.Tensor:
         """The shares modulo 2^PLACE of 1 for each value that is out of range, of 0 for each other."""
-        levels = self._request.levels
+        return outside([(self, limits)])[0]
+
+    def _compared(self, limits: Range) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the threshold of every value is looked at [n, 2], and what that has too much of 1 [n]."""
+        levels = self.levels
         units = (self._place >> (PLACE - levels)).reshape(-1, 1).cpu()
         # Strictly above the unit of the lower bound, since a value may seem to be one higher than it is.
         bounds = torch.tensor([limits.low + 1 if limits.low else 0, limits.high])
-        shifted = (units - bounds) & ((1 << levels) - 1)
-        words: Words = shifted.numpy().view(np.uint64)
-        found = below(self._rank, self._trees.threshold_roots, self._trees.thresholds, words)
-        lower, upper = torch.from_numpy(found.view(np.int64)).unbind(1)
-        outside = lower - upper
-        if self._rank == MODEL:
-            inside = (units < bounds).long()
-            outside += 1 + inside[:, 0] - inside[:, 1]
-        return outside.reshape(self._place.shape).to(self._device)
+        inside = (units < bounds).long()
+        return (units - bounds) & ((1 << levels) - 1), inside[:, 1] - inside[:, 0]
 
     def value(self, values: torch.Tensor, slopes: torch.Tensor) -> torch.Tensor:
         """The share modulo 2^64 of a function: int64 [2^index] at the lower ends of intervals, and per unit."""
@@ -114,6 +116,31 @@ class LookedUp:
         ones, places = self._points[..., 0], self._points[..., 1]
         share = _sums(ones, level) + rest * _sums(ones, slope) - _sums(places, slope)
         return torch.from_numpy(share).reshape(self._place.shape).to(self._device)
+
+
+def outside(several: Sequence[tuple[LookedUp, Range]]) -> list[torch.Tensor]:
+    """`LookedUp.outside` of several that compare as many bits, of one party: one walk down many trees takes hardly
+    longer than one down a few."""
+    first = several[0][0]
+    places, extra = zip(*(looked_up._compared(limits) for looked_up, limits in several), strict=True)
+    trees = [looked_up._trees for looked_up, _ in several]
+    keys = ThresholdKeys(
+        *(
+            np.concatenate([getattr(each.thresholds, name) for each in trees])
+            for name in ("seeds", "controls", "values")
+        )
+    )
+    words: Words = torch.cat(places).numpy().view(np.uint64)
+    found = below(first._rank, np.concatenate([each.threshold_roots for each in trees]), keys, words)
+    lower, upper = torch.from_numpy(found.view(np.int64)).unbind(1)
+    share = lower - upper
+    if first._rank == MODEL:
+        share += 1 - torch.cat(extra)
+    parts = torch.split(share, [len(each) for each in extra])
+    return [
+        part.reshape(looked_up._place.shape).to(looked_up._device)
+        for part, (looked_up, _) in zip(parts, several, strict=True)
+    ]
 
 
 def _sums(words: Integers, table: Integers) -> Integers:
