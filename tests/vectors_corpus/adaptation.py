@@ -139,7 +139,7 @@ def adaptation_schedule() -> Script:
     one = dict.fromkeys(SIZES, 1) | {"far": False, "adapters": 1, "rank": 1, "classes": 2}
     predicts: dict[str, Any] = {"purpose": "prediction", "reveal": "all"}
     sampled: dict[str, Any] = {"reveal": "sampled", "blocks": 4, "adapters": 4}
-    for changes, images, number in (
+    cases: tuple[tuple[dict[str, Any], int, int], ...] = (
         ({}, 5, 1),
         ({"adapters": 0, "cut": 38, "gradient": 1}, 1, 1),
         (one, 2, 1),
@@ -148,7 +148,8 @@ def adaptation_schedule() -> Script:
         (one | {"reveal": "sampled"}, 1, 1),
         (predicts, 3, 1),
         (predicts | {"adapters": 0, "classes": 200, "results": {"labels": 2, "bits": 0}}, 1, 2),
-    ):
+    )
+    for changes, images, number in cases:
         terms = learning_terms(**changes)
         script.do("schedule", terms=terms, images=images, session=drawn("session"), number=number)
     return script
