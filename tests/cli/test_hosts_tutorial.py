@@ -19,6 +19,7 @@ pytestmark = pytest.mark.end_to_end
 
 PAGE = Path(__file__).parents[2] / "docs" / "hosts.md"
 INFERENCE = re.compile(r"^## Private inference between hosts$.*?(?=^## )", re.M | re.S)
+ADAPTATION = re.compile(r"^## Adapting a model between hosts$.*?(?=^## )", re.M | re.S)
 BLOCK = re.compile(
     r"^On `(?P<host>[a-z-]+)`(?P<how>, at the same time|, in the background)?:\n\n"
     r"```sh\n(?P<commands>.*?)```$",
@@ -91,7 +92,7 @@ class Hosts:
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    made = Hosts(tmp_path, "SERVER", "LAB", "NOTARY")
+    made = Hosts(tmp_path, "SERVER", "LAB", "NOTARY", "SUMS")
     try:
         yield made
     finally:
@@ -103,7 +104,7 @@ def fingerprints(said: str) -> list[str]:
 
 
 def test_the_commands_of_the_tutorial(hosts: Hosts) -> None:
-    said = hosts.play(INFERENCE.sub("", PAGE.read_text(encoding="utf-8")))
+    said = hosts.play(ADAPTATION.sub("", INFERENCE.sub("", PAGE.read_text(encoding="utf-8"))))
     first, later = fingerprints(said)[:3], fingerprints(said)[3:]
     assert (len(set(first)), len(set(later)), len(later)) == (1, 3, 3)
     assert first[0] not in later
@@ -125,3 +126,18 @@ def test_the_commands_of_private_inference(hosts: Hosts) -> None:
     for host in ("lab", "notary", "clinic"):
         assert [path.name for path in (hosts.path / host).glob("*.key")] == [f"{host}.key"]
     assert hosts.stop(signal.SIGTERM) == [130, 130]
+
+
+def test_the_commands_of_an_adaptation(hosts: Hosts) -> None:
+    (section,) = ADAPTATION.findall(PAGE.read_text(encoding="utf-8"))
+    said = hosts.play(section)
+    assert len(fingerprints(said)) == 5
+    assert len(set(fingerprints(said))) == 1
+    clinics = ("clinic-a", "clinic-b", "clinic-c")
+    learned = json.loads((hosts.path / "clinic-a" / "learned.json").read_bytes())
+    assert (learned["round"], learned["planned"]) == (2, 2)
+    assert [row["owners"] for row in learned["rounds"]] == [3, 3]
+    assert len({(hosts.path / name / "state" / "adapters.safetensors").read_bytes() for name in clinics}) == 1
+    for host in ("lab", "notary", *clinics):
+        assert [path.name for path in (hosts.path / host).glob("*.key")] == [f"{host}.key"]
+    assert hosts.stop(signal.SIGTERM) == [130]

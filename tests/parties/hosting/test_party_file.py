@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tacit.models.adapters.configuration import LinearProbeConfiguration
 from tacit.models.configuration import ImagesConfiguration
 from tacit.parties.hosting.party_file import (
     ROLES,
@@ -27,6 +28,7 @@ MODEL_OWNER = (
 DATA_OWNER = (
     'role = "data-owner"\nkey = "o.key"\nmodel_owner = "tcp://m:7009"\ndealer = "tcp://d:7008"\nimages = "images"\n'
 )
+DEALER = 'role = "dealer"\nkey = "d.key"\nbind = "tcp://0.0.0.0:7008"\n'
 SERVER = 'role = "server"\nkey = "s.key"\nbind = "tcp://0.0.0.0:7007"\n'
 
 
@@ -82,6 +84,17 @@ def test_paths_of_private_inference(tmp_path: Path) -> None:
     assert read_party(DataOwnerFile, written(tmp_path, DATA_OWNER)).images == str(tmp_path / "images")
     digits = DATA_OWNER.replace('"images"', '"digits"')
     assert read_party(DataOwnerFile, written(tmp_path, digits)).images == "digits"
+
+
+def test_who_adapts_a_model(tmp_path: Path) -> None:
+    section = '[adaptation]\nclasses = ["a", "b"]\n[adaptation.adapter]\nkind = "linear-probe"\n'
+    teaching = read_party(ModelOwnerFile, written(tmp_path, MODEL_OWNER + section)).adaptation
+    assert teaching is not None
+    assert (teaching.classes, teaching.adapter) == (("a", "b"), LinearProbeConfiguration())
+    section = '[adaptation]\nsums = "tcp://d:7010"\n[data]\nsource = "own.npz"\n'
+    party = read_party(DataOwnerFile, written(tmp_path, DATA_OWNER + section))
+    assert party.adaptation is not None
+    assert party.data == ImagesConfiguration(source=str(tmp_path / "own.npz"))
 
 
 def test_known_input_takes_the_policy_of_the_model_owner(tmp_path: Path) -> None:
@@ -164,6 +177,48 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "no TOML": (CLIENT + "]", "party.toml: is not TOML: "),
     "a folder without a place": (CLIENT + '[data]\nsource = "folder"\n', 'party.toml: data.source "folder" needs'),
+    "nothing to ask about": (
+        DATA_OWNER.replace('images = "images"\n', ""),
+        "party.toml: images is missing: what to ask",
+    ),
+    "learning without images": (
+        DATA_OWNER + '[adaptation]\nsums = "tcp://d:1"\n',
+        "party.toml: [data] is missing: who learns has both, [adaptation] and [data]",
+    ),
+    "images to learn from alone": (DATA_OWNER + "[data]\n", "party.toml: [adaptation] is missing: who learns has both"),
+    "no address of the sums": (DATA_OWNER + "[adaptation]\n[data]\n", "party.toml: adaptation.sums is missing"),
+    "a bad address of the sums": (
+        DATA_OWNER + '[adaptation]\nsums = "d"\n[data]\n',
+        'party.toml: adaptation.sums = "d": ',
+    ),
+    "shares that are seen": (
+        DEALER + '[adaptation]\nwords = 5\n[adaptation.aggregation]\nmode = "none"\n',
+        'party.toml: adaptation.aggregation.mode = "none": the shares of single data owners would be seen',
+    ),
+    "a seed of the adapters": (
+        MODEL_OWNER + '[adaptation]\nseed = 1\nclasses = ["a", "b"]\n',
+        "party.toml: adaptation.seed = 1: there is no such key",
+    ),
+    "a class twice": (
+        MODEL_OWNER + '[adaptation]\nclasses = ["a", "a"]\n',
+        'party.toml: adaptation.classes = ["a", "a"]: two classes at least are learned, each once',
+    ),
+    "predictions": (
+        MODEL_OWNER + '[adaptation]\npurpose = "prediction"\nclasses = ["a", "b"]\n',
+        'party.toml: adaptation.purpose = "prediction": between hosts there is "learning" alone',
+    ),
+    "a session that is too long": (
+        MODEL_OWNER + '[adaptation]\nclasses = ["a", "b"]\nbatch = 1024\nrounds = 1025\n',
+        "party.toml: adaptation.rounds = 1025: with 1 batches of 1024 a data owner goes through 1049600 images",
+    ),
+    "inputs that are told": (
+        MODEL_OWNER + 'input = "known"\n[policy]\nknown = true\n[adaptation]\nclasses = ["a", "b"]\n',
+        'party.toml: input = "known": data owners learn on shares alone; leave it out',
+    ),
+    "no pass in the quota": (
+        MODEL_OWNER + '[policy]\nrefused_a_day = 8\n[adaptation]\nclasses = ["a", "b"]\nbatch = 9\n',
+        "party.toml: policy.refused_a_day = 8: no pass of adaptation.batch = 9 images could begin; set",
+    ),
 }
 
 
