@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 from matplotlib.figure import Figure
 
-from docs.generate import declared_costs, protection_costs
+from docs.generate import adaptation_costs, declared_costs, protection_costs
 from tacit.protocol.core.primitives import AgreementKey
 from tacit.secagg.graph import regular_parameters
 from tacit.secagg.keystream import Usage, keystream
@@ -66,12 +66,12 @@ def measure_run() -> dict[str, Any]:
     return summary
 
 
-def measure_protections() -> dict[str, Any]:
-    """The figures of `tacit bench protection`, on one core."""
+def measured_by(*command: str) -> dict[str, Any]:
+    """The figures of `tacit bench` with these arguments, a thread for each process."""
     with TemporaryDirectory() as directory:
-        command = [str(Path(sys.executable).with_name("tacit")), "bench", "protection"]
         file = Path(directory, "figures.json")
-        run([*command, "--json", str(file)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        tacit = str(Path(sys.executable).with_name("tacit"))
+        run([tacit, "bench", *command, "--json", str(file)], check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
         figures: dict[str, Any] = msgspec.json.decode(file.read_bytes())
     return figures
 
@@ -134,6 +134,7 @@ def write_page(
     byte: float,
     summary: dict[str, Any],
     protections: dict[str, Any],
+    adaptation: dict[str, Any],
 ) -> None:
     """The page, its figure and its figures."""
     draw(rows, agreement, byte).savefig(directory / "images" / "costs.svg", metadata={"Date": None})
@@ -168,6 +169,7 @@ def write_page(
         *_run(summary),
         *declared_costs.section(),
         *protection_costs.section(protections),
+        *adaptation_costs.section(adaptation),
     ]
     (directory / "costs.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -209,4 +211,11 @@ def _run(summary: dict[str, Any]) -> list[str]:
 
 if __name__ == "__main__":
     measured = measure_all(lambda text: sys.stderr.write(f"{text}\n"))
-    write_page(Path(sys.argv[1]), measured, *constants(), measure_run(), measure_protections())
+    write_page(
+        Path(sys.argv[1]),
+        measured,
+        *constants(),
+        measure_run(),
+        measured_by("protection"),
+        measured_by("adapt", "--against", "crypten"),
+    )

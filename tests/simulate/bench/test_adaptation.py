@@ -10,6 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from docs.generate import adaptation_costs
 from tacit.cli.main import app
 from tacit.models.adapters.configuration import ParallelConfiguration
 from tacit.models.adapters.gradients import descent
@@ -91,6 +92,10 @@ def test_batches_are_measured(tmp_path: Path) -> None:
         # product adds up, 128 channels and 2 images.
         assert figures[key]["relative_error"] < 2.0**-16 * 128 * 2
     assert set(figures["crypten_ttp"]["peak_bytes"]) == {*OWNERS, "dealer"}
+    # The page of costs is made of them.
+    page = adaptation_costs.section(figures)
+    assert f"| online | `online_seconds` | {none['online_seconds']:.3f} | {told['online_seconds']:.3f} |" in page
+    assert len([line for line in page if line.startswith(("| 1 ", "| 2 "))]) == 4
 
 
 @pytest.mark.end_to_end
