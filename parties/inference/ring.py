@@ -127,7 +127,9 @@ def product_of_digits(
 
 
 def _terms(left: torch.Tensor, right: torch.Tensor) -> float:
-    """Products of two words in left @ right, for each word of factors and result."""
+    """Products of two words in left @ right, for each word of factors and result; of vectors, none is few."""
+    if min(left.dim(), right.dim()) < 2:
+        return math.inf
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     result = math.prod(batch) * left.shape[-2] * right.shape[-1]
     return result * left.shape[-1] / max(left.numel() + right.numel() + result, 1)
